@@ -1,0 +1,1 @@
+"""Controlled experiments on coordinate losses for vision-language detectors."""

@@ -1,0 +1,1 @@
+"""Coordinate tokens: their codec, vocabulary, sequence layout, losses and adapter."""

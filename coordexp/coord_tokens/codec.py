@@ -1,0 +1,160 @@
+"""Coordinates <-> bins <-> coord tokens: the one module that owns the number 1000.
+
+A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``,
+clamped to 0..999; bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding
+with ``k / 999`` would move every box (DESIGN 3.1).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+NUM_BINS = 1000
+
+CoordIds = range | Mapping[str, int] | Sequence[int]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_COORD_TOKEN = re.compile(r"<\|coord_(0|[1-9][0-9]{0,2})\|>")
+
+
+def is_coord_token(text: str) -> bool:
+    """Tell whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
+
+    The wildcard ``<|coord_*|>`` and forms with leading zeros are not coord tokens.
+    """
+    return isinstance(text, str) and _COORD_TOKEN.fullmatch(text) is not None
+
+
+def token_to_int(token: str) -> int:
+    """Return the bin ``k`` of ``<|coord_k|>``.
+
+    Raises:
+        ValueError: if ``token`` is not a coord token.
+    """
+    match = _COORD_TOKEN.fullmatch(token) if isinstance(token, str) else None
+    if match is None:
+        raise ValueError(f"not a coord token: {token!r}; expected '<|coord_0|>' .. '<|coord_999|>'")
+    return int(match.group(1))
+
+
+def int_to_token(k: int) -> str:
+    """Return ``<|coord_k|>``.
+
+    Raises:
+        ValueError: if ``k`` is not an integer in 0..999.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < NUM_BINS:
+        raise ValueError(f"not a coord bin: {k!r}; expected an integer in 0..{NUM_BINS - 1}")
+    return f"<|coord_{int(k)}|>"
+
+
+def tokens_to_ints(tokens: Iterable[str]) -> list[int]:
+    """Return the bin of each token; a ValueError names the first bad item and its index."""
+    return [_located(token_to_int, token, index) for index, token in enumerate(tokens)]
+
+
+def ints_to_tokens(ks: Iterable[int]) -> list[str]:
+    """Return the token of each bin; a ValueError names the first bad item and its index."""
+    return [_located(int_to_token, k, index) for index, k in enumerate(ks)]
+
+
+def encode(values: Tensor | ArrayLike) -> Tensor:
+    """Quantise coordinates: ``round(c * 1000)`` clamped to 0..999.
+
+    Args:
+        values: coordinates as fractions of the image side, any shape; a tensor, array, list or
+            number. Rounded in float64, halves to even, whatever the input type. Finite values
+            outside [0, 1] clamp to the nearest bin; readers check ranges before they call this.
+
+    Returns:
+        int64 tensor of the same shape, on the device of ``values``.
+
+    Raises:
+        ValueError: if a value is not finite.
+
+    Source: DESIGN 3.1; Phase 1 spec, 4.1.
+    """
+    values_f64 = _as_float64(values)
+    if not bool(values_f64.isfinite().all()):
+        raise ValueError("coordinates must be finite numbers, got NaN or infinity")
+    return (values_f64 * NUM_BINS).round().clamp(0, NUM_BINS - 1).to(torch.int64)
+
+
+def decode(bins: Tensor | ArrayLike) -> Tensor:
+    """Return ``k / 1000`` for each bin, in float64.
+
+    Args:
+        bins: integers in 0..999, any shape; or floats (expected bins) in [0, 999].
+
+    Returns:
+        float64 tensor of the same shape, in [0, 0.999].
+
+    Raises:
+        ValueError: if a bin is outside 0..999.
+    """
+    bins_f64 = _as_float64(bins)
+    inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
+    if not bool(inside.all()):
+        bad = bins_f64[~inside].flatten()[0].item()
+        raise ValueError(f"bin {bad} is outside 0..{NUM_BINS - 1}")
+    return bins_f64 / NUM_BINS
+
+
+def bin_values(*, device: torch.device | str | None = None) -> Tensor:
+    """Return the decoded value of every bin, ``[K]`` float32: 0, 0.001, .. 0.999."""
+    return torch.arange(NUM_BINS, dtype=torch.float32, device=device) / NUM_BINS
+
+
+def as_id_list(coord_ids: CoordIds) -> list[int]:
+    """Expand coord ids given as a range, ``{"start": a, "end": b}`` (both included) or a list.
+
+    Raises:
+        ValueError: if the ids are empty, negative, repeated, or the mapping has other keys.
+    """
+    if isinstance(coord_ids, Mapping):
+        if set(coord_ids) != {"start", "end"}:
+            raise ValueError(f"coord ids as a mapping need the keys start and end, got {sorted(coord_ids)}")
+        ids = list(range(coord_ids["start"], coord_ids["end"] + 1))
+    else:
+        ids = [int(i) for i in coord_ids]
+    if not ids:
+        raise ValueError("coord ids are empty; expected at least one token id")
+    if min(ids) < 0 or len(set(ids)) != len(ids):
+        raise ValueError("coord ids must be distinct and not negative")
+    return ids
+
+
+def coord_mask(ids: Tensor, coord_ids: CoordIds) -> Tensor:
+    """Mark the coord tokens among token ids.
+
+    Args:
+        ids: token ids or labels, any shape; -100 is never marked.
+        coord_ids: ids of the coord tokens: a range, ``{"start": a, "end": b}`` or a list.
+
+    Returns:
+        bool tensor of the shape of ``ids``.
+    """
+    id_list = as_id_list(coord_ids)
+    start, end = min(id_list), max(id_list)
+    if end - start + 1 == len(id_list):
+        return (ids >= start) & (ids <= end)
+    return torch.isin(ids, torch.tensor(id_list, dtype=ids.dtype, device=ids.device))
+
+
+def _as_float64(values: Tensor | ArrayLike) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.to(torch.float64)
+    return torch.from_numpy(np.asarray(values, dtype=np.float64))
+
+
+def _located(convert: Callable[[_Item], _Result], item: _Item, index: int) -> _Result:
+    try:
+        return convert(item)
+    except ValueError as error:
+        raise ValueError(f"item {index}: {error}") from None

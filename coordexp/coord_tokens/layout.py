@@ -1,0 +1,103 @@
+"""Parse a target sequence: where its coordinates, descriptions and objects are.
+
+Shapes: T tokens, M complete objects, P description tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coordexp.coord_tokens.codec import coord_mask
+from coordexp.coord_tokens.vocab import CoordVocab
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """Positions in a target sequence, in sequence order.
+
+    Attributes:
+        coord_positions: ``[M, 4]`` int64, the positions of x1, y1, x2, y2 of each complete object.
+        desc_positions: ``[P]`` int64, every description token, also of an object cut short.
+        desc_object: ``[P]`` int64, the object of each description token; -1 if it was cut short.
+        object_spans: ``[M, 2]`` int64, half-open ``[start, end)`` from the opening token to one
+            past the closing token.
+    """
+
+    coord_positions: Tensor
+    desc_positions: Tensor
+    desc_object: Tensor
+    object_spans: Tensor
+
+
+def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
+    """Find the objects of a target sequence.
+
+    An object is complete when its closing token follows four coord tokens (after the box marker
+    under ``native``), with no other marker between its opening token and them. Whatever is not
+    complete, such as an object cut by the length limit, gives no box.
+
+    Args:
+        ids_T: ``[T]`` token ids; other tokens (prompt, padding, -100) may surround the objects.
+        vocab: the ids of markers and coord tokens.
+
+    Returns:
+        The layout, on the device of ``ids_T``.
+
+    Raises:
+        ValueError: if ``ids_T`` is not 1-D.
+
+    Source: Phase 1 spec, 7.3.
+    """
+    if ids_T.ndim != 1:
+        raise ValueError(f"parse_targets takes one sequence [T], got shape {tuple(ids_T.shape)}")
+    position_T = torch.arange(ids_T.shape[0], device=ids_T.device)
+    coord_T = coord_mask(ids_T, vocab.coord_ids)
+    opens_T = ids_T == vocab.obj_start_id
+    closes_T = ids_T == vocab.obj_end_id
+    stops_T = closes_T | coord_T | (ids_T == vocab.end_id) | (ids_T < 0)
+    if vocab.box_start_id is not None:
+        stops_T |= ids_T == vocab.box_start_id
+
+    last_open_T = _last_position(opens_T, position_T)
+    last_stop_T = _last_position(stops_T, position_T)
+    in_desc_T = (last_open_T > last_stop_T) & ~opens_T
+
+    num_head = 5 if vocab.box_start_id is not None else 4
+    end_M = _complete_ends(ids_T, coord_T, closes_T, in_desc_T, vocab=vocab, num_head=num_head)
+    start_M = last_open_T[end_M - num_head - 1] if len(end_M) else end_M
+    coord_positions = end_M.unsqueeze(1) + torch.arange(-4, 0, device=ids_T.device)
+    desc_positions = position_T[in_desc_T]
+    return SequenceLayout(
+        coord_positions=coord_positions,
+        desc_positions=desc_positions,
+        desc_object=_object_of(last_open_T[in_desc_T], start_M),
+        object_spans=torch.stack([start_M, end_M + 1], dim=1),
+    )
+
+
+def _complete_ends(
+    ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: CoordVocab, num_head: int
+) -> Tensor:
+    """Positions of closing tokens that end a complete object (description, markers, 4 coords)."""
+    end = closes_T.nonzero().squeeze(1)
+    end = end[end > num_head]
+    if len(end) == 0:
+        return end
+    complete = coord_T[end.unsqueeze(1) + torch.arange(-4, 0, device=end.device)].all(dim=1)
+    complete &= in_desc_T[end - num_head - 1]
+    if vocab.box_start_id is not None:
+        complete &= ids_T[end - num_head] == vocab.box_start_id
+    return end[complete]
+
+
+def _last_position(mark_T: Tensor, position_T: Tensor) -> Tensor:
+    """For each position, the latest marked position up to it; -1 if there is none."""
+    return torch.where(mark_T, position_T, -1).cummax(dim=0).values if len(mark_T) else position_T
+
+
+def _object_of(open_P: Tensor, start_M: Tensor) -> Tensor:
+    if len(start_M) == 0:
+        return torch.full_like(open_P, -1)
+    index_P = torch.searchsorted(start_M, open_P).clamp(max=len(start_M) - 1)
+    return torch.where(start_M[index_P] == open_P, index_P, -1)

@@ -1,0 +1,177 @@
+"""The vocabulary of coordinates and object structure: look it up, or expand a model to hold it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import AddedToken
+
+from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
+from coordexp.errors import TokenizerError
+
+Structure = Literal["native", "spec"]
+InitMethod = Literal["mean", "numeric"]
+
+WILDCARD_TOKEN = "<|coord_*|>"
+END_TOKEN = "<|im_end|>"
+STRUCTURE_TOKENS: dict[Structure, tuple[str, str | None, str]] = {
+    "native": ("<|object_ref_start|>", "<|box_start|>", "<|box_end|>"),
+    "spec": ("<obj_start>", None, "<obj_end>"),
+}
+
+
+@dataclass(frozen=True)
+class CoordVocab:
+    """Token ids of coordinates and object structure.
+
+    Attributes:
+        coord_ids: ids of ``<|coord_0|>`` .. ``<|coord_999|>``, contiguous and in order.
+        wildcard_id: id of ``<|coord_*|>``.
+        obj_start_id: opens an object.
+        box_start_id: ends the description; None under ``structure: spec``.
+        obj_end_id: closes an object.
+        end_id: ends the assistant's answer.
+        structure: ``native`` or ``spec`` (DESIGN 3.15).
+    """
+
+    coord_ids: range
+    wildcard_id: int
+    obj_start_id: int
+    box_start_id: int | None
+    obj_end_id: int
+    end_id: int
+    structure: Structure = "native"
+
+    @property
+    def added_structure_ids(self) -> tuple[int, ...]:
+        """Structure ids that no pre-trained model knows; they need trained rows."""
+        return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)
+
+
+def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
+    """Look up the coordinate vocabulary of an expanded tokenizer.
+
+    Raises:
+        TokenizerError: if a token is missing, or the coord ids are not contiguous and in order.
+    """
+    ids = tokenizer.get_vocab()
+    first = _id_of(ids, int_to_token(0))
+    for k in range(NUM_BINS):
+        found = _id_of(ids, int_to_token(k))
+        if found != first + k:
+            raise TokenizerError(f"{int_to_token(k)} has id {found}, expected {first + k}: coord ids must be contiguous")
+    start, box, end = STRUCTURE_TOKENS[structure]
+    return CoordVocab(
+        coord_ids=range(first, first + NUM_BINS),
+        wildcard_id=_id_of(ids, WILDCARD_TOKEN),
+        obj_start_id=_id_of(ids, start),
+        box_start_id=None if box is None else _id_of(ids, box),
+        obj_end_id=_id_of(ids, end),
+        end_id=_id_of(ids, END_TOKEN),
+        structure=structure,
+    )
+
+
+def expand_vocab(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    init: InitMethod = "mean",
+    structure: Structure = "native",
+) -> CoordVocab:
+    """Add the coordinate tokens to tokenizer and model, in place; a second call changes nothing.
+
+    ``<|coord_*|>`` comes first, then ``<|coord_0|>`` .. ``<|coord_999|>``; under ``spec`` also
+    ``<obj_start>`` and ``<obj_end>``. On a Qwen3-VL tokenizer (151,669 entries) the coord ids
+    are 151670..152669.
+
+    Args:
+        model: any causal language model with input embeddings; an untied head is expanded too.
+        tokenizer: its tokenizer.
+        init: how new rows start. ``mean``: the mean of the rows that existed. ``numeric``: row
+            ``k`` lies between the rows of the leading digits ``d`` (placed at bin ``100 d + 50``),
+            so that neighbouring bins start alike; other new rows get the mean.
+        structure: which object markers are used, see :class:`CoordVocab`.
+
+    Returns:
+        The ids.
+
+    Raises:
+        TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+    """
+    num_before = len(tokenizer)
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in _new_tokens(structure)])
+    vocab = coord_vocab(tokenizer, structure=structure)
+    num_after = len(tokenizer)
+    if num_after > num_before:
+        _resize(model, num_after)
+        for table in _tables(model):
+            _initialise_rows(table, tokenizer, vocab, num_before=num_before, num_after=num_after, init=init)
+    elif model.get_input_embeddings().weight.shape[0] < num_after:
+        raise TokenizerError(
+            f"the tokenizer has {num_after} entries but the model only "
+            f"{model.get_input_embeddings().weight.shape[0]} rows: they do not belong together"
+        )
+    return vocab
+
+
+def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
+    """Interpolate ``[K, D]`` coord rows between ten ``[10, D]`` leading-digit rows, in float32."""
+    position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
+    low_K = position_K.floor().long().clamp(max=8)
+    fraction_K1 = (position_K - low_K).unsqueeze(1)
+    rows = digit_rows_10D.float().cpu()
+    return torch.lerp(rows[low_K], rows[low_K + 1], fraction_K1)
+
+
+def _new_tokens(structure: Structure) -> list[str]:
+    tokens = [WILDCARD_TOKEN, *(int_to_token(k) for k in range(NUM_BINS))]
+    if structure == "spec":
+        start, _, end = STRUCTURE_TOKENS["spec"]
+        tokens += [start, end]
+    return tokens
+
+
+def _id_of(ids: dict[str, int], token: str) -> int:
+    found = ids.get(token)
+    if found is None:
+        raise TokenizerError(f"the tokenizer has no token {token!r}; expand the vocabulary first")
+    return found
+
+
+def _resize(model: PreTrainedModel, num_tokens: int) -> None:
+    if model.get_input_embeddings().weight.shape[0] < num_tokens:
+        model.resize_token_embeddings(num_tokens, mean_resizing=False)
+
+
+def _tables(model: PreTrainedModel) -> list[Tensor]:
+    embedding = model.get_input_embeddings().weight
+    head = model.get_output_embeddings()
+    if head is None or head.weight is embedding:
+        return [embedding]
+    return [embedding, head.weight]
+
+
+@torch.no_grad()
+def _initialise_rows(
+    table: Tensor,
+    tokenizer: PreTrainedTokenizerBase,
+    vocab: CoordVocab,
+    *,
+    num_before: int,
+    num_after: int,
+    init: InitMethod,
+) -> None:
+    table[num_before:num_after] = table[:num_before].float().mean(dim=0).to(table.dtype)
+    if init == "numeric":
+        digit_ids = [_digit_id(tokenizer, digit) for digit in range(10)]
+        table[vocab.coord_ids.start : vocab.coord_ids.stop] = numeric_rows(table[digit_ids]).to(table)
+
+
+def _digit_id(tokenizer: PreTrainedTokenizerBase, digit: int) -> int:
+    ids = tokenizer.encode(str(digit), add_special_tokens=False)
+    if len(ids) != 1:
+        raise TokenizerError(f"digit {digit} is {len(ids)} tokens here; init: numeric needs one, use init: mean")
+    return ids[0]

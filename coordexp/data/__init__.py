@@ -1,0 +1,1 @@
+"""Data: readers, the unified sample, target sequences, images and batches."""

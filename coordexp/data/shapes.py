@@ -1,0 +1,157 @@
+"""Generated coloured shapes, written to disk as a COCO data set: JPEG files and instances JSON."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from coordexp.files import replace_directory, write_json
+
+GENERATOR_VERSION = 1
+COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
+SHAPES = ("circle", "square", "triangle")
+CATEGORIES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
+_IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
+_SIDE_RANGE_PX = (34, 116)
+_MAX_OVERLAP_FRACTION = 0.1
+_PLACEMENT_TRIES = 30
+
+
+@dataclass(frozen=True)
+class ShapesSpec:
+    """What to generate; equal specs give equal data."""
+
+    num_train: int = 2400
+    num_val: int = 300
+    max_objects: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One drawn shape: ``category`` indexes CATEGORIES; the box is whole pixels."""
+
+    category: int
+    box_px_xywh: tuple[int, int, int, int]
+
+    @property
+    def polygon_px(self) -> list[float]:
+        """Outline as COCO's flat ``[x, y, x, y, ...]``."""
+        x, y, w, h = self.box_px_xywh
+        match SHAPES[self.category % len(SHAPES)]:
+            case "square":
+                points = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
+            case "triangle":
+                points = [(x + w / 2, y), (x + w, y + h), (x, y + h)]
+            case _:
+                angles = [2 * math.pi * i / 24 for i in range(24)]
+                points = [(x + w / 2 * (1 + math.cos(a)), y + h / 2 * (1 + math.sin(a))) for a in angles]
+        return [coordinate for point in points for coordinate in point]
+
+    @property
+    def area_px(self) -> float:
+        """Area of the outline, which COCO's small / medium / large use."""
+        flat = self.polygon_px
+        xs, ys = np.array(flat[::2]), np.array(flat[1::2])
+        return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
+
+
+def draw_scene(rng: np.random.Generator, *, max_objects: int = 4) -> tuple[Image.Image, list[Shape]]:
+    """Draw 1 to ``max_objects`` shapes on a noisy grey background."""
+    width, height = _IMAGE_SIZES_PX[rng.integers(len(_IMAGE_SIZES_PX))]
+    shapes: list[Shape] = []
+    for _ in range(int(rng.integers(1, max_objects + 1))):
+        box = _place(rng, width=width, height=height, taken=[shape.box_px_xywh for shape in shapes])
+        if box is not None:
+            shapes.append(Shape(category=int(rng.integers(len(CATEGORIES))), box_px_xywh=box))
+    return _paint(rng, width=width, height=height, shapes=shapes), shapes
+
+
+def write_shapes(root: Path, spec: ShapesSpec) -> Path:
+    """Write the data set unless ``root`` already holds this very one.
+
+    Layout: ``train/*.jpg``, ``val/*.jpg``, ``instances_train.json``, ``instances_val.json``,
+    ``shapes.json`` (the spec). Everything is written beside ``root`` and renamed into place.
+
+    Args:
+        root: folder of the data set.
+        spec: what to generate.
+
+    Returns:
+        ``root``.
+    """
+    stamp = {"generator_version": GENERATOR_VERSION, **asdict(spec)}
+    manifest = root / "shapes.json"
+    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == stamp:
+        return root
+    with replace_directory(root) as building:
+        for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
+            _write_split(building, split=split, count=count, stream=(spec.seed, index), max_objects=spec.max_objects)
+        write_json(building / "shapes.json", stamp)
+    return root
+
+
+def _write_split(root: Path, *, split: str, count: int, stream: tuple[int, int], max_objects: int) -> None:
+    folder = root / split
+    folder.mkdir(parents=True)
+    images, annotations = [], []
+    for image_id in range(1, count + 1):
+        picture, shapes = draw_scene(np.random.default_rng([*stream, image_id]), max_objects=max_objects)
+        name = f"{image_id:06d}.jpg"
+        picture.save(folder / name, quality=92)
+        images.append({"id": image_id, "file_name": name, "width": picture.width, "height": picture.height})
+        for shape in shapes:
+            annotations.append(_annotation(shape, image_id=image_id, annotation_id=len(annotations) + 1))
+    categories = [{"id": i, "name": name} for i, name in enumerate(CATEGORIES, start=1)]
+    write_json(root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories})
+
+
+def _annotation(shape: Shape, *, image_id: int, annotation_id: int) -> dict[str, object]:
+    return {
+        "id": annotation_id,
+        "image_id": image_id,
+        "category_id": shape.category + 1,
+        "bbox": list(shape.box_px_xywh),
+        "area": shape.area_px,
+        "segmentation": [shape.polygon_px],
+        "iscrowd": 0,
+    }
+
+
+def _place(
+    rng: np.random.Generator, *, width: int, height: int, taken: list[tuple[int, int, int, int]]
+) -> tuple[int, int, int, int] | None:
+    for _ in range(_PLACEMENT_TRIES):
+        w, h = (int(side) for side in rng.integers(*_SIDE_RANGE_PX, size=2))
+        box = (int(rng.integers(0, width - w)), int(rng.integers(0, height - h)), w, h)
+        if all(_overlap_fraction(box, other) <= _MAX_OVERLAP_FRACTION for other in taken):
+            return box
+    return None
+
+
+def _overlap_fraction(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> float:
+    across = min(a[0] + a[2], b[0] + b[2]) - max(a[0], b[0])
+    down = min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1])
+    return max(across, 0) * max(down, 0) / min(a[2] * a[3], b[2] * b[3])
+
+
+def _paint(rng: np.random.Generator, *, width: int, height: int, shapes: list[Shape]) -> Image.Image:
+    level = rng.integers(150, 235)
+    noise = rng.normal(level, 6, size=(height, width, 3)).clip(0, 255).astype(np.uint8)
+    picture = Image.fromarray(noise)
+    pen = ImageDraw.Draw(picture)
+    for shape in shapes:
+        base = np.array(list(COLOURS.values())[shape.category // len(SHAPES)])
+        colour = tuple(int(c) for c in (base + rng.integers(-18, 19, size=3)).clip(0, 255))
+        x, y, w, h = shape.box_px_xywh
+        match SHAPES[shape.category % len(SHAPES)]:
+            case "circle":
+                pen.ellipse((x, y, x + w - 1, y + h - 1), fill=colour)
+            case "square":
+                pen.rectangle((x, y, x + w - 1, y + h - 1), fill=colour)
+            case _:
+                pen.polygon([(x + (w - 1) / 2, y), (x + w - 1, y + h - 1), (x, y + h - 1)], fill=colour)
+    return picture

@@ -1,0 +1,1 @@
+"""Evaluation: generate, parse, score, and COCO's own AP."""

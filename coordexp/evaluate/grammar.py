@@ -1,0 +1,152 @@
+"""The object grammar as tables, and the logits processor that enforces it without a synchronisation.
+
+``native``: ``(obj_start text+ box_start coord coord coord coord obj_end)* end``;
+``spec``: ``(obj_start text+ coord coord coord coord obj_end)* end``.
+
+Shapes: S states, C token classes, V vocabulary, B sequences, L tokens so far.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
+
+from coordexp.coord_tokens.vocab import CoordVocab
+
+
+class TokenClass(IntEnum):
+    """What a token is to the grammar."""
+
+    OTHER = 0
+    TEXT = 1
+    OBJ_START = 2
+    BOX_START = 3
+    COORD = 4
+    OBJ_END = 5
+    END = 6
+    PAD = 7
+
+
+class State(IntEnum):
+    """What has been written so far; ``COORD_n``: the box is open and holds n coordinates."""
+
+    START = 0
+    OPENED = 1
+    TEXT = 2
+    COORD_0 = 3
+    COORD_1 = 4
+    COORD_2 = 5
+    COORD_3 = 6
+    COORD_4 = 7
+    ENDED = 8
+
+
+_EDGES: dict[tuple[State, TokenClass], State] = {
+    (State.START, TokenClass.OBJ_START): State.OPENED,
+    (State.START, TokenClass.END): State.ENDED,
+    (State.OPENED, TokenClass.TEXT): State.TEXT,
+    (State.TEXT, TokenClass.TEXT): State.TEXT,
+    (State.COORD_1, TokenClass.COORD): State.COORD_2,
+    (State.COORD_2, TokenClass.COORD): State.COORD_3,
+    (State.COORD_3, TokenClass.COORD): State.COORD_4,
+    (State.COORD_4, TokenClass.OBJ_END): State.START,
+    (State.ENDED, TokenClass.END): State.ENDED,
+    (State.ENDED, TokenClass.PAD): State.ENDED,
+}
+_NATIVE_EDGES: dict[tuple[State, TokenClass], State] = {
+    (State.TEXT, TokenClass.BOX_START): State.COORD_0,
+    (State.COORD_0, TokenClass.COORD): State.COORD_1,
+}
+_SPEC_EDGES: dict[tuple[State, TokenClass], State] = {(State.TEXT, TokenClass.COORD): State.COORD_1}
+
+
+class ObjectGrammar:
+    """The grammar of a target sequence over one vocabulary.
+
+    Attributes:
+        classes_V: ``[V]`` int64, the :class:`TokenClass` of each id.
+        next_SC: ``[S, C]`` int64, the state after a token; a forbidden token leads to ``ENDED``.
+        allowed_SV: ``[S, V]`` bool, which ids may come next.
+    """
+
+    def __init__(self, vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
+        """Build the tables.
+
+        Args:
+            vocab: ids of markers and coord tokens.
+            vocab_size: columns of the model's logits, which may exceed the tokenizer's entries.
+            text_ids: ids a description may hold, see :func:`plain_text_ids`.
+            pad_id: what generation writes behind the end token.
+
+        Raises:
+            ValueError: if an id lies outside the vocabulary.
+        """
+        if max(*text_ids, vocab.coord_ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
+            raise ValueError(f"the grammar has ids beyond the model's {vocab_size} logits; resize the model first")
+        self.classes_V = _classes(vocab, vocab_size=vocab_size, text_ids=text_ids, pad_id=pad_id)
+        edges = _EDGES | (_SPEC_EDGES if vocab.box_start_id is None else _NATIVE_EDGES)
+        legal_SC = torch.zeros(len(State), len(TokenClass), dtype=torch.bool)
+        self.next_SC = torch.full((len(State), len(TokenClass)), int(State.ENDED))
+        for (state, token_class), target in edges.items():
+            legal_SC[state, token_class] = True
+            self.next_SC[state, token_class] = int(target)
+        self.allowed_SV = legal_SC[:, self.classes_V]
+
+    @classmethod
+    def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
+        """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
+        pad_id = tokenizer.pad_token_id
+        return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=vocab.end_id if pad_id is None else pad_id)
+
+    def to(self, device: torch.device) -> "ObjectGrammar":
+        """Move the tables to ``device``, in place."""
+        self.classes_V = self.classes_V.to(device)
+        self.next_SC = self.next_SC.to(device)
+        self.allowed_SV = self.allowed_SV.to(device)
+        return self
+
+    def advance(self, state_B: Tensor, token_B: Tensor) -> Tensor:
+        """Return the ``[B]`` states after one more token in each sequence."""
+        return self.next_SC[state_B, self.classes_V[token_B]]
+
+
+class GrammarProcessor(LogitsProcessor):
+    """Forbid what the grammar forbids, for the length of one ``generate`` call.
+
+    The first call is in the start state, whatever the prompt; each later call advances every row
+    by its newest token. Nothing leaves the device.
+    """
+
+    def __init__(self, grammar: ObjectGrammar) -> None:
+        """Start before the first generated token; the tables must be where the logits are."""
+        self._grammar = grammar
+        self._state_B: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return ``scores`` ``[B, V]`` with -inf at forbidden ids; ``scores`` itself is left alone."""
+        if self._state_B is None:
+            self._state_B = torch.full_like(input_ids[:, -1], int(State.START))
+        else:
+            self._state_B = self._grammar.advance(self._state_B, input_ids[:, -1])
+        return scores.where(self._grammar.allowed_SV[self._state_B], -torch.inf)
+
+
+def plain_text_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of ordinary text: every entry that is no added or special token."""
+    added = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
+    return sorted(set(tokenizer.get_vocab().values()) - added)
+
+
+def _classes(vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
+    classes_V = torch.full((vocab_size,), int(TokenClass.OTHER))
+    classes_V[torch.tensor(text_ids, dtype=torch.int64)] = int(TokenClass.TEXT)
+    classes_V[vocab.coord_ids.start : vocab.coord_ids.stop] = int(TokenClass.COORD)
+    classes_V[pad_id] = int(TokenClass.PAD)
+    classes_V[vocab.obj_start_id] = int(TokenClass.OBJ_START)
+    classes_V[vocab.obj_end_id] = int(TokenClass.OBJ_END)
+    classes_V[vocab.end_id] = int(TokenClass.END)
+    if vocab.box_start_id is not None:
+        classes_V[vocab.box_start_id] = int(TokenClass.BOX_START)
+    return classes_V

@@ -1,0 +1,76 @@
+"""The criterion: weights x terms, each divided by the count of its unit over the whole step.
+
+A step may be many microbatches on many ranks; the counts cover all of them, so neither
+accumulation nor the number of ranks changes a gradient (DESIGN 3.6).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coordexp.losses.term import Term, TermInputs, Unit
+
+UNITS: tuple[Unit, ...] = ("tokens", "text_tokens", "coord_tokens", "boxes")
+StepCounts = Mapping[Unit, Tensor]
+
+
+@dataclass(frozen=True)
+class WeightedTerm:
+    """A term and its weight in the total loss; weight 0 is computed for the log only."""
+
+    term: Term
+    weight: float
+
+
+class Criterion:
+    """Weighted sum of terms."""
+
+    def __init__(self, terms: Sequence[WeightedTerm]) -> None:
+        """Take the terms.
+
+        Raises:
+            ValueError: if a name appears twice or no term has a weight.
+        """
+        names = [weighted.term.name for weighted in terms]
+        if len(set(names)) != len(names):
+            raise ValueError(f"loss terms must have distinct names, got {names}")
+        if not any(weighted.weight > 0 for weighted in terms):
+            raise ValueError("the criterion has no term with a positive weight")
+        self.terms = tuple(terms)
+
+    def __call__(
+        self, inputs: TermInputs, counts: StepCounts, *, unweighted: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute a microbatch's share of the step's loss.
+
+        Args:
+            inputs: the microbatch.
+            counts: units over the whole step, all microbatches and ranks, as scalar tensors.
+            unweighted: also compute the terms of weight 0, for the log, without gradients.
+
+        Returns:
+            The share (the shares of a step add up to its loss), and the detached sum of each term
+            that was computed, not divided.
+        """
+        total = inputs.log_z_T.new_zeros(())
+        sums: dict[str, Tensor] = {}
+        for weighted in self.terms:
+            name, unit = weighted.term.name, weighted.term.unit
+            if weighted.weight > 0:
+                value, _ = weighted.term.compute(inputs)
+                total = total + weighted.weight * value / counts[unit].clamp(min=1)
+                sums[name] = value.detach()
+            elif unweighted:
+                with torch.no_grad():
+                    sums[name], _ = weighted.term.compute(inputs)
+        return total, sums
+
+    def total(self, values: Mapping[str, float]) -> float:
+        """Weigh mean values of the terms, as the loss does."""
+        return sum(weighted.weight * values[weighted.term.name] for weighted in self.terms)
+
+    def unit_of(self, name: str) -> Unit:
+        """Return the unit by whose count the term ``name`` is divided."""
+        return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)

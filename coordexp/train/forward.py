@@ -1,0 +1,73 @@
+"""Model -> head -> term inputs: the one forward pass behind training and validation losses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
+from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.image import ImageSpec
+from coordexp.errors import CheckpointError
+from coordexp.losses.head import HeadOutput, plain_head, split_head
+from coordexp.losses.term import TermInputs
+from coordexp.model.head_bypass import pass_through_head
+from coordexp.train.batch import model_inputs, supervised_targets, term_inputs
+
+
+@dataclass(frozen=True)
+class TermForward:
+    """Runs a model, bare or wrapped, on a batch.
+
+    Attributes:
+        base: the unwrapped model: owner of the output table and of the coord-offset adapter.
+        vocab: ids of the coord tokens.
+        image_spec: how patches become pixel values.
+    """
+
+    base: nn.Module
+    vocab: CoordVocab
+    image_spec: ImageSpec
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TermInputs:
+        """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
+        inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
+        with pass_through_head(self.base):
+            hidden_TD = model(**inputs, use_cache=False).logits
+        with torch.autocast(device_type=hidden_TD.device.type, enabled=False):
+            return term_inputs(self._head(hidden_TD, supervised_targets(batch["labels"])), batch, self.vocab.coord_ids)
+
+    def _head(self, hidden_TD: Tensor, targets_T: Tensor) -> HeadOutput:
+        weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        first_id = self.vocab.coord_ids.start
+        adapter = active_offset(self.base)
+        offset_KD = None if adapter is None else head_offset_table(adapter)
+        if weight_VD.requires_grad:
+            return plain_head(hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD)
+        num_adapted = len(self.vocab.coord_ids) if offset_KD is None else offset_KD.shape[0]
+        return split_head(
+            hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD, num_adapted=num_adapted
+        )
+
+
+def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:
+    """Refuse an adapter whose ids are not the coord tokens, then perhaps the added structure tokens.
+
+    Raises:
+        CheckpointError: if the split head could not use it.
+    """
+    adapter = active_offset(base)
+    if adapter is None:
+        return
+    expected = [*vocab.coord_ids, *vocab.added_structure_ids]
+    ids = adapter.coord_ids.tolist()
+    if ids != expected:
+        raise CheckpointError(
+            f"the coord-offset adapter covers ids {ids[0]}..{ids[-1]} ({len(ids)}), expected {expected[0]}.."
+            f"{expected[-1]} ({len(expected)}) in order"
+        )
+
+
+def _vision_dtype(base: nn.Module) -> torch.dtype:
+    return base.get_input_embeddings().weight.dtype  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]

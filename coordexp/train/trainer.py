@@ -1,0 +1,154 @@
+"""CoordTrainer: Hugging Face's loop with our loss, counts, optimizer groups and sampler.
+
+DeepSpeed, DDP, bf16, accumulation, schedules, activation checkpointing and resume are Hugging
+Face's, by configuration (DESIGN 8).
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.utils.data import Dataset, Sampler
+from transformers import Trainer, TrainingArguments
+
+from coordexp.data.collate import EncodedSample
+from coordexp.errors import TrainingError
+from coordexp.losses.criterion import Criterion
+from coordexp.train.batch import by_unit, count_units, own_counts
+from coordexp.train.diagnostics import coord_diagnostics
+from coordexp.train.forward import TermForward
+from coordexp.train.meter import Meter
+
+Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What a logging step tells.
+
+    Attributes:
+        step: optimizer steps done.
+        means: mean of each term and diagnostic since the last logging step.
+        sums: units, images and tokens since then.
+        seconds: wall time since then.
+        grad_norm: norm before clipping, of the last step.
+        learning_rate: rate of the first group.
+        epoch: passes over the data.
+    """
+
+    step: int
+    means: dict[str, float]
+    sums: dict[str, float]
+    seconds: float
+    grad_norm: float
+    learning_rate: float
+    epoch: float
+
+
+class CoordTrainer(Trainer):
+    """Trains one group.
+
+    The loss is already divided by the counts of the whole optimizer step and multiplied by the
+    number of ranks (DDP and ZeRO average over them), hence ``loss_is_scaled_for_ga``.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        *,
+        criterion: Criterion,
+        forward_terms: TermForward,
+        train_dataset: Dataset[EncodedSample],
+        collate: Collate,
+        sampler: Sampler[int],
+        param_groups: Sequence[Mapping[str, object]],
+        on_step_log: Callable[[StepLog], None],
+    ) -> None:
+        """Wire a model to its data and criterion; nothing runs yet."""
+        super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=collate)
+        self.criterion = criterion
+        self.forward_terms = forward_terms
+        self.meter = Meter()
+        self._sampler = sampler
+        self._groups = param_groups
+        self._on_step_log = on_step_log
+        self._window_started = time.monotonic()
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """Return this microbatch's share of the step's loss, times the number of ranks."""
+        assert num_items_in_batch is not None, "counts of the whole step are needed"
+        assert not return_outputs, "there are no logits to return"
+        logging_step = (self.state.global_step + 1) % self.args.logging_steps == 0
+        terms = self.forward_terms(model, inputs)
+        share, sums = self.criterion(terms, by_unit(num_items_in_batch), unweighted=logging_step)
+        self.meter.add_terms(self.criterion, sums, own_counts(terms))
+        self.meter.add("num_images", float(inputs["input_ids"].shape[0]))
+        self.meter.add("num_sequence_tokens", inputs["attention_mask"].sum())
+        if logging_step:
+            for name, (value, count) in coord_diagnostics(terms).items():
+                self.meter.add(name, value, count)
+        return share * self.args.world_size
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Build AdamW on our parameter groups."""
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(
+                [dict(group) for group in self._groups],
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+            )
+        return self.optimizer
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Turn a logging step into a :class:`StepLog`; Hugging Face's closing summary is left out."""
+        if "grad_norm" not in logs:
+            return
+        means, sums = self.meter.read()
+        now = time.monotonic()
+        self._on_step_log(
+            StepLog(
+                step=self.state.global_step,
+                means=means,
+                sums=sums,
+                seconds=now - self._window_started,
+                grad_norm=logs["grad_norm"],
+                learning_rate=logs["learning_rate"],
+                epoch=self.state.epoch or 0.0,
+            )
+        )
+        self._window_started = time.monotonic()
+
+    def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
+        return self._sampler
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
+        """Count the units of the whole optimizer step: all its microbatches, on all ranks."""
+        counts = count_units(batch_samples, self.forward_terms.vocab.coord_ids).to(device)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(counts)
+        return counts
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
+        norm = torch.as_tensor(super()._clip_grad_norm(model))
+        if not math.isfinite(float(norm)):
+            means, _ = self.meter.read()
+            bad = [name for name, value in means.items() if not math.isfinite(value)]
+            raise TrainingError(
+                f"step {self.state.global_step + 1}: the gradient norm is {float(norm)} "
+                f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}); "
+                "the weights were not changed and the last checkpoint is kept"
+            )
+        return norm
