@@ -1,24 +1,12 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
+from coordexp.config.fields import BelowOne, Fraction, Name, NaturalInt, NotNegative, Positive, PositiveInt, Section
 from coordexp.coord_tokens.codec import NUM_BINS
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1)]
-NaturalInt = Annotated[int, Field(strict=True, ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Base of every section: no unknown key, no change after loading, no NaN or infinity."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
 
 class Experiment(Section):
@@ -38,6 +26,12 @@ class Model(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     vocab_init: Literal["mean", "numeric"] = "numeric"
+
+    @model_validator(mode="after")
+    def _revision_needs_a_hub(self) -> "Model":
+        if self.path == "embedded" and self.revision is not None:
+            raise ValueError("revision has no effect on the embedded base; remove it or name a hub id in model.path")
+        return self
 
 
 class Shapes(Section):
@@ -81,13 +75,19 @@ class Data(Section):
             raise ValueError(f"format coco needs {', '.join('data.' + name for name in missing)}")
         return self
 
+    @model_validator(mode="after")
+    def _pixels_are_a_range(self) -> "Data":
+        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
+        return self
+
 
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
     rank: PositiveInt = 16
     alpha: Positive = 32.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: BelowOne = 0.0
     vision: StrictBool = True
 
 
@@ -101,8 +101,8 @@ class Training(Section):
     vit_lr: Positive | None = None
     aligner_lr: Positive | None = None
     weight_decay: NotNegative = 0.0
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    adam_beta1: BelowOne = 0.9
+    adam_beta2: BelowOne = 0.999
     max_steps: PositiveInt = 1000
     per_device_batch_size: PositiveInt = 8
     gradient_accumulation_steps: PositiveInt = 1
@@ -114,7 +114,7 @@ class Training(Section):
     logging_steps: PositiveInt = 10
     checkpoint_steps: PositiveInt = 100
     keep_checkpoints: PositiveInt = 2
-    num_threads: PositiveInt | None = Field(default=None, description="CPU threads of a worker; None: as many as its CPUs")
+    num_threads: PositiveInt | None = Field(default=None, description="CPU threads of a worker; None: its CPUs")
 
 
 class CoordTokens(Section):
@@ -195,8 +195,10 @@ class Evaluation(Section):
     max_new_tokens: PositiveInt = 512
     decoding: tuple[Literal["constrained", "free"], ...] = ("constrained", "free")
     score: Literal["coord", "desc", "coord_desc", "constant"] = "coord_desc"
-    aliases: dict[str, str] = {}
-    every_steps: PositiveInt | None = Field(default=None, description="evaluate a subset this often; None: only at the end")
+    aliases: dict[str, str] = Field(default={})
+    every_steps: PositiveInt | None = Field(
+        default=None, description="evaluate a subset this often; None: only once, last"
+    )
     subset_images: PositiveInt = 200
     loss_images: NaturalInt = Field(default=200, description="validation images of the teacher-forced losses")
 
@@ -204,6 +206,8 @@ class Evaluation(Section):
     def _headline_is_there(self) -> "Evaluation":
         if "constrained" not in self.decoding:
             raise ValueError("decoding must include constrained, the headline of every comparison")
+        if len(set(self.decoding)) != len(self.decoding):
+            raise ValueError(f"decoding must name each way once, got {list(self.decoding)}")
         return self
 
 
@@ -211,7 +215,7 @@ class Tracking(Section):
     """Where runs are recorded."""
 
     uri: str | None = Field(default=None, description="None: MLFLOW_TRACKING_URI, else sqlite in runs_dir")
-    max_artifact_mib: NaturalInt = Field(default=512, description="merged checkpoints above this are logged by path only")
+    max_artifact_mib: NaturalInt = Field(default=512, description="larger merged checkpoints are logged by path only")
 
 
 class Cluster(Section):
@@ -223,6 +227,15 @@ class Cluster(Section):
     gpus_per_worker: NotNegative = 0.0
     max_concurrent_runs: PositiveInt | None = None
     max_failures: NaturalInt = 1
+
+    @model_validator(mode="after")
+    def _gpus_can_be_given(self) -> "Cluster":
+        if self.gpus_per_worker % 1 and (self.gpus_per_worker > 1 or self.num_workers > 1):
+            raise ValueError(
+                f"gpus_per_worker: {self.gpus_per_worker} cannot be given; a part of a GPU (below 1) only works "
+                "with num_workers: 1, since NCCL refuses two ranks on one GPU"
+            )
+        return self
 
 
 class Ablation(Section):
@@ -262,6 +275,18 @@ class ExperimentConfig(Section):
                 "custom.coord_tokens.enabled needs a coordinate term: switch on objective.use_coord_ce, "
                 "objective.use_geom_loss or custom.coord_soft_ce_w1.enabled"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _coordinate_switches_need_coord_tokens(self) -> "ExperimentConfig":
+        switches = {
+            "objective.use_coordexp_loss": self.objective.use_coordexp_loss,
+            "custom.coord_soft_ce_w1.enabled": self.custom.coord_soft_ce_w1.enabled,
+            "custom.coord_offset.enabled": self.custom.coord_offset.enabled,
+        }
+        switched_on = [key for key, on in switches.items() if on]
+        if switched_on and not self.custom.coord_tokens.enabled:
+            raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
         return self
 
     @model_validator(mode="after")

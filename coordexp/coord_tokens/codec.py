@@ -5,6 +5,9 @@ clamped to 0..999; bin ``k`` decodes to ``k / 1000``. Both directions share the 
 with ``k / 999`` would move every box (DESIGN 3.1).
 """
 
+# Tokens and bins come out of JSON: what is annotated as str or int is checked nevertheless.
+# pyright: reportUnnecessaryIsInstance=false
+
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar

@@ -70,7 +70,9 @@ class CoordExp(nn.Module):
         """
         batch, length, _ = logits_BTV.shape
         if len(positions) != batch:
-            raise ValueError(f"positions must have one [M, 4] tensor for each of {batch} sequences, got {len(positions)}")
+            raise ValueError(
+                f"positions must have one [M, 4] tensor for each of {batch} sequences, got {len(positions)}"
+            )
         flat = [position.reshape(-1, 4) + row * length for row, position in enumerate(positions)]
         rows_M4 = torch.cat(flat).to(device=logits_BTV.device, dtype=torch.int64)
         rows_NV = logits_BTV.reshape(batch * length, -1)[rows_M4.flatten()]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import AddedToken
 
@@ -61,7 +61,9 @@ def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "n
     for k in range(NUM_BINS):
         found = _id_of(ids, int_to_token(k))
         if found != first + k:
-            raise TokenizerError(f"{int_to_token(k)} has id {found}, expected {first + k}: coord ids must be contiguous")
+            raise TokenizerError(
+                f"{int_to_token(k)} has id {found}, expected {first + k}: coord ids must be contiguous"
+            )
     start, box, end = STRUCTURE_TOKENS[structure]
     return CoordVocab(
         coord_ids=range(first, first + NUM_BINS),
@@ -109,10 +111,10 @@ def expand_vocab(
         _resize(model, num_after)
         for table in _tables(model):
             _initialise_rows(table, tokenizer, vocab, num_before=num_before, num_after=num_after, init=init)
-    elif model.get_input_embeddings().weight.shape[0] < num_after:
+    elif len(_weight(model.get_input_embeddings())) < num_after:
         raise TokenizerError(
             f"the tokenizer has {num_after} entries but the model only "
-            f"{model.get_input_embeddings().weight.shape[0]} rows: they do not belong together"
+            f"{len(_weight(model.get_input_embeddings()))} rows: they do not belong together"
         )
     return vocab
 
@@ -142,16 +144,22 @@ def _id_of(ids: dict[str, int], token: str) -> int:
 
 
 def _resize(model: PreTrainedModel, num_tokens: int) -> None:
-    if model.get_input_embeddings().weight.shape[0] < num_tokens:
+    if len(_weight(model.get_input_embeddings())) < num_tokens:
         model.resize_token_embeddings(num_tokens, mean_resizing=False)
 
 
 def _tables(model: PreTrainedModel) -> list[Tensor]:
-    embedding = model.get_input_embeddings().weight
+    embedding = _weight(model.get_input_embeddings())
     head = model.get_output_embeddings()
     if head is None or head.weight is embedding:
         return [embedding]
-    return [embedding, head.weight]
+    return [embedding, _weight(head)]
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
 
 
 @torch.no_grad()
@@ -167,7 +175,9 @@ def _initialise_rows(
     table[num_before:num_after] = table[:num_before].float().mean(dim=0).to(table.dtype)
     if init == "numeric":
         digit_ids = [_digit_id(tokenizer, digit) for digit in range(10)]
-        table[vocab.coord_ids.start : vocab.coord_ids.stop] = numeric_rows(table[digit_ids]).to(table)
+        # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
+        old = max(0, num_before - vocab.coord_ids.start)
+        table[vocab.coord_ids.start + old : vocab.coord_ids.stop] = numeric_rows(table[digit_ids])[old:].to(table)
 
 
 def _digit_id(tokenizer: PreTrainedTokenizerBase, digit: int) -> int:

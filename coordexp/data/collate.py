@@ -42,7 +42,9 @@ class EncodedSample:
         return len(self.prompt_ids) + len(self.target_ids)
 
 
-def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False) -> dict[str, Tensor]:
+def collate(
+    samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False
+) -> dict[str, Tensor]:
     """Pad samples to one batch.
 
     Returns:

@@ -5,7 +5,9 @@ Hugging Face processor makes, and the same numbers.
 """
 
 import math
+import struct
 import warnings
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +15,27 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
-from coordexp.errors import DataError
+from coordexp.errors import ConfigError, DataError
 
 MAX_IMAGE_PIXELS = 120_000_000
 _MAX_ASPECT_RATIO = 200
+# What Pillow's plugins raise on damaged files, besides its own UnidentifiedImageError (an OSError); found by fuzzing.
+_DECODE_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 
 
 class ImageProcessor(Protocol):
@@ -51,13 +67,24 @@ class ImageSpec:
     def from_processor(
         cls, processor: ImageProcessor, *, min_pixels: int | None = None, max_pixels: int | None = None
     ) -> "ImageSpec":
-        """Read the numbers of an image processor; explicit pixel limits win over its own."""
+        """Read the numbers of an image processor; explicit pixel limits win over its own.
+
+        Raises:
+            ConfigError: if the limits that result are the wrong way round.
+        """
+        low = min_pixels or processor.size["shortest_edge"]
+        high = max_pixels or processor.size["longest_edge"]
+        if low > high:
+            raise ConfigError(
+                f"data.min_pixels is {low}, data.max_pixels {high} (the image processor's own where not set); "
+                "expected the first to be smaller"
+            )
         return cls(
             patch_size=processor.patch_size,
             merge_size=processor.merge_size,
             temporal_patch_size=processor.temporal_patch_size,
-            min_pixels=min_pixels or processor.size["shortest_edge"],
-            max_pixels=max_pixels or processor.size["longest_edge"],
+            min_pixels=low,
+            max_pixels=high,
             mean=(processor.image_mean[0], processor.image_mean[1], processor.image_mean[2]),
             std=(processor.image_std[0], processor.image_std[1], processor.image_std[2]),
             rescale_factor=processor.rescale_factor,
@@ -84,7 +111,10 @@ class ImageSpec:
 
 
 def read_image(path: Path, *, width: int | None = None, height: int | None = None) -> Image.Image:
-    """Decode an image file to RGB, as COCO's annotators saw it: stored pixels, EXIF ignored.
+    """Decode an image file to RGB: the stored pixels, EXIF orientation ignored.
+
+    COCO's ``width``, ``height`` and boxes are those of the stored pixels, and its own tools read
+    them so; a picture turned by its EXIF tag would no longer fit its boxes.
 
     Args:
         path: image file.
@@ -96,14 +126,26 @@ def read_image(path: Path, *, width: int | None = None, height: int | None = Non
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture = Image.open(path)
-            _check_size(picture, path, width=width, height=height)
-            return _to_rgb(picture)
+            # Pillow warns of large images (our own limit is stricter) and of odd metadata (not read here).
+            warnings.simplefilter("ignore")
+            with Image.open(path) as picture:
+                _check_size(picture, path, width=width, height=height)
+                return _to_rgb(picture)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path}: image not found") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except _DECODE_ERRORS as error:
         raise DataError(f"{path}: image does not decode ({error})") from None
+
+
+def size_problem(width: int, height: int) -> str | None:
+    """Return why an image of this size in pixels cannot be used; None if it can."""
+    if width * height > MAX_IMAGE_PIXELS:
+        return f"{width} x {height} pixels is too large (limit {MAX_IMAGE_PIXELS})"
+    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
+        return f"{width} x {height} pixels is too elongated (limit {_MAX_ASPECT_RATIO}:1)"
+    return None
 
 
 def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8], tuple[int, int]]:
@@ -141,10 +183,9 @@ def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
 
 
 def _check_size(picture: Image.Image, path: Path, *, width: int | None, height: int | None) -> None:
-    if picture.width * picture.height > MAX_IMAGE_PIXELS:
-        raise DataError(f"{path}: {picture.width} x {picture.height} pixels is too large (limit {MAX_IMAGE_PIXELS})")
-    if max(picture.size) > _MAX_ASPECT_RATIO * min(picture.size):
-        raise DataError(f"{path}: {picture.width} x {picture.height} is too elongated (limit {_MAX_ASPECT_RATIO}:1)")
+    problem = size_problem(picture.width, picture.height)
+    if problem is not None:
+        raise DataError(f"{path}: {problem}")
     if (width is not None and picture.width != width) or (height is not None and picture.height != height):
         raise DataError(
             f"{path}: the image is {picture.width} x {picture.height} pixels, its annotation says {width} x {height}"

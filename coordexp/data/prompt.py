@@ -28,7 +28,12 @@ class Prompt:
         if not tokenizer.chat_template:
             raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
         messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
-        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        # transformers annotates a message's content as str only; parts are its documented multimodal form.
+        rendered = tokenizer.apply_chat_template(
+            messages,  # pyright: ignore[reportArgumentType]
+            tokenize=False,
+            add_generation_prompt=True,
+        )
         ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from coordexp.files import replace_directory, write_json
+from coordexp.errors import DataError
+from coordexp.files import replace_directory, write_json, write_text
 
 GENERATOR_VERSION = 1
+_MANIFEST = "shapes.json"
 COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
 SHAPES = ("circle", "square", "triangle")
 CATEGORIES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
@@ -82,16 +84,25 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
 
     Returns:
         ``root``.
+
+    Raises:
+        DataError: if ``root`` holds something else than a generated data set; it is not replaced.
     """
     stamp = {"generator_version": GENERATOR_VERSION, **asdict(spec)}
-    manifest = root / "shapes.json"
-    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == stamp:
+    manifest = root / _MANIFEST
+    if manifest.is_file() and manifest.read_text(encoding="utf-8") == _manifest_text(stamp):
         return root
+    if root.exists() and not manifest.is_file() and not (root.is_dir() and not any(root.iterdir())):
+        raise DataError(f"{root}: exists and holds no {_MANIFEST}; expected an empty place for the generated data set")
     with replace_directory(root) as building:
         for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
             _write_split(building, split=split, count=count, stream=(spec.seed, index), max_objects=spec.max_objects)
-        write_json(building / "shapes.json", stamp)
+        write_text(building / _MANIFEST, _manifest_text(stamp))
     return root
+
+
+def _manifest_text(stamp: dict[str, int]) -> str:
+    return json.dumps(stamp, indent=2) + "\n"
 
 
 def _write_split(root: Path, *, split: str, count: int, stream: tuple[int, int], max_objects: int) -> None:
@@ -106,7 +117,9 @@ def _write_split(root: Path, *, split: str, count: int, stream: tuple[int, int],
         for shape in shapes:
             annotations.append(_annotation(shape, image_id=image_id, annotation_id=len(annotations) + 1))
     categories = [{"id": i, "name": name} for i, name in enumerate(CATEGORIES, start=1)]
-    write_json(root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories})
+    write_json(
+        root / f"instances_{split}.json", {"images": images, "annotations": annotations, "categories": categories}
+    )
 
 
 def _annotation(shape: Shape, *, image_id: int, annotation_id: int) -> dict[str, object]:

@@ -4,9 +4,9 @@ Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from peft import PeftModel
@@ -33,6 +33,12 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> EncodedSample:
         """Return one sample with empty ``target_ids``."""
         ...
+
+
+class _Generates(Protocol):
+    """``generate`` as PreTrainedModel and PeftModel both have it, and as their annotations do not say."""
+
+    def generate(self, **inputs: object) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ def generate_sequences(
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Generator[None]:
     """Put every module in evaluation mode, and each back into its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -184,7 +190,7 @@ def _generate_batch(
     if grammar is not None:
         processors.append(GrammarProcessor(grammar.to(device)))
     with _no_inherited_defaults(model):
-        sequences = model.generate(
+        sequences = cast(_Generates, model).generate(
             input_ids=prompts,
             attention_mask=batch["attention_mask"].to(device),
             mm_token_type_ids=batch["mm_token_type_ids"].to(device),
@@ -215,13 +221,13 @@ def _greedy(vocab: CoordVocab, spec: GenerationSpec) -> GenerationConfig:
 
 
 @contextlib.contextmanager
-def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Iterator[None]:
+def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None]:
     """Hide the checkpoint's generation_config.
 
     ``generate`` fills every None of the config it is handed from the model's own, so that a
     repetition penalty or suppressed tokens of a released checkpoint would bend a plain greedy run.
     """
-    owner = model.get_base_model() if isinstance(model, PeftModel) else model
+    owner = cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
     kept = owner.generation_config
     owner.generation_config = GenerationConfig()
     try:
@@ -232,10 +238,11 @@ def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Iterator[None]
 
 def _trimmed(image_id: int, ids: list[int], record_3T: Tensor, *, ends: set[int]) -> GeneratedSequence:
     length = next((at for at, token in enumerate(ids) if token in ends), len(ids))
-    kept = record_3T[:, :length]
-    if not bool(kept.isfinite().all()):
-        raise TrainingError(f"the model's logits are not finite for image {image_id}; expected a model that did not diverge")
-    log_probs, expected, coord_mass = (tuple(values) for values in kept.tolist())
+    if not bool(record_3T[:, : length + 1].isfinite().all()):
+        raise TrainingError(
+            f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
+        )
+    log_probs, expected, coord_mass = (tuple(values) for values in record_3T[:, :length].tolist())
     return GeneratedSequence(
         image_id=image_id,
         ids=tuple(ids[:length]),

@@ -97,8 +97,8 @@ class ObjectGrammar:
     @classmethod
     def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
         """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
-        pad_id = tokenizer.pad_token_id
-        return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=vocab.end_id if pad_id is None else pad_id)
+        pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else vocab.end_id
+        return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=pad_id)
 
     def to(self, device: torch.device) -> "ObjectGrammar":
         """Move the tables to ``device``, in place."""

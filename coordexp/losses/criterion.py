@@ -68,8 +68,8 @@ class Criterion:
         return total, sums
 
     def total(self, values: Mapping[str, float]) -> float:
-        """Weigh mean values of the terms, as the loss does."""
-        return sum(weighted.weight * values[weighted.term.name] for weighted in self.terms)
+        """Weigh mean values of the terms, as the loss does; a term without a value adds nothing."""
+        return sum(weighted.weight * values.get(weighted.term.name, 0.0) for weighted in self.terms)
 
     def unit_of(self, name: str) -> Unit:
         """Return the unit by whose count the term ``name`` is divided."""

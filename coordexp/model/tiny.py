@@ -71,15 +71,36 @@ _EXAMPLE_STREAM = 77
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A stretch of pre-training with its own optimizer: linear warm-up, then a cosine over ``horizon`` steps.
+
+    A phase shorter than its horizon ends while the rate is still high; the next one cools it down.
+    """
+
+    steps: int
+    learning_rate: float
+    horizon: int
+    warmup_steps: int
+    final_fraction: float = 0.02
+
+    def rate_factor(self, step: int) -> float:
+        """Return the factor on the learning rate at ``step``, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = min(1.0, (step - self.warmup_steps) / max(1, self.horizon - self.warmup_steps))
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
 class PretrainSpec:
     """How the base is trained; the defaults made the shipped checkpoint."""
 
-    steps: int = 13_000
+    phases: tuple[Phase, ...] = (
+        Phase(steps=8_000, learning_rate=1.5e-3, horizon=13_000, warmup_steps=200),
+        Phase(steps=3_000, learning_rate=1e-3, horizon=3_000, warmup_steps=100),
+    )
     batch_size: int = 16
     num_scenes: int = 24_000
-    learning_rate: float = 1.5e-3
-    final_fraction: float = 0.02
-    warmup_steps: int = 200
     weight_decay: float = 0.01
     seed: int = 0
 
@@ -91,7 +112,9 @@ def build_tokenizer() -> Qwen2TokenizerFast:
     )
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    text = [*CATEGORIES, DEFAULT_PROMPT, "user assistant system"] * 20 + _WORDS.split() + [f" {w}" for w in _WORDS.split()]
+    text = (
+        [*CATEGORIES, DEFAULT_PROMPT, "user assistant system"] * 20 + _WORDS.split() + [f" {w}" for w in _WORDS.split()]
+    )
     bpe.train_from_iterator(text, trainer)
     vocab = bpe.get_vocab(with_added_tokens=False)
     tokenizer = Qwen2TokenizerFast(vocab=vocab, merges=_merges(bpe), eos_token="<|im_end|>", pad_token="<|endoftext|>")
@@ -172,24 +195,53 @@ def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwe
 
 
 def pretrain(
-    spec: PretrainSpec, *, snapshot: Path | None = None, snapshot_every: int = 2_000
+    spec: PretrainSpec, *, snapshot: Path | None = None, resume: tuple[Path, int] | None = None
 ) -> Qwen3VLForConditionalGeneration:
     """Train the base from random weights.
 
-    Prints a line every 100 steps and writes the state so far to ``snapshot``, if given.
+    Args:
+        spec: the phases and their data.
+        snapshot: where to keep the state of every finished phase.
+        resume: a snapshot and the number of phases it has behind it.
+
+    Returns:
+        The trained model in float32, in evaluation mode.
     """
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed=spec.seed)
+    first = 0
+    if resume is not None:
+        model = Qwen3VLForConditionalGeneration.from_pretrained(resume[0], dtype=torch.float32)
+        first = resume[1]
     image_spec = ImageSpec.from_processor(build_image_processor())
     samples = _scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=spec.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _cosine(step, spec))
     model.train()
+    for index in range(first, len(spec.phases)):
+        _run_phase(model, samples, spec, index=index, image_spec=image_spec, pad_id=tokenizer.pad_token_id)
+        if snapshot is not None:
+            save_base(snapshot, model, tokenizer)
+    return model.eval()
+
+
+def _run_phase(
+    model: Qwen3VLForConditionalGeneration,
+    samples: list[EncodedSample],
+    spec: PretrainSpec,
+    *,
+    index: int,
+    image_spec: ImageSpec,
+    pad_id: int,
+) -> None:
+    """Train one phase; prints a line every 100 steps."""
+    phase = spec.phases[index]
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=phase.learning_rate, betas=(0.9, 0.98), weight_decay=spec.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, phase.rate_factor)
     started = time.monotonic()
-    for step, chosen in enumerate(_batches(samples, spec), start=1):
-        batch = collate(chosen, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id)
+    batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
+    for step, chosen in enumerate(batches, start=1):
+        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
         loss = _loss(model, batch, image_spec)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -197,21 +249,21 @@ def pretrain(
         schedule.step()
         optimizer.zero_grad()
         if step % 100 == 0:
-            print(f"step {step}/{spec.steps}  loss {loss.item():.4f}  {time.monotonic() - started:.0f} s", flush=True)
-        if snapshot is not None and step % snapshot_every == 0:
-            save_base(snapshot, model, tokenizer)
-    return model.eval()
+            seconds = time.monotonic() - started
+            print(f"phase {index + 1} step {step}/{phase.steps}  loss {loss.item():.4f}  {seconds:.0f} s", flush=True)
 
 
-def _batches(samples: list[EncodedSample], spec: PretrainSpec) -> Iterator[list[EncodedSample]]:
-    """Yield ``spec.steps`` batches of alike lengths: less padding than random ones."""
-    rng = np.random.default_rng(spec.seed)
+def _batches(
+    samples: list[EncodedSample], num_batches: int, *, batch_size: int, seed: int
+) -> Iterator[list[EncodedSample]]:
+    """Yield batches of alike lengths: less padding than random ones."""
+    rng = np.random.default_rng(seed)
     pool: list[list[EncodedSample]] = []
-    for _ in range(spec.steps):
+    for _ in range(num_batches):
         if not pool:
-            drawn = rng.choice(len(samples), size=spec.batch_size * 16, replace=False)
+            drawn = rng.choice(len(samples), size=batch_size * 16, replace=False)
             drawn = sorted(drawn.tolist(), key=lambda i: samples[i].length)
-            pool = [[samples[i] for i in drawn[at : at + spec.batch_size]] for at in range(0, len(drawn), spec.batch_size)]
+            pool = [[samples[i] for i in drawn[at : at + batch_size]] for at in range(0, len(drawn), batch_size)]
             rng.shuffle(pool)
         yield pool.pop()
 
@@ -240,7 +292,9 @@ def _scenes(tokenizer: Qwen2TokenizerFast, spec: ImageSpec, *, num_scenes: int) 
         picture, shapes = draw_scene(np.random.default_rng([_EXAMPLE_STREAM, index]))
         patches, grid = to_patches(picture, spec)
         boxes = sorted((_norm(shape.box_px_xywh, picture.size), CATEGORIES[shape.category]) for shape in shapes)
-        text = "".join(_text_object(box, desc) for box, desc in sorted(boxes, key=lambda pair: (pair[0][1], pair[0][0])))
+        text = "".join(
+            _text_object(box, desc) for box, desc in sorted(boxes, key=lambda pair: (pair[0][1], pair[0][0]))
+        )
         samples.append(
             EncodedSample(
                 prompt_ids=prompt.ids(spec.num_tokens(width=picture.width, height=picture.height)),
@@ -265,32 +319,24 @@ def _norm(box_px_xywh: tuple[int, int, int, int], size: tuple[int, int]) -> tupl
     return x / size[0], y / size[1], (x + w) / size[0], (y + h) / size[1]
 
 
-def _cosine(step: int, spec: PretrainSpec) -> float:
-    if step < spec.warmup_steps:
-        return (step + 1) / spec.warmup_steps
-    progress = (step - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps)
-    return spec.final_fraction + (1 - spec.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-
-
 def _merges(bpe: Tokenizer) -> list[tuple[str, str]]:
     return [(left, right) for left, right in json.loads(bpe.to_str())["model"]["merges"]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Pre-train and write the embedded base."""
-    defaults = PretrainSpec()
     parser = argparse.ArgumentParser(prog="python -m coordexp.model.tiny", description=main.__doc__)
     parser.add_argument("--output", type=Path, default=TINY_BASE)
-    parser.add_argument("--steps", type=int, default=defaults.steps)
-    parser.add_argument("--num-scenes", type=int, default=defaults.num_scenes)
-    parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--num-threads", type=int, default=None, help="the shipped base was made with 1")
-    parser.add_argument("--snapshot", type=Path, default=None, help="also write the state every 2,000 steps here")
+    parser.add_argument("--seed", type=int, default=PretrainSpec().seed)
+    parser.add_argument("--num-threads", type=int, default=None, help="CPU threads; None: all cores")
+    parser.add_argument("--snapshot", type=Path, default=None, help="keep the state of every finished phase here")
+    parser.add_argument("--resume", type=Path, default=None, help="a snapshot to go on from, with --resume-phases")
+    parser.add_argument("--resume-phases", type=int, default=1, help="finished phases of the snapshot")
     options = parser.parse_args(argv)
-    spec = PretrainSpec(steps=options.steps, num_scenes=options.num_scenes, seed=options.seed)
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
-    model = pretrain(spec, snapshot=options.snapshot)
+    resume = None if options.resume is None else (options.resume, options.resume_phases)
+    model = pretrain(PretrainSpec(seed=options.seed), snapshot=options.snapshot, resume=resume)
     # The weights are stored in bfloat16: 3.9 MB instead of 7.8, and training starts from what is shipped.
     save_base(options.output, model.to(torch.bfloat16), build_tokenizer())
     print(f"wrote {options.output}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coordexp.config.schema import CoordSoftCeW1, ExperimentConfig, Objective
+from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.coord_distribution import soft_ce_term, w1_term
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import find_term
@@ -34,32 +34,41 @@ def build_criterion(config: ExperimentConfig) -> Criterion:
 
 
 def loss_metrics(
-    values: Mapping[str, float], *, prefix: str, objective: Objective, distribution: CoordSoftCeW1
+    means: Mapping[str, float], criterion: Criterion, *, prefix: str, config: ExperimentConfig
 ) -> dict[str, float]:
-    """Name the values of :class:`~coordexp.train.meter.Meter`, e.g. ``train_text_loss``, ``coord_diag/w1``.
+    """Name the mean term values, e.g. ``train_text_loss``, ``coord_diag/w1``.
 
     ``*_coord_loss`` is alpha L1 + beta (1 - GIoU) for every group, whatever its weight there;
-    ``coord_diag/loss`` is the weighted sum of the distribution terms.
+    ``coord_diag/loss`` is the weighted sum of the distribution terms. A value whose terms had
+    nothing to count (no box in the window) is absent; to the total such a term adds 0.
 
     Args:
-        values: term values and ``total``.
+        means: term values.
+        criterion: weighs the total.
         prefix: ``train`` or ``eval``.
-        objective: gives alpha and beta.
-        distribution: gives the weights of the distribution terms.
+        config: the run's configuration.
     """
+    objective, distribution = config.objective, config.custom.coord_soft_ce_w1
     diagnostics = "coord_diag/" if prefix == "train" else "eval_coord_diag/"
-    metrics = {
-        f"{prefix}_total_loss": values["total"],
-        f"{prefix}_text_loss": values["text_ce"],
-        f"{prefix}_coord_ce_loss": values["coord_ce"],
-        f"{prefix}_coord_loss": objective.alpha_l1 * values["box_l1"] + objective.beta_giou * values["box_giou"],
-        diagnostics + "enabled": float(distribution.enabled),
-        diagnostics + "soft_ce": values["soft_ce"],
-        diagnostics + "w1": values["w1"],
-        diagnostics + "gate": values["gate"],
-        diagnostics + "loss": distribution.soft_ce_weight * values["soft_ce"]
-        + distribution.w1_weight * values["w1"]
-        + distribution.gate_weight * values["gate"],
+    sums: dict[str, dict[str, float]] = {
+        f"{prefix}_text_loss": {"text_ce": 1.0},
+        f"{prefix}_coord_ce_loss": {"coord_ce": 1.0},
+        f"{prefix}_coord_loss": {"box_l1": objective.alpha_l1, "box_giou": objective.beta_giou},
+        diagnostics + "soft_ce": {"soft_ce": 1.0},
+        diagnostics + "w1": {"w1": 1.0},
+        diagnostics + "gate": {"gate": 1.0},
+        diagnostics + "loss": {
+            "soft_ce": distribution.soft_ce_weight,
+            "w1": distribution.w1_weight,
+            "gate": distribution.gate_weight,
+        },
+        **{f"{prefix}_extra/{name}": {name: 1.0} for name in objective.extra if name not in _NAMED},
     }
-    extra = {f"{prefix}_extra/{name}": values[name] for name in objective.extra if name not in _NAMED}
-    return metrics | extra
+    metrics = {
+        name: sum(weight * means[part] for part, weight in parts.items())
+        for name, parts in sums.items()
+        if all(part in means for part in parts)
+    }
+    metrics[f"{prefix}_total_loss"] = criterion.total(means)
+    metrics[diagnostics + "enabled"] = float(distribution.enabled)
+    return metrics

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from coordexp.files import write_text
+from coordexp.files import replace_directory, write_json, write_text
 
 CHECKPOINT_MARK = "coordexp.json"
 
@@ -56,10 +56,10 @@ class LocalReporter:
         truncate_rows(run_dir / "metrics.jsonl", beyond=checkpoint_step(newest) if newest else 0)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
-        """Move the checkpoint into place, then append the rows."""
+        """Append the rows, then move the checkpoint into place: a checkpoint has all its rows."""
+        append_rows(self._run_dir / "metrics.jsonl", rows)
         if checkpoint is not None:
             move_checkpoint(checkpoint, self._run_dir / "checkpoints" / checkpoint_name(step))
-        append_rows(self._run_dir / "metrics.jsonl", rows)
         for old in committed_checkpoints(self._run_dir)[: -self._keep]:
             shutil.rmtree(old)
 
@@ -84,12 +84,18 @@ def committed_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
 
 
+def mark_checkpoint(checkpoint: Path, *, step: int) -> None:
+    """Write the mark that tells a complete checkpoint from a half-written one; the last file to be written."""
+    write_json(checkpoint / CHECKPOINT_MARK, {"step": step})
+
+
 def move_checkpoint(source: Path, target: Path) -> None:
     """Mark a complete checkpoint directory and move it to ``target``, replacing an older try."""
-    write_text(source / CHECKPOINT_MARK, json.dumps({"step": checkpoint_step(target)}) + "\n")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.move(source, target)
+    mark_checkpoint(source, step=checkpoint_step(target))
+    with replace_directory(target) as building:
+        for entry in sorted(source.iterdir()):
+            shutil.move(entry, building / entry.name)
+    shutil.rmtree(source)
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -1,0 +1,51 @@
+# make install, ablation, test, test-all, lint, bench, mlflow, clean. CONFIG and ARGS are passed on to the ablation:
+#   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CONFIG ?= experiments/tiny.yaml
+ARGS ?=
+# Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
+TORCH_INSTALL_ARGS ?=
+
+.PHONY: install ablation test test-all lint bench mlflow clean
+
+install: $(STAMP)
+
+# torch goes first and alone: on a machine with CPU wheels configured, nothing later pulls a CUDA build.
+$(STAMP): pyproject.toml constraints.txt
+	@python=$$(for candidate in python3.11 python3.12 python3; do \
+	    if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; \
+	    then echo $$candidate; break; fi; done); \
+	if [ -z "$$python" ]; then echo "coordexp needs Python 3.11 or 3.12, and found neither on PATH" >&2; exit 1; fi; \
+	test -x $(PYTHON) || $$python -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH_INSTALL_ARGS) torch
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(STAMP)
+
+ablation: install
+	$(PYTHON) ray_jobs/ablation.py --config $(CONFIG) $(ARGS)
+
+test: install
+	$(PYTHON) -m pytest -m "not slow and not gpu"
+
+test-all: install
+	$(PYTHON) -m pytest
+
+lint: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+bench: install
+	$(PYTHON) -m pytest tests/benchmarks -m "not gpu" --override-ini "python_files=bench_*.py" -s
+
+# The UI on what runs/ holds; loopback only.
+mlflow: install
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(VENV)/bin/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
+	    --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db --default-artifact-root $(CURDIR)/runs/mlartifacts
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

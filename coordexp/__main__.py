@@ -1,0 +1,5 @@
+"""``python -m coordexp``."""
+
+from coordexp.cli import main
+
+raise SystemExit(main())

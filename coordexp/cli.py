@@ -1,0 +1,191 @@
+"""``python -m coordexp VERB``. What a verb needs is imported when it runs, so that ``--help`` is quick."""
+
+import argparse
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from coordexp import commands
+from coordexp.errors import CoordExpError
+
+DEFAULT_CONFIG = Path("experiments/tiny.yaml")
+
+_EXIT_BUG = 1
+_EXIT_INPUT = 2
+_EXIT_INTERRUPTED = 130
+# What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
+_MACHINE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE = ("No space left on device", "database or disk is full")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["report"]:
+        return commands.report(arguments[1:])
+    options = parse_with_overrides(_parser(), arguments)
+    command: Callable[[argparse.Namespace], int | None] = options.command
+    return run_command(lambda: command(options), options.debug)
+
+
+def run_command(function: Callable[[], int | None], debug: bool = False) -> int:
+    """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
+
+    Args:
+        function: returns an exit code, or None for 0.
+        debug: print the traceback as well.
+
+    Returns:
+        The function's own code; 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
+    """
+    with _Outcome(debug) as outcome:
+        outcome.exit_code = function() or 0
+    return outcome.exit_code
+
+
+def parse_with_overrides(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse arguments whose ``overrides`` (``KEY=VALUE``) may stand before, between and after options."""
+    options, others = parser.parse_known_args(argv)
+    if others:
+        overrides: list[str] | None = getattr(options, "overrides", None)
+        unknown = [text for text in others if overrides is None or text.startswith("-")]
+        if overrides is None or unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        overrides.extend(others)
+    return options
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``, ``--dry-run``, ``--debug`` and ``KEY=VALUE``, which every launch command has."""
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML of the experiment (%(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would run, and run nothing")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as training.max_steps=20; VALUE is YAML"
+    )
+
+
+class _Outcome:
+    """Catches what a command raises, genuine bugs included, and says it."""
+
+    def __init__(self, debug: bool) -> None:
+        self.exit_code = 0
+        self._debug = debug
+
+    def __enter__(self) -> "_Outcome":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception | KeyboardInterrupt):
+            return False
+        if self._debug:
+            traceback.print_exception(error)
+        self.exit_code, message = _explained(error, debug=self._debug)
+        sys.stderr.write(f"{message}\n")
+        return True
+
+
+def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return _EXIT_INTERRUPTED, "interrupted"
+    full = next((link for link in _chain(error) if _says_no_space(link)), None)
+    if full is not None:
+        return _EXIT_INPUT, f"error: no space left on {_place(full)}; free some or choose another experiment.runs_dir"
+    if isinstance(error, CoordExpError):
+        return _EXIT_INPUT, f"error: {error}"
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
+        return _EXIT_INPUT, f"error: {_place(error)}: {error.strerror}"
+    hint = "" if debug else "; --debug shows where"
+    first_line = (str(error).splitlines() or [""])[0]
+    return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _says_no_space(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # safetensors, torch and SQLite raise their own errors.
+    return any(text in str(error) for text in _NO_SPACE)
+
+
+def _place(error: BaseException) -> str:
+    return str(error.filename) if isinstance(error, OSError) and error.filename else "the device"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m coordexp", description="Controlled experiments on coordinates.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    train = verbs.add_parser("train", help="train and evaluate one run, without Ray")
+    train.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
+    train.add_argument("--seed", type=int, help="default: experiment.seed")
+    add_config_arguments(train)
+    train.set_defaults(command=commands.train)
+
+    prepare = verbs.add_parser("prepare", help="write a data set").add_subparsers(required=True, metavar="DATA")
+    _add_shapes(prepare.add_parser("shapes", help="generated coloured shapes, as COCO files"))
+    _add_evaluate(verbs.add_parser("evaluate", help="COCO AP of a checkpoint"))
+    _add_merge(verbs.add_parser("merge", help="fold a trained adapter into its base"))
+    _add_expand(verbs.add_parser("expand-vocab", help="add the coordinate tokens to a checkpoint"))
+    verbs.add_parser("report", help="tables and curves of an experiment", add_help=False)
+    return parser
+
+
+def _add_shapes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--num-train", type=_count, default=2400)
+    parser.add_argument("--num-val", type=_count, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    _finish(parser, commands.prepare_shapes)
+
+
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument("--adapter", type=Path, help="a directory that training saved")
+    parser.add_argument("--annotations", type=Path, required=True, help="COCO instances JSON")
+    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
+    parser.add_argument("--output", type=Path, required=True, help="folder for detections and metrics")
+    parser.add_argument("--decoding", nargs="+", choices=("constrained", "free"), default=["constrained", "free"])
+    parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
+    parser.add_argument("--batch-size", type=_count, default=16)
+    parser.add_argument("--max-new-tokens", type=_count, default=512)
+    parser.add_argument("--max-pixels", type=_count, help="image size limit (default: the checkpoint's own)")
+    parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
+    _finish(parser, commands.evaluate)
+
+
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--adapter", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    _finish(parser, commands.merge)
+
+
+def _add_expand(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--init", choices=("mean", "numeric"), default="numeric", help="how new rows start")
+    parser.add_argument("--structure", choices=("native", "spec"), default="native", help="which object markers")
+    _finish(parser, commands.expand_vocab)
+
+
+def _finish(parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int | None]) -> None:
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.set_defaults(command=command)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value

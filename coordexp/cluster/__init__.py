@@ -1,0 +1,1 @@
+"""Schedules groups x seeds: plans, the experiment directory, executors. The only package that imports ray."""

@@ -1,0 +1,149 @@
+"""One command, all groups and seeds: prepare, check, run what is not finished, record, report."""
+
+import contextlib
+import signal
+from collections.abc import Generator, Sequence
+from types import FrameType
+
+from rich.console import Console
+
+from coordexp.cluster.checks import MIN_FREE_BYTES, check_disk_for, fingerprint_runs, write_run_files
+from coordexp.cluster.executors import Executor, executor_for
+from coordexp.cluster.experiment import check_disk, open_experiment
+from coordexp.cluster.functions import TrainFunction, train
+from coordexp.cluster.lock import experiment_lock
+from coordexp.cluster.outcome import set_state
+from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
+from coordexp.cluster.progress import Watcher
+from coordexp.cluster.record import Recorder, open_experiment_tracker, tracking_uri
+from coordexp.cluster.shared import prepare_all, shared_metrics
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train.paths import experiment_dir
+from coordexp.train.status import RunStatus
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def run_ablation(
+    config: ExperimentConfig,
+    *,
+    fresh: bool = False,
+    console: Console,
+    debug: bool = False,
+    function: TrainFunction = train,
+) -> int:
+    """Run every group with every seed that is not finished yet, and report on all.
+
+    The same call again is the resume: finished runs are skipped, others go on from their last checkpoint.
+
+    Args:
+        config: the whole experiment.
+        fresh: move an experiment of this name aside and start over.
+        console: where progress and the report are printed.
+        debug: let Ray's own log lines through.
+        function: what does one run.
+
+    Returns:
+        0 if all runs are finished and recorded, 1 if not, 130 if interrupted.
+
+    Raises:
+        CoordExpError: for whatever is wrong before the first run begins.
+    """
+    config = with_absolute_paths(config)
+    with experiment_lock(config), _terminated_is_interrupted():
+        check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
+        tracker = open_experiment_tracker(config)
+        record = open_experiment(config, fresh=fresh)
+        plans = plan_runs(config, instance=record.instance)
+        pending = [plan for plan in plans if not plan.is_finished()]
+        with executor_for(config, debug=debug) if pending else contextlib.nullcontext() as executor:
+            fingerprints = _prepare(plans, pending, executor, console)
+            recorder = Recorder(tracker, plans, parent_key=f"{config.experiment.name}/{record.instance}")
+            recorder.start_runs(fingerprints)
+            recorder.set_shared(shared_metrics(config))
+            _tell_finished(plans, pending, console)
+            interrupted = executor is not None and _run(pending, executor, function, recorder, console)
+            missing = recorder.close()
+    return _conclude(config, plans, missing, interrupted=interrupted, console=console)
+
+
+def _prepare(
+    plans: Sequence[RunPlan], pending: Sequence[RunPlan], executor: Executor | None, console: Console
+) -> dict[str, str]:
+    """Do and check once what all runs need, before anything is recorded; return fingerprints by run name."""
+    with console.status("preparing data and base model"):
+        prepared = prepare_all(plans)
+        fingerprints = fingerprint_runs(plans, prepared)
+        if executor is not None:
+            check_disk_for(pending, prepared[pending[0].name].base)
+            executor.check(pending[0].config)
+    for plan in pending:
+        write_run_files(plan, fingerprints[plan.name])
+    return {name: item.short for name, item in fingerprints.items()}
+
+
+def _run(
+    pending: Sequence[RunPlan], executor: Executor, function: TrainFunction, recorder: Recorder, console: Console
+) -> bool:
+    """Execute what is not finished; say whether it was interrupted."""
+
+    def show(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def on_end(plan: RunPlan, status: RunStatus) -> None:
+        recorder.end_run(plan, status)
+        show(_end_line(plan, status))
+
+    with Watcher(pending, show=show, on_end=on_end):
+        try:
+            executor.execute(pending, function)
+        except KeyboardInterrupt:
+            for plan in pending:
+                status = plan.status()
+                if status is not None and status.state == "running":
+                    set_state(plan, "stopped", message="interrupted")
+            return True
+    return False
+
+
+def _tell_finished(plans: Sequence[RunPlan], pending: Sequence[RunPlan], console: Console) -> None:
+    for plan in plans:
+        if plan not in pending:
+            console.print(f"{plan.name}  finished before", markup=False, highlight=False)
+
+
+def _end_line(plan: RunPlan, status: RunStatus) -> str:
+    reason = f": {status.message}" if status.message else ""
+    return f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}"
+
+
+def _conclude(
+    config: ExperimentConfig, plans: Sequence[RunPlan], missing: Sequence[str], *, interrupted: bool, console: Console
+) -> int:
+    for sentence in missing:
+        console.print(f"not recorded: {sentence}; the same command sends it", markup=False, highlight=False)
+    if interrupted:
+        console.print("interrupted; the same command goes on from the last checkpoints", highlight=False)
+        return EXIT_INTERRUPTED
+    if not missing:
+        from coordexp.report.write import report_experiment
+
+        output = experiment_dir(config) / "report"
+        report_experiment(tracking_uri(config), config.experiment.name, output=output, console=console)
+    return EXIT_FAILED if missing or not all(plan.is_finished() for plan in plans) else 0
+
+
+@contextlib.contextmanager
+def _terminated_is_interrupted() -> Generator[None]:
+    """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

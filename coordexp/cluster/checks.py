@@ -1,0 +1,64 @@
+"""What is checked between preparing an experiment and training its first run."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coordexp.cluster.experiment import check_disk, directory_bytes
+from coordexp.cluster.plan import RunPlan
+from coordexp.config import Fingerprint, check_comparable, fingerprint, to_yaml
+from coordexp.files import write_text
+from coordexp.train.prepare import PreparedExperiment
+
+MIN_FREE_BYTES = 256 * 2**20
+_FINGERPRINT = "fingerprint.json"
+
+
+def fingerprint_runs(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]) -> dict[str, Fingerprint]:
+    """Return every run's fingerprint by its name; refuse runs that differ in more than the factor.
+
+    Runs done before count with the fingerprint they stored, so code or data that changed since is found.
+
+    Raises:
+        ComparisonError: with all differences outside ``ablation.factor``.
+    """
+    current = {
+        plan.name: fingerprint(
+            plan.config, data=prepared[plan.name].data_hash, weights=prepared[plan.name].weights_hash
+        )
+        for plan in plans
+    }
+    known: dict[str, Fingerprint] = {}
+    for plan in plans:
+        path = plan.run_dir / _FINGERPRINT
+        if plan.status() is not None and path.is_file():
+            known[f"{plan.name} (before)"] = Fingerprint.from_json(path.read_text(encoding="utf-8"))
+    # What only a run itself can know is compared when the results are.
+    both = {name: dataclasses.replace(item, tokens=None) for name, item in (known | current).items()}
+    check_comparable(both, plans[0].config.ablation.factor)
+    return current
+
+
+def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
+    """Write what a run directory says of itself before it begins."""
+    write_text(plan.run_dir / "config.yaml", to_yaml(plan.config))
+    if plan.status() is None or not (plan.run_dir / _FINGERPRINT).is_file():
+        write_text(plan.run_dir / _FINGERPRINT, identity.to_json() + "\n")
+
+
+def check_disk_for(plans: Sequence[RunPlan], base: Path) -> None:
+    """Refuse to begin when the disk cannot hold the merged models and checkpoints of these runs.
+
+    A merged model is as large as the base, and MLflow keeps a copy up to its limit. A checkpoint holds what
+    trains and Adam's two moments of it: all weights in float32, or about a fifth of the base for adapters.
+
+    Raises:
+        ResourceError: if less is free than that.
+    """
+    weights = directory_bytes(base)
+    needed = MIN_FREE_BYTES
+    for plan in plans:
+        checkpoint = 6 * weights if plan.config.training.tuning == "full" else weights // 5
+        copies = 2 if weights <= plan.config.tracking.max_artifact_mib * 2**20 else 1
+        needed += copies * weights + (plan.config.training.keep_checkpoints + 1) * checkpoint
+    check_disk(plans[0].run_dir, needed_bytes=needed)

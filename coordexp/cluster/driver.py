@@ -1,0 +1,116 @@
+"""A Tune trial: the process that starts one run's TorchTrainer and waits for it."""
+
+from pathlib import Path
+from typing import Any
+
+import ray.train
+from ray.train import Checkpoint, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.execution.context import TrainRunContext
+from ray.train.v2.api.callback import UserCallback
+from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+from ray.tune.integration.ray_train import TuneReportCallback
+
+from coordexp.cluster.functions import TrainFunction
+from coordexp.cluster.marks import mark_checkpoint, prune_checkpoints
+from coordexp.cluster.outcome import one_sentence, set_state
+from coordexp.cluster.plan import RunPlan
+from coordexp.cluster.worker import work
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train.reporter import Row, append_rows
+
+_RAY_RECORD = "checkpoint_manager_snapshot.json"
+
+
+class RowsCallback(UserCallback):
+    """Makes reports durable, in the controller's process: rows first, then the checkpoint's mark.
+
+    Called once per report with the metrics of all ranks, after Ray has registered the checkpoint and
+    before the workers that wait for it go on.
+    """
+
+    def __init__(self, run_dir: Path, *, keep_checkpoints: int) -> None:
+        """Write into ``run_dir``."""
+        self._run_dir = run_dir
+        self._keep = keep_checkpoints
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        """Commit one report."""
+        del run_context
+        append_rows(self._run_dir / "metrics.jsonl", [Row(**row) for row in metrics[0]["rows"]])
+        if checkpoint is not None:
+            mark_checkpoint(Path(checkpoint.path), rows_file=self._run_dir / "metrics.jsonl")
+            prune_checkpoints(self._run_dir, keep=self._keep)
+
+
+class LatestRowToTune(TuneReportCallback):
+    """Tells Tune's schedulers the latest value of every metric, not the rows."""
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        """Report one flat result."""
+        flat: dict[str, object] = {"step": metrics[0]["step"]}
+        for row in metrics[0]["rows"]:
+            flat |= row["metrics"]
+        super().after_report(run_context, [flat], checkpoint)
+
+
+def drive(packed_plan: str, function: TrainFunction) -> None:
+    """Run a plan on its own group of workers; a failed run is recorded, not raised.
+
+    Tune then retries a trial only when its process dies; workers that die are Train's to restart.
+    """
+    plan = RunPlan.from_json(packed_plan)
+    if plan.is_finished():
+        return
+    # Our marks say where to resume. Ray's record may name checkpoints that another executor has pruned.
+    (plan.run_dir / "checkpoints" / _RAY_RECORD).unlink(missing_ok=True)
+    set_state(plan, "running")
+    try:
+        _trainer(plan, function).fit()
+    except TrainingFailedError as error:
+        status = plan.status()
+        if status is None or status.state != "failed":
+            set_state(plan, "failed", message=_reason(error))
+
+
+def _trainer(plan: RunPlan, function: TrainFunction) -> TorchTrainer:
+    def loop(packed: dict[str, str]) -> None:
+        work(RunPlan.from_json(packed["plan"]), function)
+
+    config = plan.config
+    return TorchTrainer(
+        loop,
+        train_loop_config={"plan": plan.to_json()},
+        torch_config=TorchConfig(backend="nccl" if config.cluster.gpus_per_worker else "gloo"),
+        scaling_config=_scaling(config),
+        run_config=ray.train.RunConfig(
+            storage_path=str(plan.run_dir),
+            name="checkpoints",
+            failure_config=ray.train.FailureConfig(max_failures=config.cluster.max_failures),
+            callbacks=[
+                RowsCallback(plan.run_dir, keep_checkpoints=config.training.keep_checkpoints),
+                LatestRowToTune(),
+            ],
+        ),
+    )
+
+
+def _scaling(config: ExperimentConfig) -> ScalingConfig:
+    cluster = config.cluster
+    resources = {"CPU": float(cluster.cpus_per_worker)}
+    if cluster.gpus_per_worker:
+        resources["GPU"] = cluster.gpus_per_worker
+    return ScalingConfig(
+        num_workers=cluster.num_workers, use_gpu=bool(cluster.gpus_per_worker), resources_per_worker=resources
+    )
+
+
+def _reason(error: TrainingFailedError) -> str:
+    if isinstance(error, WorkerGroupError) and error.worker_failures:
+        rank, failure = min(error.worker_failures.items())
+        return f"worker {rank}: {one_sentence(failure)}"
+    return one_sentence(error)

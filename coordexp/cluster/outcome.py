@@ -1,0 +1,48 @@
+"""The states a run passes through, written where every executor and every reader finds them."""
+
+import time
+import traceback
+
+from coordexp.cluster.plan import RunPlan
+from coordexp.train.reporter import read_rows
+from coordexp.train.status import RunStatus, State, write_status
+
+
+class RunClock:
+    """Wall time of a run over all its attempts."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        """Start the clock of this attempt."""
+        status = plan.status()
+        self._before = status.seconds if status else 0.0
+        self._start = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds of this attempt and the ones before."""
+        return self._before + time.monotonic() - self._start
+
+
+def set_state(plan: RunPlan, state: State, *, message: str = "", seconds: float | None = None) -> None:
+    """Write a run's status; its step is that of the last committed row."""
+    before = plan.status()
+    rows = read_rows(plan.run_dir / "metrics.jsonl")
+    kept = before.seconds if before else 0.0
+    status = RunStatus(
+        state=state,
+        message=message,
+        step=rows[-1].step if rows else 0,
+        seconds=round(kept if seconds is None else seconds, 3),
+    )
+    write_status(plan.run_dir, status)
+
+
+def note_traceback(plan: RunPlan) -> None:
+    """Append the exception being handled to ``error.log`` of the run, for whoever has to mend it."""
+    with (plan.run_dir / "error.log").open("a", encoding="utf-8") as handle:
+        handle.write(traceback.format_exc() + "\n")
+
+
+def one_sentence(error: BaseException) -> str:
+    """Return an error as one line: the last of its text, where a traceback has what was raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,123 @@
+"""What an ablation tells the tracking server: a parent, a child for each run, curves, artifacts, how it ended."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coordexp.cluster.experiment import directory_bytes
+from coordexp.cluster.plan import RunPlan, identity
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import TrackingError
+from coordexp.files import write_json
+from coordexp.tracking import RowSync, Tracker, open_tracker
+from coordexp.tracking.store import FinalStatus
+from coordexp.train.status import RunStatus, State
+
+_RECORDED = "recorded.json"
+_FINAL: dict[State, FinalStatus] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+
+
+def tracking_uri(config: ExperimentConfig) -> str:
+    """Return where runs are recorded; a database in the runs' directory if nothing else was said."""
+    return config.tracking.uri or f"sqlite:///{config.experiment.runs_dir.absolute()}/mlflow.db"
+
+
+def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
+    """Reach the tracking server or database now, before anything is trained.
+
+    Raises:
+        TrackingError: if it cannot be used.
+    """
+    root = config.experiment.runs_dir.absolute() / "mlartifacts"
+    return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
+
+
+class Recorder:
+    """The ablation's runs in MLflow. After it began, a server that is away delays and never stops a run."""
+
+    def __init__(self, tracker: Tracker, plans: Sequence[RunPlan], *, parent_key: str) -> None:
+        """Start or find the parent of ``plans``."""
+        self._tracker = tracker
+        self._plans = [plan for plan in plans if not _is_recorded(plan, tracker.uri)]
+        self._run_ids: dict[str, str] = {}
+        self._unrecorded: dict[str, str] = {}
+        self._sync: RowSync | None = None
+        shared = identity(plans[0].config)
+        for name in ("experiment", "objective", "custom"):
+            shared.pop(name)
+        self.parent_id = tracker.start_parent(parent_key, shared, {})
+
+    def start_runs(self, fingerprints: Mapping[str, str]) -> None:
+        """Create or find each run that is not wholly recorded, and send its rows from now on.
+
+        Args:
+            fingerprints: by run name.
+        """
+        for plan in self._plans:
+            self._run_ids[plan.name] = self._tracker.start_run(
+                plan.key,
+                parent_id=self.parent_id,
+                group=plan.group,
+                seed=plan.seed,
+                fingerprint=fingerprints[plan.name],
+                params=identity(plan.config),
+                tags={"run_dir": str(plan.run_dir)},
+                status="SCHEDULED",
+            )
+        sources = [(self._run_ids[plan.name], plan.run_dir / "metrics.jsonl") for plan in self._plans]
+        self._sync = RowSync(self._tracker, lambda: sources)
+
+    def set_shared(self, metrics: Mapping[str, float | None]) -> None:
+        """Log what belongs to the whole experiment."""
+        self._tracker.set_final(self.parent_id, metrics)
+
+    def end_run(self, plan: RunPlan, status: RunStatus) -> None:
+        """Store a run's artifacts and how it ended; what fails is tried again by ``close``."""
+        try:
+            self._end_run(plan, status)
+        except TrackingError as error:
+            self._unrecorded[plan.name] = str(error)
+        else:
+            self._unrecorded.pop(plan.name, None)
+
+    def close(self) -> list[str]:
+        """Send what is left and end the parent; return a sentence for each thing the server does not have."""
+        for plan in self._plans:
+            status = plan.status()
+            if status is not None and status.state != "running" and not _is_recorded(plan, self._tracker.uri):
+                self.end_run(plan, status)
+        missing = [f"{name}: {reason}" for name, reason in self._unrecorded.items()]
+        unsent = self._sync.close() if self._sync else []
+        missing += [f"{left.path}: {left.rows} rows were not sent ({left.reason})" for left in unsent]
+        states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans}
+        try:
+            final = "KILLED" if "stopped" in states else "FAILED" if "failed" in states else "FINISHED"
+            self._tracker.finish(self.parent_id, final)
+        except TrackingError as error:
+            missing.append(str(error))
+        return missing
+
+    def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
+        run_id = self._run_ids[plan.name]
+        for name in ("config.yaml", "fingerprint.json", "progress.log", "error.log"):
+            if (plan.run_dir / name).is_file():
+                self._tracker.log_file(run_id, plan.run_dir / name)
+        if status.state == "finished":
+            self._store_results(run_id, plan)
+        self._tracker.finish(run_id, _FINAL[status.state], message=status.message)
+        if status.state == "finished":
+            write_json(plan.run_dir / _RECORDED, {"uri": self._tracker.uri, "key": plan.key})
+
+    def _store_results(self, run_id: str, plan: RunPlan) -> None:
+        final, merged = plan.run_dir / "eval" / "final", plan.run_dir / "merged"
+        if final.is_dir():
+            self._tracker.log_directory(run_id, final, "eval/final")
+        if not merged.is_dir():
+            return
+        self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
+        if directory_bytes(merged) <= plan.config.tracking.max_artifact_mib * 2**20:
+            self._tracker.log_directory(run_id, merged, "merged")
+
+
+def _is_recorded(plan: RunPlan, uri: str) -> bool:
+    path: Path = plan.run_dir / _RECORDED
+    return plan.is_finished() and path.is_file() and f'"{uri}"' in path.read_text(encoding="utf-8")

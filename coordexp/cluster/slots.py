@@ -1,0 +1,45 @@
+"""How many runs fit at once; what cannot fit at all is refused instead of waited for."""
+
+from collections.abc import Mapping, Sequence
+
+from coordexp.config.schema import Cluster
+from coordexp.errors import ResourceError
+
+
+def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return how many runs the nodes hold at the same time.
+
+    Args:
+        cluster: what one run asks for, and the user's limit.
+        nodes: the resources of each node, as Ray names them (``CPU``, ``GPU``).
+
+    Raises:
+        ResourceError: if not even one run fits.
+    """
+    workers = sum(_workers_on(node, cluster) for node in nodes)
+    slots = workers // cluster.num_workers
+    if not slots:
+        raise ResourceError(
+            f"one run needs {cluster.num_workers} x ({_ask(cluster)}), but the cluster has "
+            f"{' + '.join(_has(node) for node in nodes) or 'no nodes'}; change cluster.num_workers, "
+            "cluster.cpus_per_worker or cluster.gpus_per_worker"
+        )
+    return min(slots, cluster.max_concurrent_runs or slots)
+
+
+def _workers_on(node: Mapping[str, float], cluster: Cluster) -> int:
+    by_cpu = node.get("CPU", 0.0) // cluster.cpus_per_worker
+    # A worker cannot take its share of a GPU from two devices.
+    if cluster.gpus_per_worker == 0:
+        return int(by_cpu)
+    if cluster.gpus_per_worker < 1:
+        return int(min(by_cpu, node.get("GPU", 0.0) * (1 // cluster.gpus_per_worker)))
+    return int(min(by_cpu, node.get("GPU", 0.0) // cluster.gpus_per_worker))
+
+
+def _ask(cluster: Cluster) -> str:
+    return f"{cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs"
+
+
+def _has(node: Mapping[str, float]) -> str:
+    return f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)"

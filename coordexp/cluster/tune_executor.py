@@ -1,0 +1,65 @@
+"""Runs on a Ray cluster: one Tune trial each, as many at once as fit."""
+
+import logging
+import shutil
+from collections.abc import Sequence
+
+import ray
+from ray import tune
+
+from coordexp.cluster.driver import drive
+from coordexp.cluster.functions import TrainFunction
+from coordexp.cluster.outcome import one_sentence, set_state
+from coordexp.cluster.plan import RunPlan
+from coordexp.cluster.slots import count_slots
+from coordexp.config.schema import Cluster
+
+
+def available_slots(cluster: Cluster) -> int:
+    """Return how many runs the joined cluster holds at once.
+
+    Raises:
+        ResourceError: if one run does not fit: Ray would wait for ever.
+    """
+    return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
+def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
+    """Do the runs; afterwards each one's status says how it ended.
+
+    A trial holds no CPU of its own, only a trace of the head node's marker resource, so runs that wait for
+    workers cannot starve the ones that have them.
+    """
+    slots = available_slots(plans[0].config.cluster)
+    names = {plan.key: plan.name for plan in plans}
+    packed = {plan.key: plan.to_json() for plan in plans}
+
+    def trial(point: dict[str, str]) -> None:
+        drive(packed[point["run"]], function)
+
+    records = plans[0].run_dir.parent / ".tune"
+    shutil.rmtree(records, ignore_errors=True)
+    for name in ("ray.tune", "ray.train"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the runs' own statuses
+    results = tune.Tuner(
+        tune.with_resources(trial, {"node:__internal_head__": 0.001}),
+        param_space={"run": tune.grid_search(list(packed))},
+        tune_config=tune.TuneConfig(
+            max_concurrent_trials=slots,
+            reuse_actors=True,
+            trial_name_creator=lambda trial: names[trial.config["run"]],
+            trial_dirname_creator=lambda trial: names[trial.config["run"]],
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(records.parent),
+            name=records.name,
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=plans[0].config.cluster.max_failures),
+        ),
+    ).fit()
+    errors = {result.config["run"]: result.error for result in results if result.config and result.error}
+    for plan in plans:
+        status = plan.status()
+        if status is None or status.state == "running":
+            error = errors.get(plan.key)
+            set_state(plan, "failed", message=one_sentence(error) if error else "the run's driver process is gone")

@@ -1,0 +1,23 @@
+"""The configuration of an experiment: load it, resolve its groups, fingerprint and compare runs."""
+
+from coordexp.config.compare import check_comparable, diff, outside_factor
+from coordexp.config.fingerprint import Fingerprint, fingerprint
+from coordexp.config.groups import group_config, group_names, single_run
+from coordexp.config.load import from_json, load_config, to_json, to_yaml
+from coordexp.config.schema import ExperimentConfig
+
+__all__ = [
+    "ExperimentConfig",
+    "Fingerprint",
+    "check_comparable",
+    "diff",
+    "fingerprint",
+    "from_json",
+    "group_config",
+    "group_names",
+    "load_config",
+    "outside_factor",
+    "single_run",
+    "to_json",
+    "to_yaml",
+]

@@ -1,0 +1,105 @@
+"""Turn what pydantic says about a tree into sentences a user can act on."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from coordexp.config.keys import names_below, nearest
+from coordexp.config.schema import ExperimentConfig
+from coordexp.config.yaml_file import Tree
+from coordexp.errors import ConfigError
+
+Where = Callable[[str], str]
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "string_too_short": "text that is not empty",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "too_short": "a list that is not empty",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of keys",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "{expected}",
+    "string_pattern_mismatch": "letters, digits, '_', '.' and '-', starting with a letter or digit",
+}
+_MAX_SHOWN = 60
+
+
+def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
+    """Validate a whole tree.
+
+    Args:
+        tree: the raw configuration.
+        where: says where a dotted key was given (``""``: the configuration as a whole).
+
+    Raises:
+        ConfigError: with one sentence for each thing that is wrong, the first as headline.
+    """
+    try:
+        return ExperimentConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where=where)) from None
+
+
+def explain(error: ValidationError, *, where: Where) -> str:
+    """Return one line for each error; the later ones are indented below the first."""
+    details = error.errors(include_url=False)
+    sentences = [_sentence(detail, where=where) for detail in details if not _follows(detail, details)]
+    headline, *others = dict.fromkeys(sentences)
+    return "\n".join([headline, *(f"  also {sentence}" for sentence in others)])
+
+
+def nearest_of(name: str, choices: Iterable[str]) -> str:
+    """Return a hint for a name that is not among ``choices``: the nearest one, or all of them."""
+    known = list(choices)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known) or 'none'}"
+
+
+def _follows(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
+    """Say whether this is only the echo of another error: a list is called too short for want of valid items."""
+    depth = len(detail["loc"])
+    return detail["type"] == "too_short" and any(
+        len(other["loc"]) > depth and other["loc"][:depth] == detail["loc"] for other in details
+    )
+
+
+def _sentence(detail: ErrorDetails, *, where: Where) -> str:
+    key = ".".join(str(part) for part in detail["loc"] if part != "[key]")
+    place = where(key)
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"{place}: unknown key {key}; {_hint(key)}"
+        case "missing":
+            return f"{place}: {key} is missing"
+        case "value_error":
+            message = detail["msg"].removeprefix("Value error, ")
+            return f"{place}: {key}: {message}" if key else f"{place}: {message}"
+        case kind if kind in _EXPECTED:
+            expected = _EXPECTED[kind].format(**detail.get("ctx", {}))
+            return f"{place}: {key}: got {_shown(detail['input'])}, expected {expected}"
+        case _:
+            return f"{place}: {key}: got {_shown(detail['input'])}: {detail['msg']}"
+
+
+def _hint(key: str) -> str:
+    guess = nearest(key)
+    if guess is not None:
+        return f"did you mean {guess}?"
+    parent = key.rpartition(".")[0]
+    return f"{parent or 'a configuration'} has {', '.join(names_below(parent))}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

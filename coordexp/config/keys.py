@@ -1,0 +1,105 @@
+"""The dotted keys of the schema, and the nearest one to a misspelt key."""
+
+import difflib
+import functools
+import types
+import typing
+from collections.abc import Iterator, Mapping
+
+from coordexp.config.fields import Section
+from coordexp.config.schema import ExperimentConfig
+from coordexp.config.yaml_file import Tree
+from coordexp.errors import ConfigError
+from coordexp.files import JsonValue
+
+
+@functools.cache
+def known_keys() -> tuple[str, ...]:
+    """Return every dotted key of a configuration, sections included."""
+    return tuple(_walk(ExperimentConfig, prefix=""))
+
+
+def nearest(key: str) -> str | None:
+    """Return the known key that a wrong dotted key most likely means, or None.
+
+    Names beside it come first (``training.max_stpes``), then the same name elsewhere
+    (``lambda_coord`` at the top means ``objective.lambda_coord``).
+    """
+    parent, _, name = key.rpartition(".")
+    siblings = [known for known in known_keys() if known.rpartition(".")[0] == parent]
+    by_name = {known.rpartition(".")[2]: known for known in siblings}
+    close = difflib.get_close_matches(name, by_name, n=1)
+    if close:
+        return by_name[close[0]]
+    same_name = [known for known in known_keys() if known.rpartition(".")[2] == name]
+    return same_name[0] if len(same_name) == 1 else None
+
+
+def names_below(parent: str) -> list[str]:
+    """Return the key names of one section; ``""`` is the top."""
+    return [known.rpartition(".")[2] for known in known_keys() if known.rpartition(".")[0] == parent]
+
+
+def leaves(tree: Mapping[str, JsonValue], *, prefix: str = "") -> dict[str, JsonValue]:
+    """Flatten a nested mapping to dotted keys; an empty mapping has no leaves."""
+    flat: dict[str, JsonValue] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= leaves(value, prefix=f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> Tree:
+    """Return ``base`` with ``over`` laid on top: mappings merge, anything else replaces."""
+    result: Tree = dict(base)
+    for name, value in over.items():
+        below = result.get(name)
+        result[name] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def with_value(tree: Tree, parts: list[str], value: JsonValue, *, place: str) -> Tree:
+    """Return the tree with ``value`` at a path; sections on the way are made, mappings merge.
+
+    Raises:
+        ConfigError: naming ``place``, if the path goes through something that is no mapping.
+    """
+    name, *rest = parts
+    below = tree.get(name)
+    if not rest:
+        return merged(tree, {name: value})
+    if below is None:
+        below = {}
+    if not isinstance(below, dict):
+        raise ConfigError(f"{place}: {name} is a value ({below!r}) and has no keys below it")
+    changed: Tree = {name: with_value(below, rest, value, place=place)}
+    return tree | changed
+
+
+def place_of(key: str, places: Mapping[str, str]) -> str | None:
+    """Return the place of a dotted key, or of the nearest section above it that has one."""
+    while key:
+        if key in places:
+            return places[key]
+        key = key.rpartition(".")[0]
+    return None
+
+
+def within(key: str, prefixes: tuple[str, ...]) -> bool:
+    """Say whether a dotted key is one of ``prefixes`` or lies below one."""
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _walk(section: type[Section], *, prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        for nested in _sections(field.annotation):
+            yield from _walk(nested, prefix=f"{prefix}{name}.")
+
+
+def _sections(annotation: object) -> list[type[Section]]:
+    """Return the section types in an annotation: ``Shapes`` or ``IdRange | None``, but not ``dict[str, ...]``."""
+    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return [member for member in members if isinstance(member, type) and issubclass(member, Section)]

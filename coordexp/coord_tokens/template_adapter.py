@@ -1,0 +1,52 @@
+"""Keep a training template from scaling boxes that are bins already."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from coordexp.errors import ConfigError
+
+
+class BoxTemplate(Protocol):
+    """A template (as ms-swift's) that scales the boxes of a sample in place before it writes them."""
+
+    normalize_bbox: Callable[..., None]
+
+
+class _KeepBoxes:
+    """Stands in for ``normalize_bbox`` and does nothing; a class, so that a patched template pickles."""
+
+    def __init__(self, own: Callable[..., None] | None) -> None:
+        """Remember the instance's own method, if its class is not where it comes from."""
+        self.own = own
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        """Leave the boxes alone."""
+
+
+def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_bbox_norm: bool) -> None:
+    """Make ``template.normalize_bbox`` a no-op, or what it was before.
+
+    Coord tokens and norm1000 bins are final; scaling them by 1000 / width once more would move
+    every box. A second call with the same flags changes nothing.
+
+    Args:
+        template: the template, changed in place.
+        enabled: ``custom.coord_tokens.enabled``.
+        skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``. Only if both are true is the method
+            replaced; otherwise a replaced one is restored and an untouched one left alone.
+
+    Raises:
+        ConfigError: if the template has no method ``normalize_bbox``.
+
+    Source: spec, coord_tokens_overview.
+    """
+    if not callable(getattr(template, "normalize_bbox", None)):
+        raise ConfigError(f"{type(template).__name__} has no method normalize_bbox; expected a chat template object")
+    current = template.normalize_bbox
+    if enabled and skip_bbox_norm:
+        if not isinstance(current, _KeepBoxes):
+            template.normalize_bbox = _KeepBoxes(vars(template).get("normalize_bbox"))
+    elif isinstance(current, _KeepBoxes):
+        del template.normalize_bbox
+        if current.own is not None:
+            template.normalize_bbox = current.own

@@ -1,0 +1,114 @@
+"""The splits a configuration names: read them, choose a fixed part of one, fingerprint their bytes."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from coordexp.config.schema import Data
+from coordexp.data.coco import CocoData, read_coco
+from coordexp.data.sample import Sample
+from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.errors import ConfigError, DataError
+from coordexp.files import sha256_of_file
+
+Split = Literal["train", "val"]
+
+
+def load_split(data_config: Data, split: Split, *, data_dir: Path) -> CocoData:
+    """Read a split; under ``format: shapes`` generate the data set first, unless it is there.
+
+    Args:
+        data_config: the section ``data``.
+        split: ``train`` or ``val``.
+        data_dir: where generated data lives.
+
+    Raises:
+        DataError: as :func:`read_coco`.
+    """
+    if data_config.format == "shapes":
+        write_shapes(data_dir, ShapesSpec(**data_config.shapes.model_dump()))
+    return read_coco(
+        annotations_path(data_config, split, data_dir=data_dir),
+        images_path(data_config, split, data_dir=data_dir),
+        max_bad_fraction=data_config.max_bad_fraction,
+    )
+
+
+def annotations_path(data_config: Data, split: Split, *, data_dir: Path) -> Path:
+    """Return the annotation file of a split."""
+    if data_config.format == "shapes":
+        return data_dir / f"instances_{split}.json"
+    path = data_config.train_annotations if split == "train" else data_config.val_annotations
+    return _configured(path, f"data.{split}_annotations")
+
+
+def images_path(data_config: Data, split: Split, *, data_dir: Path) -> Path:
+    """Return the image folder of a split."""
+    if data_config.format == "shapes":
+        return data_dir / split
+    path = data_config.train_images if split == "train" else data_config.val_images
+    return _configured(path, f"data.{split}_images")
+
+
+def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:
+    """Choose ``n`` samples that are spread evenly over the number of objects.
+
+    Samples are sorted by their number of objects, then by a hash of the image id, and every
+    ``len / n``-th is taken. No random state: the same images give the same choice everywhere,
+    and in any order of the file.
+
+    Returns:
+        Indices in ascending order; all of them if there are no more than ``n``.
+    """
+    if len(samples) <= n:
+        return list(range(len(samples)))
+    order = sorted(range(len(samples)), key=lambda i: (len(samples[i].objects), _hash(samples[i].image_id)))
+    return sorted(order[(2 * rank + 1) * len(order) // (2 * n)] for rank in range(n))
+
+
+def data_fingerprint(paths: Iterable[Path]) -> str:
+    """Return a SHA-256 over data: the bytes of files, and names and sizes of the files in folders.
+
+    Give it annotation files and image folders. Images are not read (COCO has 19 GB of them): a
+    changed picture of the same name and byte size is not noticed, an added, lost, renamed or
+    re-encoded one is. Where the data lies does not matter.
+
+    Raises:
+        DataError: if a path does not exist.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        if path.is_dir():
+            lines = sorted(_names_and_sizes(path))
+        elif path.is_file():
+            lines = [sha256_of_file(path)]
+        else:
+            raise DataError(f"{path}: no such file or folder")
+        digest.update(f"{len(lines)}\n".encode())
+        digest.update("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _names_and_sizes(folder: Path) -> Iterator[str]:
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        with os.scandir(current) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    pending.append(Path(entry.path))
+                else:
+                    name = Path(entry.path).relative_to(folder).as_posix()
+                    yield f"{name}\0{entry.stat().st_size}"
+
+
+def _hash(image_id: int) -> str:
+    return hashlib.sha256(str(image_id).encode()).hexdigest()
+
+
+def _configured(path: Path | None, key: str) -> Path:
+    if path is None:
+        raise ConfigError(f"{key} is not set; data.format: coco needs it")
+    return path

@@ -1,0 +1,50 @@
+"""Description -> category id: exact match after folding, plus a table of aliases (DESIGN 3.12)."""
+
+import unicodedata
+from collections.abc import Mapping
+
+from coordexp.errors import DataError
+
+
+def fold(text: str) -> str:
+    """Return the form two spellings of one name share: NFKC, casefold, single spaces."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(folded.split())
+
+
+class CategoryIndex:
+    """Finds the category a description names."""
+
+    def __init__(self, names: Mapping[int, str], *, aliases: Mapping[str, str] | None = None) -> None:
+        """Index category names by their folded form.
+
+        Args:
+            names: category id -> name, as in the annotation file.
+            aliases: further descriptions -> the category name each stands for.
+
+        Raises:
+            DataError: if two names fold to one, a name is blank, or an alias is ambiguous or
+                stands for no category.
+        """
+        self._ids: dict[str, int] = {}
+        for category_id, name in names.items():
+            self._add(name, category_id, what=f"category {category_id}")
+        own = dict(self._ids)
+        for alias, name in (aliases or {}).items():
+            if fold(name) not in own:
+                raise DataError(f"alias {alias!r} stands for {name!r}, which is no category of the annotations")
+            self._add(alias, own[fold(name)], what="alias")
+
+    def find(self, desc: str) -> int | None:
+        """Return the id of the category ``desc`` names, or None."""
+        return self._ids.get(fold(desc))
+
+    def _add(self, name: str, category_id: int, *, what: str) -> None:
+        key = fold(name)
+        if not key:
+            raise DataError(f"{what} has the blank name {name!r}; expected some text")
+        known = self._ids.setdefault(key, category_id)
+        if known != category_id:
+            raise DataError(
+                f"{what} {name!r} reads like category {known} once case and spacing are folded; expected one id a name"
+            )

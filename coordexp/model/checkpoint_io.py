@@ -1,0 +1,195 @@
+"""Checkpoints on disk: find them, and tell what is wrong with them before any weight is loaded."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from peft import PeftModel
+from safetensors import SafetensorError, safe_open
+
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
+from coordexp.errors import CheckpointError
+
+MODEL_TYPE = "qwen3_vl"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+
+JsonObject = dict[str, object]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+_HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and not-found errors are OSErrors too
+
+
+@dataclass(frozen=True)
+class OffsetInfo:
+    """The coord-offset adapter inside a saved adapter.
+
+    Attributes:
+        coord_ids: the ids of its rows; None if the file does not say.
+        num_ids: rows.
+        tie_head: one table, or two.
+        dtype: of the tables, as torch names it.
+    """
+
+    coord_ids: list[int] | None
+    num_ids: int
+    tie_head: bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """A saved PEFT adapter: its configuration and what its weights file holds."""
+
+    directory: Path
+    config: JsonObject
+    keys: tuple[str, ...]
+    offset: OffsetInfo | None
+
+    @property
+    def base(self) -> str | None:
+        """The base checkpoint it was trained on, as its configuration says."""
+        base = self.config.get("base_model_name_or_path")
+        return base if isinstance(base, str) and base else None
+
+
+def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path:
+    """Return the directory of a Qwen3-VL checkpoint, downloading a hub id, with all its files checked.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL.
+    """
+    directory = Path(path_or_id).expanduser()
+    if not directory.exists() and _HUB_ID.fullmatch(str(path_or_id)):
+        directory = _download(str(path_or_id), revision=revision)
+    elif not directory.is_dir():
+        raise CheckpointError(
+            f"{path_or_id}: no such checkpoint; expected embedded, a directory or a hub id (owner/name)"
+        )
+    check_config(directory)
+    weight_files(directory)
+    return directory
+
+
+def check_config(directory: Path) -> JsonObject:
+    """Return ``config.json`` of a dense Qwen3-VL.
+
+    Raises:
+        CheckpointError: if it is missing, not JSON, or of another model.
+    """
+    config = read_json(directory / "config.json")
+    if config.get("model_type") != MODEL_TYPE:
+        raise CheckpointError(
+            f"{directory}: model_type is {config.get('model_type')!r}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)"
+        )
+    return config
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the safetensors files of a checkpoint, each whole.
+
+    Raises:
+        CheckpointError: if there are none, or one is missing or cut short.
+    """
+    if (directory / INDEX_FILE).is_file():
+        weight_map = read_json(directory / INDEX_FILE).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{directory / INDEX_FILE}: no weight_map; the index is damaged")
+        files = [directory / str(name) for name in sorted(set(cast("dict[str, str]", weight_map).values()))]
+    else:
+        files = [directory / WEIGHTS_FILE]
+    for file in files:
+        tensor_names(file)
+    return files
+
+
+def tensor_names(file: Path) -> list[str]:
+    """Return the names in a safetensors file, without reading its tensors.
+
+    Raises:
+        CheckpointError: if the file is missing or not whole.
+    """
+    if not file.is_file():
+        raise CheckpointError(f"{file}: weights not found; expected safetensors")
+    try:
+        with safe_open(file, framework="pt") as handle:
+            return list(handle.keys())
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: not a whole safetensors file ({error})") from None
+
+
+def read_adapter(directory: str | Path) -> AdapterInfo:
+    """Read what a saved adapter says about itself.
+
+    Raises:
+        CheckpointError: if a file is missing or damaged, or it is no LoRA or DoRA adapter.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such adapter directory")
+    config = read_json(directory / ADAPTER_CONFIG)
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{directory}: peft_type is {config.get('peft_type')!r}; expected 'LORA' (LoRA or DoRA)")
+    file = directory / ADAPTER_WEIGHTS
+    keys = tensor_names(file)
+    return AdapterInfo(directory=directory, config=config, keys=tuple(keys), offset=_offset_info(file, keys))
+
+
+def save_adapter(model: PeftModel, directory: str | Path) -> None:
+    """Write adapter and offsets with PEFT, and nothing of the base.
+
+    PEFT's own default compares vocabulary sizes with the base on the hub, and on a resized one
+    stores the whole embedding table beside the adapter.
+    """
+    model.save_pretrained(str(directory), save_embedding_layers=False)
+
+
+def read_json(file: Path) -> JsonObject:
+    """Read a JSON object.
+
+    Raises:
+        CheckpointError: if the file is missing or holds something else.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: not found; expected a checkpoint directory with {file.name}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: not readable JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file}: holds a {type(value).__name__}, expected an object")
+    return cast("JsonObject", value)
+
+
+def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
+    by_name = {key.rsplit(".", 1)[1]: key for key in keys if f".{ADAPTER_NAME}." in f".{key}"}
+    if "embed_offset" not in by_name:
+        return None
+    with safe_open(file, framework="pt") as handle:
+        table = handle.get_tensor(by_name["embed_offset"])
+        ids = handle.get_tensor(by_name["coord_ids"]).tolist() if "coord_ids" in by_name else None
+    return OffsetInfo(
+        coord_ids=ids,
+        num_ids=table.shape[0],
+        tie_head="head_offset" not in by_name,
+        dtype=str(table.dtype).removeprefix("torch."),
+    )
+
+
+def _download(hub_id: str, *, revision: str | None) -> Path:
+    try:
+        # The configuration first: another model must not cost the download of its weights.
+        config = hf_hub_download(hub_id, "config.json", revision=revision)
+        check_config(Path(config).parent)
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+    except _HUB_ERRORS as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"{hub_id}: no such directory, and the hub does not give it ({reason})") from None

@@ -1,0 +1,166 @@
+"""Load a Qwen3-VL, from the package, a directory or the hub, with or without a trained adapter."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
+
+from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
+from coordexp.coord_tokens.offset_adapter import DTypeName, install_coord_offset_adapter, reattach_coord_offset_hooks
+from coordexp.coord_tokens.vocab import (
+    STRUCTURE_TOKENS,
+    CoordVocab,
+    InitMethod,
+    Structure,
+    coord_vocab,
+    expand_vocab,
+)
+from coordexp.errors import CheckpointError, CoordExpError
+from coordexp.model.checkpoint_io import AdapterInfo, find_checkpoint, read_adapter
+from coordexp.model.processor import Processor
+from coordexp.model.quiet import quiet
+from coordexp.model.tiny import TINY_BASE
+
+EMBEDDED = "embedded"
+
+AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to use.
+
+    Attributes:
+        model: in evaluation mode; a PeftModel if an adapter was given.
+        processor: tokenizer and image processor.
+        vocab: ids of the coordinate vocabulary; None if the tokenizer was not expanded yet.
+    """
+
+    model: PreTrainedModel | PeftModel
+    processor: Processor
+    vocab: CoordVocab | None
+
+
+def load(
+    path_or_id: str | Path,
+    adapter: str | Path | None = None,
+    *,
+    dtype: DTypeName = "auto",
+    structure: Structure | None = None,
+    attn_implementation: AttnImplementation = "sdpa",
+    revision: str | None = None,
+    device: torch.device | str | None = None,
+    vocab_init: InitMethod = "numeric",
+    trainable: bool = False,
+) -> LoadedModel:
+    """Load a checkpoint and, on it, an adapter that training saved.
+
+    Args:
+        path_or_id: ``embedded`` (the tiny base in the package), a directory, or a hub id.
+        adapter: a directory with ``adapter_model.safetensors``; all that is needed of the
+            coord offsets (ids, one table or two) is read from it.
+        dtype: of the weights; ``auto`` takes the checkpoint's.
+        structure: object markers; None recognises them by the tokenizer.
+        attn_implementation: how attention is computed.
+        revision: of a hub id.
+        device: where to put the model; None leaves it on the CPU.
+        vocab_init: how the rows of coord tokens start if the adapter needs them and the base has
+            none; must be what training used.
+        trainable: leave the adapter trainable.
+
+    Returns:
+        Model, processor and vocabulary.
+
+    Raises:
+        CheckpointError: if base or adapter are missing, damaged, of another model, or do not fit.
+        TokenizerError: if the vocabulary has other ids than the adapter.
+    """
+    source = TINY_BASE if str(path_or_id) == EMBEDDED else path_or_id
+    directory = find_checkpoint(source, revision=revision)
+    info = None if adapter is None else read_adapter(adapter)
+    processor = Processor.from_directory(directory)
+    model = _load_weights(directory, dtype=dtype, attn_implementation=attn_implementation)
+    if not Path(source).is_dir():
+        model.name_or_path = str(source)  # so that PEFT writes the hub id, not a path in this machine's cache
+    vocab = _vocab_of(processor.tokenizer, structure=structure)
+    if vocab is None and info is not None and info.offset is not None:
+        needed = structure or ("spec" if info.offset.num_ids > NUM_BINS else "native")
+        vocab = expand_vocab(model, processor.tokenizer, init=vocab_init, structure=needed)
+    wrapped = model if info is None else _load_adapter(model, processor, info, trainable=trainable)
+    wrapped.eval()
+    if device is not None:
+        nn.Module.to(wrapped, device)
+    return LoadedModel(model=wrapped, processor=processor, vocab=vocab)
+
+
+def _load_weights(
+    directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation
+) -> Qwen3VLForConditionalGeneration:
+    try:
+        with quiet():
+            model, report = cast(
+                "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
+                Qwen3VLForConditionalGeneration.from_pretrained(
+                    directory,
+                    dtype=dtype,
+                    attn_implementation=attn_implementation,
+                    use_safetensors=True,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                ),
+            )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        raise CheckpointError(f"{directory}: the model does not load ({_first_line(error)})") from None
+    # transformers fills what is missing with random numbers and goes on.
+    for kind in ("missing_keys", "mismatched_keys"):
+        if report[kind]:
+            raise CheckpointError(
+                f"{directory}: {len(report[kind])} weights are {kind[:-5]}, e.g. {min(map(str, report[kind]))}"
+            )
+    return model
+
+
+def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None) -> CoordVocab | None:
+    known = tokenizer.get_vocab()
+    chosen = structure or ("spec" if STRUCTURE_TOKENS["spec"][0] in known else "native")
+    needed = (int_to_token(0), *STRUCTURE_TOKENS[chosen])
+    if any(token is not None and token not in known for token in needed):
+        return None
+    return coord_vocab(tokenizer, structure=chosen)
+
+
+def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
+    if info.offset is not None:
+        install_coord_offset_adapter(
+            model,
+            coord_ids=info.offset.coord_ids or coord_vocab(processor.tokenizer).coord_ids,
+            tie_head=info.offset.tie_head,
+            dtype=getattr(torch, info.offset.dtype),
+            tokenizer=processor.tokenizer,
+        )
+    try:
+        with quiet():
+            wrapped = PeftModel.from_pretrained(
+                model, str(info.directory), is_trainable=trainable, local_files_only=True
+            )
+    except CoordExpError:
+        raise
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({_first_line(error)})") from None
+    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
+    if different := sorted(expected.symmetric_difference(info.keys)):
+        raise CheckpointError(
+            f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
+            f"e.g. {different[0]}"
+        )
+    reattach_coord_offset_hooks(wrapped)
+    return wrapped
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

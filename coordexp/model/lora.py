@@ -1,0 +1,91 @@
+"""What trains: LoRA or DoRA on linear layers (with the coord offsets), or everything."""
+
+import contextlib
+import re
+from collections.abc import Generator
+from typing import Literal
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import PreTrainedModel
+
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset, reattach_coord_offset_hooks
+from coordexp.errors import ConfigError
+from coordexp.model.quiet import quiet
+
+Tuning = Literal["lora", "dora", "full"]
+
+_LANGUAGE = "model.language_model"
+_VISION = "model.visual"
+
+
+def apply_tuning(
+    model: PreTrainedModel,
+    *,
+    tuning: Tuning,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    vision: bool,
+    seed: int,
+) -> PreTrainedModel | PeftModel:
+    """Prepare a Qwen3-VL for training.
+
+    Args:
+        model: the loaded base, with its coord-offset adapter if there is to be one.
+        tuning: ``lora`` and ``dora`` freeze the base and adapt every linear layer but the head;
+            ``full`` trains everything.
+        rank: rank of the adapters.
+        alpha: scale of the adapters; what is added is ``alpha / rank * B A``.
+        dropout: on the adapters' input.
+        vision: adapt the vision tower and the mergers too.
+        seed: of the adapters' initial weights; the global random state is left alone.
+
+    Returns:
+        A PeftModel, or ``model`` itself under ``full``.
+
+    Raises:
+        ConfigError: if ``full`` meets a coord-offset adapter, which needs frozen tables.
+    """
+    if tuning == "full":
+        if active_offset(model) is not None:
+            raise ConfigError("training.tuning: full trains the tables; switch off custom.coord_offset, or use lora")
+        return model.requires_grad_(True)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=rank,
+        lora_alpha=alpha,  # pyright: ignore[reportArgumentType] - an int by its annotation, a factor in use
+        lora_dropout=dropout,
+        use_dora=tuning == "dora",
+        target_modules=linear_layers(model, vision=vision),
+        modules_to_save=None if active_offset(model) is None else [ADAPTER_NAME],
+    )
+    with quiet(), _seeded(model, seed):
+        wrapped = get_peft_model(model, config)
+    reattach_coord_offset_hooks(wrapped)
+    return wrapped
+
+
+def linear_layers(model: nn.Module, *, vision: bool) -> str:
+    """Return the pattern, as PEFT matches it, of the linear layers to adapt.
+
+    Whole names with the layer numbers left open: short in ``adapter_config.json``, and it cannot
+    catch a layer of another kind by its last name (the patch convolution is a ``proj`` too).
+    """
+    roots = (_LANGUAGE, _VISION) if vision else (_LANGUAGE,)
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    chosen = {_any_number(name) for name in names if name.startswith(tuple(f"{root}." for root in roots))}
+    return f"({'|'.join(sorted(chosen))})"
+
+
+def _any_number(name: str) -> str:
+    return r"\.".join(r"\d+" if part.isdigit() else re.escape(part) for part in name.split("."))
+
+
+@contextlib.contextmanager
+def _seeded(model: PreTrainedModel, seed: int) -> Generator[None]:
+    cuda = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield

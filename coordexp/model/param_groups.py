@@ -1,0 +1,174 @@
+"""Optimizer groups: vision, aligner, language model and coord offsets, each with its learning rate."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from torch import nn
+
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, CoordOffsetAdapter, active_offset
+from coordexp.errors import ConfigError
+
+OptimizerName = Literal["multimodal", "multimodal_coord_offset"]
+Part = Literal["vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset"]
+
+_PARTS: tuple[Part, ...] = ("vision", "aligner", "llm", "coord_embed_offset", "coord_head_offset")
+_VISION = ".visual."
+_ALIGNER = (".visual.merger.", ".visual.deepstack_merger_list.")
+
+
+class ParamGroup(TypedDict):
+    """One group as ``torch.optim`` takes it, with its name and what is to be said of it."""
+
+    name: str
+    params: list[nn.Parameter]
+    lr: float
+    weight_decay: float
+    note: str
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One line of the table printed at start."""
+
+    name: str
+    num_tensors: int
+    num_parameters: int
+    learning_rate: float
+    weight_decay: float
+    note: str
+
+
+def build_param_groups(
+    model: nn.Module,
+    *,
+    optimizer: OptimizerName,
+    learning_rate: float,
+    vit_lr: float | None = None,
+    aligner_lr: float | None = None,
+    weight_decay: float = 0.0,
+    embed_lr: float | None = None,
+    head_lr: float | None = None,
+    offset_weight_decay: float = 0.0,
+) -> list[ParamGroup]:
+    """Split the trainable parameters into groups; each is in exactly one.
+
+    Norms, biases and DoRA magnitudes (everything of one dimension) are not decayed and form groups
+    of their own, ``*_no_decay``.
+
+    Args:
+        model: the model after ``apply_tuning``, in any wrappers.
+        optimizer: ``multimodal``, or ``multimodal_coord_offset`` with groups for the offsets.
+        learning_rate: of the language model, and wherever another is None.
+        vit_lr: of the vision tower.
+        aligner_lr: of the mergers between vision tower and language model.
+        weight_decay: of everything but norms, biases and offsets.
+        embed_lr: of the embedding offsets; of the shared table when tied.
+        head_lr: of the head offsets; without effect, and said so in the group's note, when tied.
+        offset_weight_decay: of both offset tables.
+
+    Returns:
+        The groups that hold parameters, in a fixed order.
+
+    Raises:
+        ConfigError: if a rate was given for parameters that do not exist or are frozen, if the
+            optimizer and the offset adapter do not go together, or if nothing is trainable.
+    """
+    offset = active_offset(model)
+    _check_optimizer(optimizer, offset)
+    rates: dict[Part, float | None] = {
+        "vision": vit_lr,
+        "aligner": aligner_lr,
+        "llm": learning_rate,
+        "coord_embed_offset": embed_lr,
+        "coord_head_offset": None if offset is None or offset.tie_head else head_lr,
+    }
+    groups: list[ParamGroup] = []
+    by_part = _parameters_by_part(model)
+    for part in _PARTS:
+        rate = learning_rate if rates[part] is None else rates[part]
+        is_offset = part in ("coord_embed_offset", "coord_head_offset")
+        decay = offset_weight_decay if is_offset else weight_decay
+        groups += _groups_of_part(part, by_part[part], lr=rate or 0.0, weight_decay=decay, note=_note(part, offset))
+    _check_rates_are_used(by_part, vit_lr=vit_lr, aligner_lr=aligner_lr)
+    return groups
+
+
+def describe(groups: Iterable[ParamGroup]) -> list[GroupRow]:
+    """Return the table of groups, to print and to log."""
+    return [
+        GroupRow(
+            name=group["name"],
+            num_tensors=len(group["params"]),
+            num_parameters=sum(parameter.numel() for parameter in group["params"]),
+            learning_rate=group["lr"],
+            weight_decay=group["weight_decay"],
+            note=group["note"],
+        )
+        for group in groups
+    ]
+
+
+def part_of(name: str) -> Part:
+    """Return the part of the model that a parameter belongs to, by its name under any wrapper."""
+    dotted = f".{name}."
+    if f".{ADAPTER_NAME}." in dotted:
+        return "coord_head_offset" if dotted.endswith(".head_offset.") else "coord_embed_offset"
+    if any(root in dotted for root in _ALIGNER):
+        return "aligner"
+    return "vision" if _VISION in dotted else "llm"
+
+
+def _parameters_by_part(model: nn.Module) -> dict[Part, list[nn.Parameter]]:
+    parts: dict[Part, list[nn.Parameter]] = {part: [] for part in _PARTS}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parts[part_of(name)].append(parameter)
+    if not any(parts.values()):
+        raise ConfigError("training.tuning: the model has no trainable parameter")
+    return parts
+
+
+def _groups_of_part(
+    part: Part, parameters: Sequence[nn.Parameter], *, lr: float, weight_decay: float, note: str
+) -> list[ParamGroup]:
+    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+    others = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [
+        ParamGroup(name=part, params=decayed, lr=lr, weight_decay=weight_decay, note=note),
+        ParamGroup(name=f"{part}_no_decay", params=others, lr=lr, weight_decay=0.0, note=note),
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _note(part: Part, offset: CoordOffsetAdapter | None) -> str:
+    tied = part == "coord_embed_offset" and offset is not None and offset.tie_head
+    return "one table for embedding and head (tie_head); head_lr has no effect" if tied else ""
+
+
+def _check_optimizer(optimizer: OptimizerName, offset: CoordOffsetAdapter | None) -> None:
+    if optimizer == "multimodal_coord_offset" and offset is None:
+        raise ConfigError(
+            "training.optimizer: multimodal_coord_offset has groups for coord offsets, but the model has none; "
+            "set custom.coord_offset.enabled: true, or training.optimizer: multimodal"
+        )
+    if optimizer == "multimodal" and offset is not None:
+        raise ConfigError(
+            "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "
+            "would have no effect; use training.optimizer: multimodal_coord_offset"
+        )
+
+
+def _check_rates_are_used(
+    by_part: dict[Part, list[nn.Parameter]], *, vit_lr: float | None, aligner_lr: float | None
+) -> None:
+    given: tuple[tuple[str, float | None, Part], ...] = (
+        ("vit_lr", vit_lr, "vision"),
+        ("aligner_lr", aligner_lr, "aligner"),
+    )
+    for key, rate, part in given:
+        if rate is not None and not by_part[part]:
+            raise ConfigError(
+                f"training.{key} is {rate}, but no parameter of the {part} trains; leave it out, or set "
+                "training.lora.vision: true"
+            )

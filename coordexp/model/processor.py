@@ -1,0 +1,145 @@
+"""Tokenizer, image processor and chat template as one object.
+
+Does for text and images what Qwen3-VL's own processor does; that one also builds a video processor
+and needs torchvision for it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from PIL import Image
+from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
+
+from coordexp.data.prompt import IMAGE_TOKEN
+from coordexp.errors import CheckpointError, DataError, TokenizerError
+from coordexp.files import write_text
+
+Message = dict[str, object]
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
+_IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_LEGACY_TEMPLATE = "chat_template.json"  # where processors kept it before transformers 4.50
+_VIDEO_CONFIG = "video_preprocessor_config.json"
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What turns text and images into a model's inputs.
+
+    Attributes:
+        tokenizer: with its chat template.
+        image_processor: PIL backend, the same numbers on every machine.
+        video_config: text of ``video_preprocessor_config.json``; carried along, so that a checkpoint
+            we write loads with ``AutoProcessor`` where the original did.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    image_processor: Qwen2VLImageProcessorPil
+    video_config: str | None = None
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "Processor":
+        """Load from a checkpoint directory.
+
+        Raises:
+            CheckpointError: if tokenizer or image processor are missing or damaged.
+        """
+        _require(directory, _TOKENIZER_FILES, what="tokenizer")
+        _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+            image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{directory}: tokenizer or image processor does not load ({error})") from None
+        legacy = directory / _LEGACY_TEMPLATE
+        if not tokenizer.chat_template and legacy.is_file():
+            tokenizer.chat_template = _legacy_template(legacy)
+        video = directory / _VIDEO_CONFIG
+        return cls(tokenizer, image_processor, video.read_text(encoding="utf-8") if video.is_file() else None)
+
+    @property
+    def chat_template(self) -> str:
+        """The chat template, as Jinja."""
+        template = self.tokenizer.chat_template
+        if not isinstance(template, str):
+            raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
+        return template
+
+    def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        """Render messages to text, with one image token for each image."""
+        rendered = self.tokenizer.apply_chat_template(
+            cast("list[dict[str, str]]", list(messages)),  # its annotation leaves out messages with images
+            chat_template=self.chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+        )
+        return str(rendered)
+
+    def __call__(
+        self, *, text: str | Sequence[str], images: Image.Image | Sequence[Image.Image] | None = None
+    ) -> BatchFeature:
+        """Encode a batch.
+
+        Args:
+            text: one or more texts holding ``<|image_pad|>`` once for each of their images.
+            images: the images of all texts, in order.
+
+        Returns:
+            ``input_ids, attention_mask, mm_token_type_ids`` ``[B, L]``, padded on the tokenizer's side;
+            with images also ``pixel_values`` and ``image_grid_thw``.
+
+        Raises:
+            DataError: if texts and images do not match in number.
+        """
+        texts = [text] if isinstance(text, str) else list(text)
+        pictures = [images] if isinstance(images, Image.Image) else list(images or ())
+        placed = sum(one.count(IMAGE_TOKEN) for one in texts)
+        if placed != len(pictures):
+            raise DataError(f"the texts place {placed} images with {IMAGE_TOKEN}, but {len(pictures)} images are given")
+        vision = dict(self.image_processor(images=pictures, return_tensors="pt")) if pictures else {}
+        if pictures:
+            counts = vision["image_grid_thw"].prod(dim=1) // self.image_processor.merge_size**2
+            texts = _repeat_image_tokens(texts, counts.tolist())
+        encoded = self.tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt")
+        ids: torch.Tensor = encoded["input_ids"]
+        is_image = torch.eq(ids, cast("int", self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)))
+        return BatchFeature(
+            {
+                "input_ids": ids,
+                "attention_mask": encoded["attention_mask"],
+                "mm_token_type_ids": is_image.to(torch.int64),
+                **vision,
+            }
+        )
+
+    def save_pretrained(self, directory: Path | str) -> None:
+        """Write tokenizer, chat template and image processor as Hugging Face files."""
+        self.tokenizer.save_pretrained(directory)
+        self.image_processor.save_pretrained(directory)
+        if self.video_config is not None:
+            write_text(Path(directory) / _VIDEO_CONFIG, self.video_config)
+
+
+def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
+    if not any((directory / name).is_file() for name in names):
+        raise CheckpointError(f"{directory}: no {what} (expected {' or '.join(names)})")
+
+
+def _legacy_template(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["chat_template"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
+
+
+def _repeat_image_tokens(texts: Sequence[str], counts: Sequence[int]) -> list[str]:
+    remaining = iter(counts)
+    repeated: list[str] = []
+    for text in texts:
+        first, *rest = text.split(IMAGE_TOKEN)
+        repeated.append(first + "".join(IMAGE_TOKEN * next(remaining) + part for part in rest))
+    return repeated

@@ -1,0 +1,164 @@
+"""An experiment -> tables and notes, as text that every output format shows alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from coordexp.metrics import AP_NAMES, LOSS_NAMES, BoxKind, detection_metric, evaluation_metric
+from coordexp.report.load import ExperimentData, RunData
+
+UNDEFINED = "-"
+HEADLINE = detection_metric("constrained", "expected", "AP")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; ``is_mean`` marks a mean over the seeds that follow it."""
+
+    cells: tuple[str, ...]
+    is_mean: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A numeric column: its head, a run's value, and how a value is written."""
+
+    head: str
+    value: Callable[[RunData], float | None]
+    write: Callable[[float], str]
+
+
+def tables(data: ExperimentData) -> list[Table]:
+    """Return the headline, free decoding, and the runs with their losses."""
+    return [_headline(data), _free(data), _runs(data)]
+
+
+def notes(data: ExperimentData) -> list[str]:
+    """Return what a reader must know to read the tables rightly, one sentence each."""
+    lines = [
+        f"{run.name} FAILED: {run.message or 'no reason was recorded'}" for run in data.runs if run.state == "failed"
+    ]
+    evaluated = {run.seed for run in data.runs if HEADLINE in run.metrics}
+    if len(evaluated or {run.seed for run in data.runs}) == 1:
+        lines.append("One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2].")
+    ceiling = codec_ceiling(data)
+    if ceiling is not None:
+        lines.append(
+            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
+        )
+    lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
+    lines.append("The total loss has other terms in every group: compare the losses beside it.")
+    if data.num_older:
+        lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
+    return lines
+
+
+def codec_ceiling(data: ExperimentData) -> float | None:
+    """Return the AP of the ground truth after encode and decode, if any run logged it."""
+    places = [data.shared, *(run.metrics for run in data.runs)]
+    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
+
+
+def state_text(run: RunData) -> str:
+    """Return where a run stands, e.g. ``running, step 40 of 250``."""
+    total = run.params.get("training.max_steps")
+    where = f"step {run.step}" + (f" of {total}" if total else "")
+    texts = {"failed": f"FAILED, {where}", "running": f"running, {where}", "stopped": f"stopped, {where}"}
+    return texts.get(run.state, run.state)
+
+
+def _headline(data: ExperimentData) -> Table:
+    kinds: tuple[BoxKind, ...] = ("expected", "argmax")
+    rows: list[Row] = []
+    for group, runs in data.groups.items():
+        for kind in kinds:
+            names = [detection_metric("constrained", kind, name) for name in AP_NAMES]
+            columns = [_Column(name, partial(_metric, name), _fraction) for name in names]
+            rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+    return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+
+
+def _free(data: ExperimentData) -> Table:
+    columns = [
+        _Column("AP exp.", partial(_metric, detection_metric("free", "expected", "AP")), _fraction),
+        _Column("AP argmax", partial(_metric, detection_metric("free", "argmax", "AP")), _fraction),
+        _Column("AP50 exp.", partial(_metric, detection_metric("free", "expected", "AP50")), _fraction),
+        _Column("objects", partial(_metric, evaluation_metric("free", "num_objects")), _count),
+        _Column("malformed", partial(_metric, evaluation_metric("free", "malformed")), _count),
+        _Column("fraction", partial(_metric, evaluation_metric("free", "malformed_fraction")), _fraction),
+        _Column("unknown", partial(_metric, evaluation_metric("free", "unknown_category")), _count),
+        _Column("empty", partial(_metric, evaluation_metric("free", "empty_images")), _count),
+    ]
+    rows = [
+        row
+        for group, runs in data.groups.items()
+        for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
+    ]
+    heads = ("group", "seed", *(column.head for column in columns))
+    return Table("Free decoding: average precision and malformed objects", heads, tuple(rows))
+
+
+def _runs(data: ExperimentData) -> Table:
+    columns = [
+        _Column("steps", lambda run: float(run.step), _count),
+        _Column("seconds", partial(_metric, "final/train_seconds"), _count),
+    ] + [
+        _Column(name.removesuffix("_loss").replace("_", " "), partial(_metric, f"train_{name}"), _loss)
+        for name in LOSS_NAMES
+    ]
+    rows: list[Row] = []
+    for group, runs in data.groups.items():
+        states = {str(run.seed): state_text(run) for run in runs}
+        rows += _group_rows(
+            runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
+        )
+    heads = ("group", "seed", "state", *(column.head for column in columns))
+    return Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
+
+
+def _group_rows(
+    runs: Sequence[RunData], columns: Sequence[_Column], *, lead: Callable[[str], tuple[str, ...]]
+) -> list[Row]:
+    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
+    values = [[column.value(run) for column in columns] for run in runs]
+    rows = [Row((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
+    if len(runs) == 1:
+        return rows
+    finished = [row for run, row in zip(runs, values, strict=True) if run.state == "finished"]
+    means = [_mean([row[index] for row in finished]) for index in range(len(columns))]
+    return [Row((*lead(f"mean of {len(finished)}"), *_written(means, columns)), is_mean=True), *rows]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+def _written(values: Sequence[float | None], columns: Sequence[_Column]) -> list[str]:
+    return [UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)]
+
+
+def _metric(name: str, run: RunData) -> float | None:
+    return run.metrics.get(name)
+
+
+def _fraction(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"

@@ -1,0 +1,19 @@
+"""Runs in MLflow: rows are spooled on disk first, and replayed when the server is there.
+
+Importing this package costs nothing; MLflow itself is imported by the first ``open_tracker``.
+"""
+
+from coordexp.tracking.connection import ServerUnreachableError
+from coordexp.tracking.flatten import flatten_config
+from coordexp.tracking.mlflow import open_tracker
+from coordexp.tracking.store import Tracker
+from coordexp.tracking.sync import RowSync, UnsentRows
+
+__all__ = [
+    "RowSync",
+    "ServerUnreachableError",
+    "Tracker",
+    "UnsentRows",
+    "flatten_config",
+    "open_tracker",
+]

@@ -1,0 +1,180 @@
+"""A client for a tracking URI, checked before use, and MLflow's errors in one sentence."""
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from coordexp.errors import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_SQLITE = "sqlite:///"
+_PROBE = "/api/2.0/mlflow/experiments/search"
+_PROBE_SECONDS = 5
+_LOCK_SECONDS = 10
+_ENVIRONMENT = {
+    # MLflow's own defaults block four minutes a call when the server is down.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    # An upload ends when the server has stored the file, which for a large checkpoint takes longer.
+    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "900",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+# They print migrations, retries and tracebacks of errors that we report in one sentence.
+_NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
+# The request itself is wrong: sending it again cannot help.
+_PERMANENT = {
+    "INVALID_PARAMETER_VALUE",
+    "INVALID_STATE",
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "BAD_REQUEST",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+}
+
+
+_MAX_REASON = 300
+_REASONS = {
+    "Connection refused": "connection refused",
+    "NameResolutionError": "no such host",
+    "timed out": "no answer in time",
+    "ReadTimeoutError": "no answer in time",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted",
+}
+
+
+class ServerUnreachableError(TrackingError):
+    """The server or database does not answer now; the same call may work later."""
+
+
+def connect(uri: str) -> "MlflowClient":
+    """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
+
+    Args:
+        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+
+    Raises:
+        TrackingError: if it is no such URI, or cannot be used, within about 12 seconds.
+    """
+    _prepare_mlflow()
+    if uri.startswith(_SQLITE):
+        _check_sqlite(uri)
+    elif uri.startswith(("http://", "https://")) and urlsplit(uri).hostname:
+        _probe(uri)
+    else:
+        raise TrackingError(
+            f"tracking URI {without_secrets(uri)!r} cannot be used: expected sqlite:////absolute/path/mlflow.db or "
+            "http(s)://host:port of an MLflow server (MLflow's file store is no longer supported)"
+        )
+    from mlflow import MlflowClient
+
+    with tracking_errors(uri, "open it"):
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Return the database file of a sqlite URI, or None for a server."""
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
+
+
+def without_secrets(uri: str) -> str:
+    """Return ``uri`` without a password, for messages."""
+    parts = urlsplit(uri)
+    return uri if parts.password is None else uri.replace(f":{parts.password}@", ":***@", 1)
+
+
+@contextlib.contextmanager
+def tracking_errors(uri: str, doing: str) -> Generator[None]:
+    """Turn what MLflow, its database and its HTTP client raise into a TrackingError of one sentence.
+
+    Args:
+        uri: the server or database, for the message.
+        doing: what was tried, as in "cannot ...".
+
+    Raises:
+        ServerUnreachableError: where the same call may work later.
+        TrackingError: where it cannot.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except MlflowException as error:
+        kind = TrackingError if error.error_code in _PERMANENT else ServerUnreachableError
+        raise kind(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error, uri)}") from error
+    except (SQLAlchemyError, OSError) as error:  # requests' errors are OSErrors
+        raise ServerUnreachableError(
+            f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error, uri)}"
+        ) from error
+
+
+def _prepare_mlflow() -> None:
+    """Set what MLflow reads from the environment only, unless the user has."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _check_sqlite(uri: str) -> None:
+    """Find out before MLflow does: it would retry for two minutes."""
+    path = sqlite_path(uri)
+    if path is None or not path.is_absolute() or path.is_dir():
+        raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(path, timeout=_LOCK_SECONDS)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+            connection.rollback()
+    except (OSError, sqlite3.Error) as error:
+        raise TrackingError(
+            f"tracking database {path} cannot be used ({_reason(error, uri)}): expected a writable sqlite file"
+        ) from error
+
+
+def _probe(uri: str) -> None:
+    """Ask a server one short question, with MLflow's own credentials and TLS settings."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request, verify_rest_response
+
+    try:
+        response = http_request(
+            get_default_host_creds(uri),
+            _PROBE,
+            "GET",
+            max_retries=1,
+            backoff_factor=0,
+            timeout=_PROBE_SECONDS,
+            raise_on_status=False,
+            params={"max_results": 1},
+        )
+        verify_rest_response(response, _PROBE)
+    except MlflowException as error:
+        raise ServerUnreachableError(
+            f"tracking server {without_secrets(uri)} does not answer as MLflow ({_reason(error, uri)}): "
+            "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def _reason(error: BaseException, uri: str) -> str:
+    """Cut a library's message down to what a person needs: one line without a password."""
+    text = str(error).strip()
+    for mark, reason in _REASONS.items():
+        if mark in text:
+            return reason
+    line = (text.splitlines() or [type(error).__name__])[0]
+    line = line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+    return line.replace(uri, without_secrets(uri))

@@ -1,0 +1,251 @@
+"""The runs of one experiment in MLflow: found again by key, written so that a repeat changes nothing."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from coordexp.errors import ComparisonError, TrackingError
+from coordexp.tracking.connection import tracking_errors
+from coordexp.tracking.flatten import check_params, flatten_config
+from coordexp.tracking.rows import PointData, batches
+from coordexp.train.reporter import Row
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+EXPERIMENT_TAG = "coordexp"
+RUN_KEY = "run_key"
+RUN_DIR = "run_dir"
+MESSAGE = "message"
+ROWS_LOGGED = "rows_logged"
+LAST_STEP = "last_step"
+PARENT = "mlflow.parentRunId"
+
+StartStatus = Literal["RUNNING", "SCHEDULED"]
+FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+_PARAMS_PER_CALL = 100
+_MAX_TAG_LENGTH = 5000
+
+
+class Tracker:
+    """One experiment in MLflow; :func:`coordexp.tracking.open_tracker` makes it."""
+
+    def __init__(self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str) -> None:
+        """Keep an open client and the experiment it writes to."""
+        self.uri = uri
+        self.experiment = experiment
+        self.experiment_id = experiment_id
+        self._client = client
+        # Else the first rows, sent by a thread, could set a run going that has just ended.
+        self._status_lock = threading.Lock()
+
+    def start_parent(self, key: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
+        """Create the run that holds the whole ablation, or find it again.
+
+        Args:
+            key: its deterministic key.
+            params: the shared configuration, nested or flat.
+            tags: further tags.
+
+        Returns:
+            The MLflow run id.
+
+        Raises:
+            ComparisonError: if the run exists with another parameter.
+            TrackingError: if MLflow cannot be used.
+        """
+        # The UI groups charts by tag and would put a run without the tag in a group of its own.
+        return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING")
+
+    def start_run(
+        self,
+        key: str,
+        *,
+        parent_id: str,
+        group: str,
+        seed: int,
+        fingerprint: str,
+        params: Mapping[str, object],
+        tags: Mapping[str, str],
+        status: StartStatus = "RUNNING",
+    ) -> str:
+        """Create a run of one group and seed, or find it again and set it going.
+
+        Args:
+            key: its deterministic key; it must not change when the same run is resumed.
+            parent_id: run id of the ablation.
+            group: group name.
+            seed: seed.
+            fingerprint: hash of all that decides the result.
+            params: the resolved configuration, nested or flat; leave out what may change on resume.
+            tags: further tags.
+            status: ``SCHEDULED`` for a run that waits; its first rows set it to ``RUNNING``.
+
+        Returns:
+            The MLflow run id.
+
+        Raises:
+            ComparisonError: if the run exists with another parameter or fingerprint.
+            TrackingError: if MLflow cannot be used.
+        """
+        own = {"group": group, "seed": str(seed), "fingerprint": fingerprint, PARENT: parent_id}
+        return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status)
+
+    def append_rows(self, run_id: str, rows: Sequence[Row], *, start: int = 0) -> int:
+        """Log rows that the run does not have yet.
+
+        The run counts its rows in a tag that is written after them: rows below the count are skipped,
+        and rows sent just before a crash are sent again as identical points, which MLflow keeps once.
+
+        Args:
+            run_id: the run.
+            rows: rows of the run's ``metrics.jsonl``, in order.
+            start: the number of the first of them in that file.
+
+        Returns:
+            How many rows of the file the run has now.
+
+        Raises:
+            ServerUnreachableError: if the same call may work later.
+            TrackingError: if it cannot, or a value is not finite.
+        """
+        with tracking_errors(self.uri, f"log rows of run {run_id}"):
+            run = self._running(run_id, num_rows=start + len(rows))
+            logged = int(run.data.tags.get(ROWS_LOGGED, 0))
+            fresh = rows[max(0, logged - start) :]
+            if start > logged:
+                raise TrackingError(f"run {run_id} has {logged} rows, got rows from number {start}: expected no gap")
+            for batch in batches(fresh, run.data.metrics):
+                tags = {ROWS_LOGGED: str(logged + batch.rows_done)}
+                if batch.last_step is not None:
+                    tags[LAST_STEP] = str(batch.last_step)
+                self._log(run_id, batch.points, tags)
+        return logged + len(fresh)
+
+    def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
+        """Log final values; a value the run already shows under that name is not logged again.
+
+        Args:
+            run_id: the run.
+            metrics: registered names; None (undefined) is left out.
+            step: the step they belong to.
+
+        Raises:
+            TrackingError: if MLflow cannot be used or a value is not finite.
+        """
+        with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
+            shown = self._client.get_run(run_id).data.metrics
+            changed = {name: value for name, value in metrics.items() if value is not None and shown.get(name) != value}
+            for batch in batches([Row(step=step, time=time.time(), metrics=changed)] if changed else [], shown):
+                self._log(run_id, batch.points, {})
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set or replace tags of a run."""
+        with tracking_errors(self.uri, f"tag run {run_id}"):
+            self._log(run_id, (), tags)
+
+    def finish(self, run_id: str, status: FinalStatus, *, message: str = "") -> None:
+        """End a run.
+
+        Args:
+            run_id: the run.
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            message: why it failed, in one sentence; reports show it.
+
+        Raises:
+            TrackingError: if MLflow cannot be used.
+        """
+        with tracking_errors(self.uri, f"end run {run_id}"):
+            self._log(run_id, (), {MESSAGE: message})
+            with self._status_lock:
+                self._client.set_terminated(run_id, status)
+
+    def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
+        """Copy a directory to the run's artifacts.
+
+        Raises:
+            TrackingError: if it is no directory or cannot be stored.
+        """
+        if not local_dir.is_dir():
+            raise TrackingError(f"artifact directory {local_dir} is not there: expected a directory to log")
+        with tracking_errors(self.uri, f"store {local_dir} as artifact {artifact_path}"):
+            self._client.log_artifacts(run_id, str(local_dir), artifact_path)
+
+    def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
+        """Copy a file to the run's artifacts, under its own name in ``artifact_path``.
+
+        Raises:
+            TrackingError: if it is no file or cannot be stored.
+        """
+        if not path.is_file():
+            raise TrackingError(f"artifact file {path} is not there: expected a file to log")
+        with tracking_errors(self.uri, f"store artifact {path}"):
+            self._client.log_artifact(run_id, str(path), artifact_path)
+
+    def _running(self, run_id: str, *, num_rows: int) -> "Run":
+        """Return a run; one that waited goes on with the first row it does not have."""
+        with self._status_lock:
+            run = self._client.get_run(run_id)
+            if num_rows > int(run.data.tags.get(ROWS_LOGGED, 0)) and run.info.status == "SCHEDULED":
+                self._client.update_run(run_id, status="RUNNING")
+        return run
+
+    def _find(self, key: str) -> "Run | None":
+        if "'" in key:
+            raise ValueError(f"run key {key!r}: expected no quote, MLflow's filters have no escape for it")
+        found = self._client.search_runs(
+            [self.experiment_id],
+            f"tags.{RUN_KEY} = '{key}'",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+        return found[0] if found else None
+
+    def _start(
+        self, key: str, tags: Mapping[str, str], name: str, params: Mapping[str, object], status: StartStatus
+    ) -> str:
+        wanted = flatten_config(params)
+        with tracking_errors(self.uri, f"start run {name}"):
+            found = self._find(key)
+            if found is None:
+                found = self._client.create_run(self.experiment_id, tags={**tags, RUN_KEY: key}, run_name=name)
+            else:
+                _check_fingerprint(name, found, tags)
+                check_params(name, found.data.params, wanted)
+                self._log(found.info.run_id, (), {**tags, MESSAGE: ""})
+            missing = {param: value for param, value in wanted.items() if param not in found.data.params}
+            self._log_params(found.info.run_id, missing)
+            self._client.update_run(found.info.run_id, status=status)
+        return found.info.run_id
+
+    def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        entities = [Param(name, value) for name, value in params.items()]
+        for first in range(0, len(entities), _PARAMS_PER_CALL):
+            self._client.log_batch(run_id, params=entities[first : first + _PARAMS_PER_CALL])
+
+    def _log(self, run_id: str, points: Sequence[PointData], tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        entities = [RunTag(name, value[:_MAX_TAG_LENGTH]) for name, value in tags.items()]
+        self._client.log_batch(run_id, metrics=[_metric(point) for point in points], tags=entities)
+
+
+def _metric(point: PointData) -> "Metric":
+    from mlflow.entities import Metric
+
+    return Metric(point.name, point.value, point.timestamp_ms, point.step)
+
+
+def _check_fingerprint(name: str, run: "Run", tags: Mapping[str, str]) -> None:
+    before, now = run.data.tags.get("fingerprint"), tags.get("fingerprint")
+    if before is not None and before != now:
+        raise ComparisonError(
+            f"MLflow run {name} was started with fingerprint {before}, now it is {now}: expected the same code, data "
+            "and weights as at its start, another experiment name, or a fresh start"
+        )

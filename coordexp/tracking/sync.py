@@ -1,0 +1,162 @@
+"""A background thread that carries rows from ``metrics.jsonl`` files to MLflow; training never waits for it."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from coordexp.errors import TrackingError
+from coordexp.tracking.connection import ServerUnreachableError, without_secrets
+from coordexp.tracking.store import Tracker
+from coordexp.train.reporter import Row
+
+_MAX_BYTES_PER_PASS = 4 * 2**20
+_LONGEST_WAIT_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
+
+Sources = Callable[[], Iterable[tuple[str, Path]]]
+
+
+@dataclass(frozen=True)
+class UnsentRows:
+    """Rows of a run that MLflow does not have.
+
+    Attributes:
+        run_id: the MLflow run.
+        path: the file that holds them; the same command run again sends them.
+        rows: how many.
+        reason: why, in one sentence.
+    """
+
+    run_id: str
+    path: Path
+    rows: int
+    reason: str
+
+
+@dataclass
+class _Followed:
+    """How far a file has been sent. ``offset`` bytes hold ``rows`` rows."""
+
+    offset: int = 0
+    rows: int = 0
+    inode: int = 0
+    error: str = ""
+    given_up: bool = False
+
+
+class RowSync:
+    """Follow the files of several runs and send what MLflow lacks.
+
+    The files are the spool: an unreachable server delays rows and loses none. Errors never reach
+    the caller; ``close`` says what is left. A last line without its newline is still being written
+    and is left for later.
+    """
+
+    def __init__(self, tracker: Tracker, sources: Sources, *, interval_seconds: float = 2.0) -> None:
+        """Start the thread.
+
+        Args:
+            tracker: where rows go.
+            sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked anew at each pass.
+            interval_seconds: time between passes; it doubles up to a minute while the server is away.
+        """
+        self._tracker = tracker
+        self._sources = sources
+        self._interval = interval_seconds
+        self._followed: dict[tuple[str, Path], _Followed] = {}
+        self._closing = threading.Event()
+        self._deadline = 0.0
+        self._thread = threading.Thread(target=self._run, name="coordexp-row-sync", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float = 30.0) -> list[UnsentRows]:
+        """Send what is left, for at most ``timeout`` seconds, and stop.
+
+        Returns:
+            The runs with rows MLflow does not have; they stay in their files.
+        """
+        self._deadline = time.monotonic() + timeout
+        self._closing.set()
+        self._thread.join(timeout)
+        return [unsent for run_id, path in self._sources() if (unsent := self._unsent(run_id, path)) is not None]
+
+    def _run(self) -> None:
+        wait = self._interval
+        away = False
+        while not self._closing.wait(wait):
+            reached = self._pass()
+            if away != (not reached):
+                away = not reached
+                news = "does not answer, rows wait in their files" if away else "is back"
+                _log.warning("MLflow at %s %s", without_secrets(self._tracker.uri), news)
+            wait = self._interval if reached else min(2 * wait, _LONGEST_WAIT_SECONDS)
+        while not self._pass() and time.monotonic() < self._deadline:
+            time.sleep(min(1.0, self._interval))
+
+    def _pass(self) -> bool:
+        """Send new rows of every run; say whether the server answered."""
+        for run_id, path in self._sources():
+            followed = self._followed.setdefault((run_id, path), _Followed())
+            try:
+                while not followed.given_up and self._send(run_id, path, followed):
+                    followed.error = ""
+            except ServerUnreachableError as error:
+                followed.error = str(error)
+                return False
+            except (TrackingError, OSError) as error:
+                followed.error = str(error)
+                followed.given_up = isinstance(error, TrackingError)
+                _log.warning("rows of %s are not sent to MLflow: %s", path, error)
+        return True
+
+    def _send(self, run_id: str, path: Path, followed: _Followed) -> bool:
+        """Send the next piece of a file; say whether there was one."""
+        if not path.exists():
+            return False
+        with path.open("rb") as handle:
+            status = os.fstat(handle.fileno())
+            if status.st_ino != followed.inode or status.st_size < followed.offset:
+                # A resumed run rewrites its file. The run's own count says which rows MLflow has.
+                followed.inode, followed.offset, followed.rows = status.st_ino, 0, 0
+            data = _whole_lines(handle, followed.offset)
+        if not data:
+            return False
+        rows = _parse(path, data, first=followed.rows)
+        self._tracker.append_rows(run_id, rows, start=followed.rows)
+        followed.offset += len(data)
+        followed.rows += len(rows)
+        return True
+
+    def _unsent(self, run_id: str, path: Path) -> UnsentRows | None:
+        followed = self._followed.get((run_id, path), _Followed())
+        if not path.exists():
+            return None
+        rows = path.read_bytes().count(b"\n") - followed.rows
+        reason = followed.error or f"MLflow at {without_secrets(self._tracker.uri)} was not done in time"
+        return UnsentRows(run_id, path, rows, reason) if rows > 0 else None
+
+
+def _whole_lines(handle: BinaryIO, offset: int) -> bytes:
+    """Read complete lines from ``offset`` on, a few MiB at a time but at least one line."""
+    handle.seek(offset)
+    data = handle.read(_MAX_BYTES_PER_PASS)
+    if data and b"\n" not in data:
+        data += handle.readline()
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _parse(path: Path, data: bytes, *, first: int) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in enumerate(data.splitlines(), start=first + 1):
+        try:
+            rows.append(Row(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise TrackingError(f"{path}, line {number}: expected a row of step, time and metrics ({error})") from error
+    return rows

@@ -1,0 +1,47 @@
+"""Configuration -> Hugging Face TrainingArguments."""
+
+from pathlib import Path
+
+import torch
+from transformers import TrainingArguments
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train import ranks
+
+
+def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> TrainingArguments:
+    """Map the ``training`` section; saving and logging steps are driven by our callback."""
+    training = config.training
+    on_gpu = torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(output_dir),
+        use_cpu=not on_gpu,
+        seed=config.experiment.seed,
+        data_seed=config.experiment.seed,
+        max_steps=training.max_steps,
+        per_device_train_batch_size=training.per_device_batch_size,
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        learning_rate=training.learning_rate,
+        adam_beta1=training.adam_beta1,
+        adam_beta2=training.adam_beta2,
+        lr_scheduler_type={"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}[
+            training.lr_schedule
+        ],
+        warmup_steps=round(training.warmup_fraction * training.max_steps),
+        max_grad_norm=training.max_grad_norm,
+        bf16=training.precision == "bfloat16",
+        activation_checkpointing=training.gradient_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
+        logging_steps=training.logging_steps,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        log_level="error",
+        remove_unused_columns=False,
+        dataloader_num_workers=config.data.num_workers,
+        dataloader_pin_memory=on_gpu,
+        dataloader_persistent_workers=config.data.num_workers > 0,
+        ddp_find_unused_parameters=False,
+        ddp_backend=("nccl" if on_gpu else "gloo") if ranks.grouped() else None,
+    )

@@ -1,0 +1,37 @@
+"""What a process group knows, with or without one."""
+
+from typing import TypeVar
+
+from torch import distributed
+
+_Item = TypeVar("_Item")
+
+
+def rank() -> int:
+    """Return this process's rank; 0 without a process group."""
+    return distributed.get_rank() if grouped() else 0
+
+
+def world_size() -> int:
+    """Return the number of processes; 1 without a process group."""
+    return distributed.get_world_size() if grouped() else 1
+
+
+def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
+    """Return on rank 0 the list of every rank, in rank order; elsewhere an empty list."""
+    if not grouped():
+        return [values]
+    gathered: list[list[_Item]] | None = [[] for _ in range(world_size())] if rank() == 0 else None
+    distributed.gather_object(values, gathered)
+    return gathered or []
+
+
+def barrier() -> None:
+    """Wait for all processes."""
+    if grouped():
+        distributed.barrier()
+
+
+def grouped() -> bool:
+    """Tell whether this process belongs to a process group."""
+    return distributed.is_available() and distributed.is_initialized()

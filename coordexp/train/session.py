@@ -1,0 +1,225 @@
+"""What happens besides optimizer steps: rows, progress lines, validation, evaluation, commits."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.splits import annotations_path, stratified_subset
+from coordexp.evaluate.coco_eval import evaluate_detections
+from coordexp.evaluate.run import Decoding, EvaluationSpec, evaluate_split
+from coordexp.files import write_json
+from coordexp.metrics import AP_NAMES, SUBSET
+from coordexp.train import ranks
+from coordexp.train.announce import progress_line
+from coordexp.train.components import Components
+from coordexp.train.paths import data_dir, run_dir
+from coordexp.train.reporter import Reporter, Row, checkpoint_step
+from coordexp.train.rows import means_to_metrics, train_metrics
+from coordexp.train.trainer import StepLog
+from coordexp.train.validation import validation_means
+
+Announce = Callable[[str], None]
+_SESSION_FILE = "session.json"
+
+
+@dataclass
+class Session:
+    """One run's way out: collects rows and commits them with checkpoints."""
+
+    config: ExperimentConfig
+    parts: Components
+    reporter: Reporter
+    announce: Announce
+    rows: list[Row] = field(default_factory=list[Row])
+    train_seconds: float = 0.0
+    first_step: int = 0
+    _paused_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Short name of the run, ``A-s0``."""
+        return run_dir(self.config).name
+
+    def on_step_log(self, log: StepLog) -> None:
+        """Make a row and a progress line of a logging step."""
+        log = replace(log, seconds=log.seconds - self._paused_seconds)
+        self._paused_seconds = 0.0
+        metrics = train_metrics(log, config=self.config, criterion=self.parts.criterion)
+        self.train_seconds += log.seconds
+        self.add_row(log.step, metrics)
+        if ranks.rank() == 0:
+            self.announce(
+                progress_line(
+                    self.name,
+                    log,
+                    metrics=metrics,
+                    max_steps=self.config.training.max_steps,
+                    seconds_per_step=self.train_seconds / log.step,
+                )
+            )
+
+    def add_row(self, step: int, metrics: dict[str, float]) -> None:
+        """Keep a row until the next commit."""
+        self.rows.append(Row(step=step, time=time.time(), metrics=metrics))
+
+    def commit(self, step: int, checkpoint: Path | None) -> None:
+        """Hand rows, and a checkpoint, to the reporter."""
+        if checkpoint is not None:
+            write_json(checkpoint / _SESSION_FILE, {"train_seconds": self.train_seconds})
+        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
+        self.rows = []
+
+    def resume(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint's step and training time."""
+        self.first_step = checkpoint_step(checkpoint)
+        self.train_seconds = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))["train_seconds"]
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keep what happens inside out of the training time."""
+        started = time.monotonic()
+        yield
+        self._paused_seconds += time.monotonic() - started
+
+    def validate(self, step: int) -> None:
+        """Add a row of teacher-forced losses on validation samples."""
+        indices = stratified_subset(self.parts.val.samples, self.config.evaluation.loss_images)
+        if not indices:
+            return
+        means = validation_means(
+            self.parts.encoding.dataset([self.parts.val.samples[i] for i in indices]),
+            forward_terms=self.parts.forward_terms,
+            criterion=self.parts.criterion,
+            collate=self.parts.encoding.collate,
+            batch_size=self.config.training.per_device_batch_size,
+            device=_device(self.parts.model),
+        )
+        named = means_to_metrics(means, prefix="eval", config=self.config, criterion=self.parts.criterion)
+        self.add_row(step, named)
+
+    def evaluate_subset(self, step: int) -> None:
+        """Add a row of AP on the fixed subset, under constrained decoding."""
+        metrics = self._evaluate(self.subset_indices(), output=f"step_{step:06d}", decoding=("constrained",))
+        if ranks.rank() == 0:
+            self.add_row(step, {SUBSET + name: value for name, value in metrics.items()})
+            self.announce(f"{self.name}  step {step}  {_headline(metrics)} on {len(self.subset_indices())} images")
+
+    def evaluate_all(self, step: int) -> dict[str, float]:
+        """Add a row of the final evaluation on every image, and of its part on the subset."""
+        metrics = self._evaluate(None, output="final", decoding=self.config.evaluation.decoding)
+        if ranks.rank() == 0:
+            self.add_row(step, metrics)
+            if self.config.evaluation.every_steps is not None:
+                self.add_row(step, self._subset_of_final())
+            self.announce(f"{self.name}  final  {_headline(metrics)} on all {len(self.parts.val.samples)} images")
+        return metrics
+
+    def subset_indices(self) -> list[int]:
+        """Return the validation images of evaluations during training; fixed by the data alone."""
+        return list(stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images))
+
+    def _evaluate(
+        self, indices: Sequence[int] | None, *, output: str, decoding: tuple[Decoding, ...]
+    ) -> dict[str, float]:
+        samples = self.parts.val.samples if indices is None else [self.parts.val.samples[i] for i in indices]
+        evaluation = self.config.evaluation
+        dataset = self.parts.encoding.dataset(samples, with_targets=False)
+        with torch.random.fork_rng():
+            return evaluate_split(
+                self.parts.model,
+                tokenizer=self.parts.encoding.tokenizer,
+                vocab=self.parts.encoding.vocab,
+                samples=dataset,
+                sizes={sample.image_id: (sample.width, sample.height) for sample in samples},
+                annotations=self._val_annotations(),
+                image_spec=self.parts.encoding.image_spec,
+                spec=EvaluationSpec(
+                    batch_size=evaluation.batch_size,
+                    max_new_tokens=evaluation.max_new_tokens,
+                    decoding=decoding,
+                    score=evaluation.score,
+                    aliases=evaluation.aliases,
+                ),
+                output=run_dir(self.config) / "eval" / output,
+                rank=ranks.rank(),
+                world_size=ranks.world_size(),
+                gather=ranks.gather_to_first,
+                subset=indices is not None,
+                lengths=dataset.lengths,
+            )
+
+    def _subset_of_final(self) -> dict[str, float]:
+        """Score the final detections on the subset's images: the last point of the curve."""
+        image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices()]
+        folder = run_dir(self.config) / "eval" / "final" / "constrained"
+        metrics: dict[str, float] = {}
+        for box in ("argmax", "expected"):
+            found = evaluate_detections(
+                self._val_annotations(), folder / f"detections.{box}.json", image_ids=image_ids
+            ).as_dict()
+            metrics |= {
+                f"{SUBSET}constrained/{box}/{name}": value for name in AP_NAMES if (value := found[name]) is not None
+            }
+        return metrics
+
+    def _val_annotations(self) -> Path:
+        return annotations_path(self.config.data, "val", data_dir=data_dir(self.config))
+
+
+class Cadence(TrainerCallback):
+    """Asks for a checkpoint where the configuration says, evaluates there and commits."""
+
+    def __init__(self, session: Session, train_dataset: DetectionDataset) -> None:
+        """Take the session that does the work, and the data set to keep informed."""
+        self._session = session
+        self._train_dataset = train_dataset
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
+        """Tell the data set its epoch: a random object order changes with it."""
+        self._train_dataset.set_epoch(int(state.epoch or 0))
+        return control
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
+        """Ask for a checkpoint at its cadence, before an evaluation, and at the end."""
+        step = state.global_step
+        due = step % self._session.config.training.checkpoint_steps == 0 or step == args.max_steps
+        control.should_save = due or self._evaluates(step)
+        return control
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
+        """Evaluate if it is time, then commit rows and checkpoint together."""
+        step = state.global_step
+        with self._session.pause():
+            if self._evaluates(step) or step == args.max_steps:
+                self._session.validate(step)
+            if self._evaluates(step) and step < args.max_steps:
+                self._session.evaluate_subset(step)
+            self._session.commit(step, Path(args.output_dir) / f"checkpoint-{step}")
+        return control
+
+    def _evaluates(self, step: int) -> bool:
+        every = self._session.config.evaluation.every_steps
+        return every is not None and step % every == 0
+
+
+def _headline(metrics: dict[str, float]) -> str:
+    parts = [f"AP {metrics[f'constrained/{box}/AP']:.3f} {box}" for box in ("argmax", "expected")]
+    return ", ".join(parts)
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device

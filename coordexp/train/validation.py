@@ -1,0 +1,47 @@
+"""Teacher-forced validation: the terms and diagnostics of training, on validation samples."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coordexp.data.collate import EncodedSample
+from coordexp.losses.criterion import UNITS, Criterion
+from coordexp.train import ranks
+from coordexp.train.batch import own_counts
+from coordexp.train.diagnostics import coord_diagnostics
+from coordexp.train.forward import TermForward
+from coordexp.train.meter import Meter
+
+
+def validation_means(
+    samples: Sequence[EncodedSample],
+    *,
+    forward_terms: TermForward,
+    criterion: Criterion,
+    collate: Callable[[Sequence[EncodedSample]], dict[str, Tensor]],
+    batch_size: int,
+    device: torch.device,
+) -> dict[str, float]:
+    """Return the mean of every term and diagnostic over all samples; ranks share the work.
+
+    Normalised as in training: every term by its unit's count over all samples.
+    """
+    meter = Meter()
+    model: nn.Module = forward_terms.base
+    was_training = model.training
+    model.eval()
+    ones = {unit: torch.ones((), device=device) for unit in UNITS}
+    mine = range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size)
+    with torch.no_grad():
+        for start in mine:
+            chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
+            batch = {name: value.to(device) for name, value in collate(chosen).items()}
+            terms = forward_terms(model, batch)
+            _, sums = criterion(terms, ones)
+            meter.add_terms(criterion, sums, own_counts(terms))
+            for name, (value, count) in coord_diagnostics(terms).items():
+                meter.add(name, value, count)
+    model.train(was_training)
+    means, _ = meter.read()
+    return means

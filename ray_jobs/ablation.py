@@ -1,0 +1,68 @@
+"""Run an ablation: every group with every seed, on this machine or on a Ray cluster.
+
+    python ray_jobs/ablation.py
+    python ray_jobs/ablation.py --config experiments/coco_qwen3vl_4b.yaml --dry-run
+    ray job submit --working-dir . -- python ray_jobs/ablation.py training.max_steps=100
+
+The same command again goes on where the last one stopped.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
+
+from rich.console import Console  # noqa: E402
+
+from coordexp.cli import add_config_arguments, parse_with_overrides, run_command  # noqa: E402
+
+_NARROW_PIPE = 120
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, load, run; return the exit code."""
+    options = parse_with_overrides(_parser(), sys.argv[1:] if argv is None else argv)
+    console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
+    return run_command(lambda: _run(options, console), options.debug)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    from coordexp.config import load_config
+
+    overrides = list(options.overrides)
+    if options.executor:
+        overrides.append(f"cluster.executor={options.executor}")
+    config = load_config(options.config, overrides)
+    if _is_temporary(config.experiment.runs_dir):
+        runs_dir = Path.home() / "coordexp-runs"
+        console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
+        config = load_config(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
+    if options.dry_run:
+        from coordexp.cluster.describe import describe
+
+        describe(config, console)
+        return 0
+    from coordexp.cluster.ablation import run_ablation
+
+    return run_ablation(config, fresh=options.fresh, console=console, debug=options.debug)
+
+
+def _is_temporary(path: Path) -> bool:
+    """Tell whether a path lies in the copy that Ray makes of a submitted working directory."""
+    return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_arguments(parser)
+    parser.set_defaults(config=ROOT / "experiments" / "tiny.yaml")
+    parser.add_argument("--fresh", action="store_true", help="start over; the old experiment is moved aside")
+    parser.add_argument("--executor", choices=("tune", "inline"), help="tune: on Ray; inline: here, one by one")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

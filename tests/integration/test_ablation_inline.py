@@ -1,0 +1,196 @@
+"""The ablation command from lock to report, without Ray and with a stand-in for the trainer core."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coordexp.cluster.ablation import run_ablation
+from coordexp.cluster.plan import plan_runs
+from coordexp.cluster.record import tracking_uri
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
+from coordexp.model.tiny import build_model, build_tokenizer, save_base
+from coordexp.report.load import load_experiment
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import Row
+
+pytestmark = pytest.mark.timeout(240)
+
+GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("base") / "base"
+    tokenizer = build_tokenizer()
+    save_base(path, build_model(tokenizer), tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")  # shared: the first use of a database costs seconds
+
+
+def make_config(base: Path, runs_dir: Path, name: str, **sections: dict[str, object]) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": name, "runs_dir": str(runs_dir)},
+            "model": {"path": str(base)},
+            "data": {"shapes": {"num_train": 4, "num_val": 3}},
+            "cluster": {"executor": "inline"},
+            "ablation": {"groups": {"A": {}, "C": GEOMETRY}},
+            **sections,
+        }
+    )
+
+
+class StandIn:
+    """Commits what a run commits, and remembers which runs it did."""
+
+    def __init__(self, broken: dict[str, BaseException] | None = None) -> None:
+        self.done: list[str] = []
+        self.broken = broken or {}
+
+    def __call__(self, config, *, reporter, announce):
+        group = config.experiment.group
+        self.done.append(group)
+        announce(f"{group}-s0  step 1/1")
+        if group in self.broken:
+            raise self.broken[group]
+        merged = run_dir(config) / "merged"
+        merged.mkdir(exist_ok=True)
+        (merged / "model.safetensors").write_bytes(b"0" * 1000)
+        final = run_dir(config) / "eval" / "final" / "constrained"
+        final.mkdir(parents=True, exist_ok=True)
+        (final / "detections.expected.json").write_text("[]")
+        metrics = {"constrained/expected/AP": 0.25 if group == "A" else 0.5, "final/steps": 1.0}
+        reporter.commit([Row(step=1, time=1.0, metrics=metrics)], step=1, checkpoint=None)
+
+
+def run(config: ExperimentConfig, function: StandIn, *, fresh: bool = False) -> tuple[int, str]:
+    text = io.StringIO()
+    code = run_ablation(config, fresh=fresh, console=Console(file=text, width=160), function=function)
+    return code, text.getvalue()
+
+
+def states(config: ExperimentConfig) -> dict[str, str]:
+    return {plan.name: plan.status().state for plan in plan_runs(config)}
+
+
+def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
+    config = make_config(base, runs_dir, "whole")
+    first = StandIn()
+    code, text = run(config, first)
+    assert (code, first.done) == (0, ["A", "C"])
+    assert "C-s0  finished at step 1" in text
+    assert "0.250" in text
+    assert "0.500" in text
+    assert (runs_dir / "whole" / "report" / "report.md").is_file()
+    data = load_experiment(tracking_uri(config), "whole")
+    assert {run.name: (run.state, run.metrics["constrained/expected/AP"]) for run in data.runs} == {
+        "A-s0": ("finished", 0.25),
+        "C-s0": ("finished", 0.5),
+    }
+    assert data.shared["codec_ceiling/AP"] > 0.9
+    stored = [path.name for path in (runs_dir / "mlartifacts").rglob("*") if path.is_file()]
+    assert sorted(stored) == sorted(
+        2 * ["config.yaml", "fingerprint.json", "progress.log", "model.safetensors", "detections.expected.json"]
+    )
+
+    again = StandIn()
+    code, text = run(config, again)
+    assert (code, again.done) == (0, [])
+    assert "A-s0  finished before" in text
+
+
+def test_another_configuration_is_refused_and_fresh_starts_over(base, runs_dir):
+    config = make_config(base, runs_dir, "changed")
+    assert run(config, StandIn())[0] == 0
+    changed = make_config(base, runs_dir, "changed", training={"max_steps": 7})
+    with pytest.raises(ConfigError, match=r"training\.max_steps: 1000 -> 7"):
+        run(changed, StandIn())
+
+    function = StandIn()
+    code, _ = run(changed, function, fresh=True)
+    assert (code, function.done) == (0, ["A", "C"])
+    assert (runs_dir / "changed.old-1" / "A-s0" / "status.json").is_file()
+    data = load_experiment(tracking_uri(changed), "changed")
+    assert {run.params["training.max_steps"] for run in data.runs} == {"7"}
+    assert data.num_older == 2
+
+
+def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
+    config = make_config(base, runs_dir, "failing")
+    code, text = run(config, StandIn({"A": TrainingError("the loss is nan at step 3")}))
+    assert code == 1
+    assert states(config) == {"A-s0": "failed", "C-s0": "finished"}
+    assert "A-s0  failed at step 0" in text
+    assert "the loss is nan at step 3" in text
+    assert "0.500" in text
+    data = load_experiment(tracking_uri(config), "failing")
+    assert [(run.name, run.state, run.message) for run in data.runs if run.state != "finished"] == [
+        ("A-s0", "failed", "the loss is nan at step 3")
+    ]
+    assert "TrainingError" in (runs_dir / "failing" / "A-s0" / "error.log").read_text()
+
+    mended = StandIn()
+    assert run(config, mended)[0] == 0
+    assert mended.done == ["A"]
+
+
+def test_an_interrupted_run_is_marked_and_gone_on_with(base, runs_dir):
+    config = make_config(base, runs_dir, "interrupted")
+    code, text = run(config, StandIn({"A": KeyboardInterrupt()}))
+    assert code == 130
+    assert "the same command goes on" in text
+    assert plan_runs(config)[0].status().state == "stopped"
+    data = load_experiment(tracking_uri(config), "interrupted")
+    assert {run.name: run.state for run in data.runs} == {"A-s0": "stopped", "C-s0": "waiting"}
+    function = StandIn()
+    assert run(config, function)[0] == 0
+    assert function.done == ["A", "C"]
+
+
+def test_nothing_is_trained_or_recorded_where_something_is_wrong_before(base, runs_dir, tmp_path):
+    function = StandIn()
+    missing = {
+        "format": "coco",
+        "train_annotations": str(tmp_path / "none.json"),
+        "train_images": str(tmp_path),
+        "val_annotations": str(tmp_path / "none.json"),
+        "val_images": str(tmp_path),
+    }
+    with pytest.raises(DataError, match=r"none\.json"):
+        run(make_config(base, runs_dir, "no_data", data=missing), function)
+    with pytest.raises(TrackingError, match="does not answer"):
+        run(make_config(base, runs_dir, "no_server", tracking={"uri": "http://127.0.0.1:9"}), function)
+    with pytest.raises(ResourceError, match=r"inline executor is one process, but cluster\.num_workers is 2"):
+        run(make_config(base, runs_dir, "two", cluster={"executor": "inline", "num_workers": 2}), function)
+    assert function.done == []
+    for name in ("no_data", "no_server", "two"):
+        assert not list(runs_dir.glob(f"{name}/*/status.json"))
+    with pytest.raises(TrackingError, match="no runs yet"):
+        load_experiment(tracking_uri(make_config(base, runs_dir, "two")), "two")
+
+
+def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
+    config = make_config(base, runs_dir, "factor")
+    assert run(config, StandIn({"C": TrainingError("no")}))[0] == 1
+    stored = runs_dir / "factor" / "A-s0" / "fingerprint.json"
+    values = json.loads(stored.read_text())
+    stored.write_text(json.dumps(values | {"code": "0" * 64}))
+    function = StandIn()
+    with pytest.raises(ComparisonError, match=r"(?s)differ in more than the declared factor.*code"):
+        run(config, function)
+    assert function.done == []
+
+
+def test_the_inline_executor_imports_no_ray():
+    script = "import sys, coordexp.cluster.ablation, coordexp.cluster.inline_executor; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0

@@ -1,0 +1,130 @@
+"""The trainer core on a small Qwen3-VL: counts, ranks, resume, determinism."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import multiprocessing
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_support import first_step, prepared, ranks_worker, small_config, write_base
+
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import LocalReporter, committed_checkpoints, read_rows
+from coordexp.train.run import train_run
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def one_by_eight(base, tmp_path_factory):
+    config = prepared(small_config(base, tmp_path_factory.mktemp("runs"), per_device_batch_size=8, max_grad_norm=1e9))
+    return config, first_step(config)
+
+
+def _with_training(config, **changes):
+    return config.model_copy(update={"training": config.training.model_copy(update=changes)})
+
+
+def _assert_equal_gradients(found, expected):
+    assert found.keys() == expected.keys()
+    assert any("coord_offset_adapter" in name for name in expected)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_accumulation_changes_nothing(one_by_eight):
+    config, (expected, loss) = one_by_eight
+    accumulated = _with_training(config, per_device_batch_size=2, gradient_accumulation_steps=4)
+    found, accumulated_loss = first_step(accumulated)
+    assert accumulated_loss == pytest.approx(loss, rel=1e-6)
+    _assert_equal_gradients(found, expected)
+
+
+def test_a_batch_of_other_samples_has_other_gradients(one_by_eight):
+    """Negative control of the comparison above."""
+    config, (expected, _) = one_by_eight
+    found, _ = first_step(_with_training(config, per_device_batch_size=2, gradient_accumulation_steps=3))
+    with pytest.raises(AssertionError):
+        _assert_equal_gradients(found, expected)
+
+
+def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
+    config, (expected, _) = one_by_eight
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    halved = _with_training(config, per_device_batch_size=4)
+    args = (str(tmp_path / "store"), halved.model_dump_json(), str(tmp_path / "gradients.pt"))
+    multiprocessing.spawn(ranks_worker, args=args, nprocs=2)
+    _assert_equal_gradients(torch.load(tmp_path / "gradients.pt"), expected)
+
+
+class _StopsAfter(LocalReporter):
+    """Dies right after the first commit, as a killed worker does."""
+
+    def commit(self, rows, *, step, checkpoint):
+        super().commit(rows, step=step, checkpoint=checkpoint)
+        raise KeyboardInterrupt
+
+
+def _weights(config):
+    newest = committed_checkpoints(run_dir(config))[-1]
+    return load_file(newest / "adapter_model.safetensors")
+
+
+def _metrics(config):
+    volatile = ("seconds", "throughput")
+    return [
+        (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
+        for row in read_rows(run_dir(config) / "metrics.jsonl")
+    ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(base, tmp_path_factory):
+    config = prepared(small_config(base, tmp_path_factory.mktemp("runs")))
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    return config
+
+
+def test_a_run_leaves_its_parts(undisturbed):
+    folder = run_dir(undisturbed)
+    assert [path.name for path in committed_checkpoints(folder)] == ["step_000002", "step_000004"]
+    assert (folder / "merged" / "model.safetensors").is_file()
+    for decoding in ("constrained", "free"):
+        assert (folder / "eval" / "final" / decoding / "detections.expected.json").is_file()
+    assert {step for step, _ in _metrics(undisturbed)} == {1, 2, 3, 4}
+
+
+def test_two_runs_are_identical(undisturbed, base, tmp_path):
+    again = prepared(small_config(base, tmp_path))
+    train_run(again, reporter=LocalReporter(run_dir(again)), announce=lambda line: None)
+    assert _metrics(again) == _metrics(undisturbed)
+    for name, tensor in _weights(undisturbed).items():
+        assert torch.equal(_weights(again)[name], tensor), name
+
+
+def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
+    config = prepared(small_config(base, tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, reporter=_StopsAfter(run_dir(config)), announce=lambda line: None)
+    lines = []
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    assert any("resumes at step 2" in line for line in lines)
+    assert _metrics(config) == _metrics(undisturbed)
+    for name, tensor in _weights(undisturbed).items():
+        assert torch.equal(_weights(config)[name], tensor), name
+
+
+def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
+    """Negative control of the comparisons above."""
+    config = small_config(base, tmp_path)
+    config = prepared(config.model_copy(update={"experiment": config.experiment.model_copy(update={"seed": 1})}))
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    assert _metrics(config) != _metrics(undisturbed)

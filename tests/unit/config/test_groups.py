@@ -1,0 +1,194 @@
+from pathlib import Path
+
+import pytest
+
+from coordexp.config import group_config, group_names, load_config, single_run
+from coordexp.errors import ConfigError
+
+B = "objective: {use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}\n"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    _write("groups/A.yaml", "objective: {use_coord_ce: true, use_geom_loss: false}\n")
+    _write("groups/B.yaml", B)
+
+
+def _write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _load(text: str, *overrides: str):
+    return load_config(_write("config.yaml", text), overrides)
+
+
+def test_names_become_overlays():
+    config = _load("ablation: {groups: [A, B]}\n")
+    assert group_names(config) == ("A", "B")
+    assert config.ablation.groups["B"] == {
+        "objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}
+    }
+
+
+def test_group_files_lie_beside_either_file():
+    _write("deep/base.yaml", "ablation: {groups: [A, C]}\n")
+    _write("deep/groups/C.yaml", "objective: {lambda_coord: 3.0}\n")
+    _write("deep/groups/A.yaml", "objective: {lambda_coord: 9.0}\n")
+    config = _load("extends: deep/base.yaml\n")
+    assert config.ablation.groups["C"] == {"objective": {"lambda_coord": 3.0}}
+    assert config.ablation.groups["A"] == {"objective": {"use_coord_ce": True, "use_geom_loss": False}}
+
+
+def test_groups_replace_those_of_the_extended_file():
+    _write("base.yaml", "ablation: {groups: {X: {objective: {lambda_coord: 3.0}}}, seeds: [5]}\n")
+    config = _load("extends: base.yaml\nablation: {groups: {Y: {objective: {lambda_coord: 2.0}}}}\n")
+    assert group_names(config) == ("Y",)
+    assert config.ablation.seeds == (5,)
+    assert group_names(_load("extends: base.yaml\nablation: {groups: [A, B]}\n")) == ("A", "B")
+
+
+def test_one_run_of_a_group():
+    config = _load("ablation: {groups: [A, B], seeds: [0, 1]}\nobjective: {lambda_coord: 5.0}\n")
+    run = group_config(config, "B", 7)
+    assert (run.experiment.group, run.experiment.seed) == ("B", 7)
+    assert run.objective.use_geom_loss
+    assert not run.objective.use_coord_ce
+    assert run.objective.lambda_coord == 5.0
+    assert (tuple(run.ablation.groups), run.ablation.seeds) == (("B",), (7,))
+    assert group_config(run, "B", 7) == run
+    assert run.training == config.training
+
+
+def test_a_run_does_not_depend_on_the_other_groups():
+    alone = group_config(_load("ablation: {groups: [A]}\n"), "A", 0)
+    among = group_config(_load("ablation: {groups: [A, B], seeds: [0, 1]}\n"), "A", 0)
+    assert alone == among
+    assert alone != group_config(_load("ablation: {groups: [A, B]}\n"), "B", 0)
+
+
+def test_an_experiment_reduced_to_one_run_plans_the_same_run():
+    config = _load("ablation: {groups: [A, B], seeds: [0, 1]}\nobjective: {lambda_coord: 5.0}\n")
+    reduced = single_run(config, "B", 7)
+    assert (group_names(reduced), reduced.ablation.seeds) == (("B",), (7,))
+    assert group_config(reduced, "B", 7) == group_config(config, "B", 7)
+    assert reduced.objective == config.objective
+    with pytest.raises(ConfigError, match="there is no group 'C'"):
+        single_run(config, "C", 0)
+    with pytest.raises(ConfigError, match=r"experiment\.seed: got -1"):
+        single_run(config, "A", -1)
+
+
+def test_without_groups_the_configuration_is_the_run():
+    config = _load("experiment: {group: mine}\nobjective: {lambda_coord: 2.0}\n")
+    assert group_names(config) == ("mine",)
+    run = group_config(config, "mine", 3)
+    assert run.objective == config.objective
+    assert run.ablation.groups == {}
+    with pytest.raises(ConfigError, match="there is no group 'A'; there is mine"):
+        group_config(config, "A", 0)
+
+
+def test_an_unknown_group_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
+        group_config(_load("ablation: {groups: [A, B]}\n"), "BB", 0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (
+            "[A, Bx]",
+            r"config\.yaml:1: ablation\.groups: there is no file groups/Bx\.yaml for group 'Bx'; did you mean B\?",
+        ),
+        ("[A, gate]", r"there is no file groups/gate\.yaml for group 'gate'; there is A, B$"),
+        ("[A, A]", r"config\.yaml:1: ablation\.groups: A is listed twice"),
+        ("[A, 3]", r"ablation\.groups: got 3, expected the name of a group"),
+        ("[../A]", r"got '\.\./A', expected the name of a group"),
+        ("3", r"ablation\.groups: got 3, expected a mapping"),
+        ("{A: 3}", r"ablation\.groups\.A: got 3, expected a mapping"),
+        ("{a b: {}}", r"ablation\.groups\.a b: got 'a b', expected letters"),
+    ],
+)
+def test_bad_lists_of_groups(groups: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        _load(f"ablation: {{groups: {groups}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (
+            "objective: {use_geom_loss: true}\n",
+            r"^groups/X\.yaml:1: group X: objective: use_geom_loss needs use_coordexp_loss",
+        ),
+        (
+            "objective: {use_coord_ce: false}\n",
+            r"^groups/X\.yaml: group X: custom\.coord_tokens\.enabled needs a coord",
+        ),
+        (
+            "\nobjective: {lambda_cord: 2}\n",
+            r"^groups/X\.yaml:2: group X: unknown key objective\.lambda_cord; did you mean",
+        ),
+        ("objctive: {}\n", r"^groups/X\.yaml:1: group X: unknown key objctive; did you mean objective\?"),
+        ("objective: {lambda_coord: .nan}\n", r"^groups/X\.yaml:1: group X: objective\.lambda_coord: got nan"),
+        ("objective: 3\n", r"^groups/X\.yaml:1: group X: objective: got 3, expected a mapping of keys"),
+        (
+            "objective: {lambda_coord: 2}\ntraining:\n  learning_rate: 3e-4\n",
+            r"^groups/X\.yaml:3: group X: training\.learning_rate is outside ablation\.factor \(objective, custom",
+        ),
+        ("custom: {coord_offset: {tie_head: false}}\n", r"custom\.coord_offset\.tie_head is outside ablation\.factor"),
+        ("extends: A.yaml\n", r"^groups/X\.yaml:1: a group holds only its difference"),
+        ("- a\n", r"^groups/X\.yaml: expected a YAML mapping"),
+    ],
+)
+def test_bad_group_files(group: str, message: str):
+    _write("groups/X.yaml", group)
+    with pytest.raises(ConfigError, match=message):
+        _load("ablation: {groups: [A, X]}\n")
+
+
+def test_another_factor_admits_other_keys():
+    text = "ablation: {factor: [training], groups: {slow: {training: {learning_rate: 1.0e-5}}, fast: {}}}\n"
+    config = _load(text)
+    assert group_config(config, "slow", 0).training.learning_rate == 1e-5
+    with pytest.raises(ConfigError, match=r"config\.yaml:1: group slow: training\.learning_rate is outside"):
+        _load(text.replace("[training]", "[training.max_steps]"))
+    # A prefix is a whole name: training does not admit trainings.
+    with pytest.raises(ConfigError, match=r"ablation\.factor: unknown key train; did you mean training\?"):
+        _load(text.replace("[training]", "[train]"))
+
+
+def test_an_override_reaches_into_a_group():
+    config = _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.objective.lambda_coord=5")
+    assert group_config(config, "B", 0).objective.lambda_coord == 5.0
+    assert group_config(config, "A", 0).objective.lambda_coord == 1.0
+    with pytest.raises(ConfigError, match=r"override 'ablation\.groups\.B\.training\.max_steps=3': group B: .*outside"):
+        _load("ablation: {groups: [A, B]}\n", "ablation.groups.B.training.max_steps=3")
+    with pytest.raises(ConfigError, match=r"there is no group 'BB'; did you mean B\?"):
+        _load("ablation: {groups: [A, B]}\n", "ablation.groups.BB.objective.lambda_coord=5")
+
+
+def test_an_override_may_choose_the_groups():
+    assert group_names(_load("ablation: {groups: [A, B]}\n", "ablation.groups=[B]")) == ("B",)
+    assert group_names(_load("ablation: {groups: [A, B]}\n", "ablation.groups={X: {}}")) == ("X",)
+
+
+def test_an_override_that_every_group_undoes_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"override 'objective\.use_coord_ce=true': has no effect, since every group sets"
+    ):
+        _load("ablation: {groups: [A, B]}\n", "objective.use_coord_ce=true")
+    assert _load("ablation: {groups: [A, B]}\n", "objective.use_coordexp_loss=true").objective.use_coordexp_loss
+
+
+def test_paths_in_groups_become_absolute(tmp_path: Path):
+    config = _load(
+        "data: {format: coco, train_annotations: a, train_images: b, val_annotations: c, val_images: d}\n"
+        "ablation: {factor: [data], groups: {X: {data: {train_images: other}}}}\n"
+    )
+    assert group_config(config, "X", 0).data.train_images == tmp_path / "other"

@@ -1,0 +1,276 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from coordexp.config import from_json, load_config, to_json, to_yaml
+from coordexp.errors import ConfigError
+
+# DESIGN 6, word for word.
+FRAGMENTS = """\
+training: {optimizer: multimodal_coord_offset}
+custom:
+  coord_tokens: {enabled: true, skip_bbox_norm: true}
+  coord_soft_ce_w1: {enabled: true, soft_ce_weight: 1.0, w1_weight: 1.0, gate_weight: 1.0, temperature: 1.0, target_sigma: 2.0, target_truncate: 16}
+  coord_offset: {enabled: true, tie_head: true, ids: {start: 151670, end: 152669}, embed_lr: 1.0e-4, head_lr: 1.0e-4, weight_decay: 0.0, dtype: auto}
+objective: {use_coord_ce: true, use_coordexp_loss: false, use_geom_loss: false, lambda_coord: 1.0, lambda_coord_ce: 1.0, alpha_l1: 1.0, beta_giou: 1.0}
+"""  # noqa: E501
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def _write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _load(text: str, *overrides: str):
+    return load_config(_write("config.yaml", text), overrides)
+
+
+def test_the_specified_fragments_load_together():
+    config = _load(FRAGMENTS)
+    assert config.custom.coord_offset.ids is not None
+    assert (config.custom.coord_offset.ids.start, config.custom.coord_offset.ids.end) == (151670, 152669)
+    assert config.custom.coord_soft_ce_w1.enabled
+    assert config.custom.coord_offset.embed_lr == 1e-4
+    assert config.training.optimizer == "multimodal_coord_offset"
+
+
+@pytest.mark.parametrize("section", ["training", "custom", "objective"])
+def test_each_specified_fragment_loads_alone(section: str):
+    start = FRAGMENTS.index(f"{section}:")
+    lines = FRAGMENTS[start:].splitlines(keepends=True)
+    alone = "".join([lines[0], *(line for line in lines[1:] if line.startswith("  ") and section == "custom")])
+    assert section in _load(alone).model_fields_set
+
+
+def test_exponents_without_a_dot_are_numbers():
+    assert _load("training: {learning_rate: 1e-4, vit_lr: 2E-5}\n").training.learning_rate == 1e-4
+
+
+def test_a_file_extends_one_other():
+    _write("shared/base.yaml", "training: {max_steps: 7, lora: {rank: 4, alpha: 8.0}}\nmodel: {dtype: bfloat16}\n")
+    config = _load("extends: shared/base.yaml\ntraining: {lora: {rank: 2}}\n")
+    assert (config.training.max_steps, config.training.lora.rank, config.training.lora.alpha) == (7, 2, 8.0)
+    assert config.model.dtype == "bfloat16"
+
+
+def test_a_second_level_of_extends_is_refused():
+    _write("root.yaml", "training: {max_steps: 7}\n")
+    _write("middle.yaml", "# head\nextends: root.yaml\n")
+    with pytest.raises(
+        ConfigError, match=r"middle\.yaml:2: extends root\.yaml, but is itself extended by config\.yaml"
+    ):
+        _load("extends: middle.yaml\n")
+    with pytest.raises(ConfigError, match="one level is allowed"):
+        _load("extends: config.yaml\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("none.yaml", r"config\.yaml:1: extends none\.yaml, but there is no file none\.yaml"),
+        (
+            "[a.yaml, b.yaml]",
+            r"config\.yaml:1: extends: got \['a\.yaml', 'b\.yaml'\], expected the name of one YAML file",
+        ),
+        ("null", "got None, expected the name"),
+    ],
+)
+def test_bad_extends(value: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        _load(f"extends: {value}\n")
+
+
+def test_overrides_are_applied_in_order():
+    config = _load(
+        "training: {max_steps: 7, lora: {rank: 4}}\n",
+        "training.max_steps=20",
+        "ablation.seeds=[0, 3]",
+        "objective.lambda_coord=5",
+        "training.lora={alpha: 3}",
+        "model.revision=null",
+        "data.prompt=a = b",
+        "training.max_steps=21",
+    )
+    assert config.training.max_steps == 21
+    assert config.ablation.seeds == (0, 3)
+    assert config.objective.lambda_coord == 5.0
+    assert (config.training.lora.rank, config.training.lora.alpha) == (4, 3.0)
+    assert config.data.prompt == "a = b"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.max_steps", "override 'training.max_steps': expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
+        ("training..max_steps=3", "expected KEY=VALUE"),
+        ("training.max_steps=", "no value given; write null"),
+        ("training.max_steps=[1", "not valid YAML"),
+        ("training.max_steps=many", "training.max_steps: got 'many', expected an integer"),
+        ("training.max_steps.x=1", "max_steps is a value \\(7\\) and has no keys below it"),
+        ("training.max_stpes=1", "override 'training.max_stpes=1': unknown key .*did you mean training.max_steps"),
+        ("trainin.max_steps=1", "unknown key trainin; did you mean training"),
+        ("custom={coord_offset: {embd_lr: 1}}", "override .*: unknown key custom.coord_offset.embd_lr; did you mean"),
+        ("ablation.groups.Q.objective.lambda_coord=1", "there is no group 'Q'; there is none"),
+    ],
+)
+def test_bad_overrides(override: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        _load("training: {max_steps: 7}\n", override)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "training:\n  max_stpes: 3\n",
+            r"^config\.yaml:2: unknown key training\.max_stpes; did you mean training\.max_st",
+        ),
+        ("trainig: {}\n", r"^config\.yaml:1: unknown key trainig; did you mean training\?"),
+        ("lambda_coord: 3\n", r"unknown key lambda_coord; did you mean objective\.lambda_coord\?"),
+        ("zzzzzz: 3\n", r"unknown key zzzzzz; a configuration has experiment, model, data, training, custom"),
+        ("tracking: {qqq: 3}\n", r"unknown key tracking\.qqq; tracking has uri, max_artifact_mib"),
+        ("training: {max_steps: '3'}\n", r"training\.max_steps: got '3', expected an integer"),
+        ("training: {max_steps: 3.5}\n", r"got 3\.5, expected an integer"),
+        ("training: {max_steps: true}\n", r"got True, expected an integer"),
+        ("training: {max_steps: 0}\n", r"got 0, expected a number of at least 1"),
+        ("training: {learning_rate: '1e-4'}\n", r"got '1e-4', expected a number"),
+        ("training: {learning_rate: true}\n", r"got True, expected a number"),
+        ("training: {learning_rate: 0}\n", r"got 0, expected a number above 0"),
+        ("training: {learning_rate: .nan}\n", r"training\.learning_rate: got nan, expected a finite number"),
+        ("training: {learning_rate: .inf}\n", r"got inf, expected a finite number"),
+        ("training: {adam_beta1: 1.0}\n", r"got 1\.0, expected a number below 1"),
+        ("training: {warmup_fraction: 1.5}\n", r"got 1\.5, expected a number of at most 1"),
+        ("training: {tuning: qlora}\n", r"training\.tuning: got 'qlora', expected 'lora', 'dora' or 'full'"),
+        ("training: {gradient_checkpointing: 1}\n", r"got 1, expected true or false"),
+        ("training: {gradient_checkpointing: yes}\n", r"got 'yes', expected true or false"),
+        ("training:\n", r"training: got None, expected a mapping of keys"),
+        ("experiment: {name: 5}\n", r"experiment\.name: got 5, expected text"),
+        ("experiment: {name: a b}\n", r"experiment\.name: got 'a b', expected letters, digits"),
+        ("experiment: {runs_dir: 3}\n", r"experiment\.runs_dir: got 3, expected a path"),
+        (
+            "experiment: {runs_dir: 's3://bucket/runs'}\n",
+            r"experiment\.runs_dir: got 's3://bucket/runs', expected a folder",
+        ),
+        ("ablation: {seeds: 3}\n", r"ablation\.seeds: got 3, expected a list"),
+        ("ablation: {seeds: []}\n", r"ablation\.seeds: got \[\], expected a list that is not empty"),
+        ("ablation: {seeds: [1, 1]}\n", r"ablation: seeds must be distinct, got \[1, 1\]"),
+        ("ablation: {seeds: [-1]}\n", r"ablation\.seeds\.0: got -1, expected a number of at least 0"),
+        ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
+        ("custom: {coord_offset: {ids: {start: 3, end: 9}}}\n", r"must hold 1000 ids, got 7"),
+        (
+            "custom: {coord_offset: {enabled: true}}\ntraining: {tuning: full}\n",
+            r"^config\.yaml: custom\.coord_offset needs",
+        ),
+        (
+            "objective: {use_geom_loss: true}\n",
+            r"^config\.yaml:1: objective: use_geom_loss needs use_coordexp_loss: true",
+        ),
+        ("objective: {use_coord_ce: false}\n", r"custom\.coord_tokens\.enabled needs a coordinate term"),
+        (
+            "custom: {coord_tokens: {enabled: false}, coord_offset: {enabled: true}}\n",
+            r"custom\.coord_offset\.enabled would",
+        ),
+        (
+            "data: {format: coco, val_images: v}\n",
+            r"format coco needs data\.train_annotations, data\.train_images, data\.val_a",
+        ),
+        ("data: {min_pixels: 9, max_pixels: 8}\n", r"min_pixels 9 is above max_pixels 8"),
+        ("model: {revision: main}\n", r"revision has no effect on the embedded base"),
+        ("evaluation: {decoding: [free]}\n", r"decoding must include constrained"),
+        ("evaluation: {decoding: [constrained, constrained]}\n", r"must name each way once"),
+        ("cluster: {gpus_per_worker: 0.5, num_workers: 2}\n", r"gpus_per_worker: 0\.5 cannot be given"),
+        ("cluster: {gpus_per_worker: 1.5}\n", r"gpus_per_worker: 1\.5 cannot be given"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(text: str, message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
+        _load(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_errors_are_listed_the_first_as_headline():
+    with pytest.raises(ConfigError) as caught:
+        _load("model: {dtype: int8}\ntraining:\n  max_steps: x\n  lr: 3\n", "evaluation.batch_size=0")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "config.yaml:1: model.dtype: got 'int8', expected 'auto', 'float32', 'bfloat16' or 'float16'"
+    assert all(line.startswith("  also ") for line in lines[1:])
+    assert len(lines) == 4
+    assert "config.yaml:3: training.max_steps: got 'x'" in lines[1]
+    assert "config.yaml:4: unknown key training.lr" in lines[2]
+    assert "override 'evaluation.batch_size=0': evaluation.batch_size: got 0" in lines[3]
+
+
+def test_an_error_in_the_extended_file_names_that_file():
+    _write("base.yaml", "model: {dtype: float32}\ntraining:\n  max_steps: x\n")
+    with pytest.raises(ConfigError, match=r"^base\.yaml:3: training\.max_steps"):
+        _load("extends: base.yaml\n")
+    with pytest.raises(ConfigError, match=r"^config\.yaml:2: training\.max_steps: got 'y'"):
+        _load("extends: base.yaml\ntraining: {max_steps: y}\n")
+
+
+def test_paths_become_absolute(tmp_path: Path):
+    Path("checkpoints/base").mkdir(parents=True)
+    config = _load(
+        "experiment: {runs_dir: out/../runs2}\n"
+        "model: {path: checkpoints/base}\n"
+        "data: {format: coco, train_annotations: a.json, train_images: /abs/t, val_annotations: b, val_images: v}\n"
+    )
+    assert config.experiment.runs_dir == tmp_path / "runs2"
+    assert config.model.path == str(tmp_path / "checkpoints/base")
+    assert config.data.train_annotations == tmp_path / "a.json"
+    assert config.data.train_images == Path("/abs/t")
+    assert _load("model: {path: Qwen/Qwen3-VL-4B-Instruct}\n").model.path == "Qwen/Qwen3-VL-4B-Instruct"
+    assert _load("model: {path: embedded}\n").experiment.runs_dir == tmp_path / "runs"
+
+
+def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert _load("experiment: {runs_dir: ~/runs}\n").experiment.runs_dir == tmp_path / "home" / "runs"
+
+
+def test_tracking_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert _load("experiment: {runs_dir: r}\n").tracking.uri == f"sqlite:///{tmp_path}/r/mlflow.db"
+    assert _load("tracking: {uri: 'sqlite:///x.db'}\n").tracking.uri == f"sqlite:///{tmp_path}/x.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    assert _load("tracking: {uri: null}\n").tracking.uri == "http://tracker:5000"
+    assert _load("tracking: {uri: 'http://own'}\n").tracking.uri == "http://own"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    assert _load("model: {}\n").tracking.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
+
+
+def test_a_configuration_survives_json_and_yaml():
+    _write("groups/A.yaml", "objective: {use_coord_ce: true}\n")
+    config = _load(FRAGMENTS + "ablation: {groups: [A], seeds: [2, 1]}\nevaluation: {aliases: {tv: television}}\n")
+    assert from_json(to_json(config)) == config
+    assert _load(to_yaml(config)) == config
+    other = _load(to_yaml(config), "training.learning_rate=3e-5")
+    assert other != config
+    assert math.isclose(from_json(to_json(other)).training.learning_rate, 3e-5, rel_tol=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "configuration in JSON"),
+        ('{"training": {"max_stpes": 3}}', "configuration in JSON: unknown key training.max_stpes; did you mean"),
+    ],
+)
+def test_bad_json(text: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        from_json(text)
+
+
+def test_a_loaded_configuration_cannot_change():
+    config = _load("training: {max_steps: 3}\n")
+    with pytest.raises(ValueError, match="frozen"):
+        config.training.max_steps = 4  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,92 @@
+"""annotate_coord_tokens: three forms of a record, and what is refused."""
+
+import copy
+
+import pytest
+
+from coordexp.coord_tokens.validator import annotate_coord_tokens, record_boxes
+from coordexp.errors import DataError
+
+
+def record(*boxes, **extra):
+    return {"image": "a.jpg", "objects": [{"desc": "cat", "bbox": list(box)} for box in boxes], **extra}
+
+
+TOKENS = ["<|coord_1|>", "<|coord_20|>", "<|coord_300|>", "<|coord_999|>"]
+
+
+@pytest.mark.parametrize(
+    ("made", "prequantised"),
+    [
+        (record((0.001, 0.02, 0.3, 1.0)), False),
+        (record(TOKENS), True),
+        (record(TOKENS, bbox_format="norm1000"), True),
+        (record((1, 20, 300, 999), bbox_format="norm1000"), True),
+    ],
+    ids=["numbers", "tokens", "tokens-norm1000", "bins"],
+)
+def test_every_form_gets_the_same_annotation(made, prequantised):
+    written = copy.deepcopy(made["objects"][0]["bbox"])
+    assert annotate_coord_tokens(made) is prequantised
+    assert made["objects"] == [
+        {"desc": "cat", "bbox": written, "bbox_coord_ints": [1, 20, 300, 999], "bbox_coord_tokens": TOKENS}
+    ]
+
+
+def test_bins_are_never_scaled_twice():
+    made = record((0, 0, 1, 1), bbox_format="norm1000")
+    assert annotate_coord_tokens(made) is True
+    assert made["objects"][0]["bbox_coord_ints"] == [0, 0, 1, 1]
+    same_numbers = record((0, 0, 1, 1))  # without the key these are fractions: the whole image
+    assert annotate_coord_tokens(same_numbers) is False
+    assert same_numbers["objects"][0]["bbox_coord_ints"] == [0, 0, 999, 999]
+
+
+def test_twice_changes_nothing():
+    made = record(TOKENS)
+    annotate_coord_tokens(made)
+    once = copy.deepcopy(made)
+    annotate_coord_tokens(made)
+    assert made == once
+
+
+def test_a_record_without_objects():
+    assert annotate_coord_tokens(record()) is False
+    assert annotate_coord_tokens(record(bbox_format="norm1000")) is True
+
+
+def test_boxes_thinner_than_a_bin_are_kept_where_bins_are_final():
+    assert record_boxes(record((5, 6, 5, 6), bbox_format="norm1000")).boxes_norm_xyxy == [(0.005, 0.006, 0.005, 0.006)]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (record((0.1, 0.1, 0.2, 0.2), (0.3, 0.1, 0.2, 0.2)), r"objects\[1\].*x1 < x2"),
+        (record((0.1, 0.1, 0.1, 0.2)), r"objects\[0\].*empty or inverted"),
+        (record((0.1, 0.1, 0.2, 1.2)), r"not inside \[0, 1\]$"),
+        (record((1, 20, 300, 999)), 'need "bbox_format": "norm1000"'),
+        (record((0.1, 0.1, 0.2, float("nan"))), "not inside"),
+        (record((-0.1, 0.1, 0.2, 0.3)), "not inside"),
+        (record((1, 20, 300, 1000), bbox_format="norm1000"), r"outside 0\.\.999"),
+        (record((1, 20, 0, 999), bbox_format="norm1000"), "inverted"),
+        (record((0.1, 0.1, 0.2, 0.3), bbox_format="norm1000"), "no list of integers"),
+        (record((True, 0, 1, 1)), "mixes kinds"),
+        (record(("<|coord_1|>", 2, 3, 4)), "mixes kinds"),
+        (record(["<|coord_1|>", "<|coord_2|>", "<|coord_3|>", "<|coord_x|>"]), r"item 3: not a coord token"),
+        (record(["0.1", "0.2", "0.3", "0.4"]), "not a coord token"),
+        (record(["<|coord_9|>", "<|coord_2|>", "<|coord_3|>", "<|coord_4|>"]), "inverted"),
+        (record(TOKENS, (0.1, 0.1, 0.2, 0.3)), r"objects\[1\].*one form"),
+        (record((0.1, 0.2, 0.3)), "list of 3 values"),
+        (record((0.1, 0.2, 0.3, 0.4), bbox_format="norm1"), "bbox_format is 'norm1'"),
+        ({"objects": [{"desc": "cat"}]}, "bbox is missing"),
+        ({"objects": ["cat"]}, r"objects\[0\]: the object is a str"),
+        ({"objects": {"bbox": []}}, "objects is a dict"),
+        ({}, "objects is missing"),
+    ],
+)
+def test_what_is_refused_is_named_and_left_alone(made, reason):
+    before = copy.deepcopy(made)
+    with pytest.raises(DataError, match=reason):
+        annotate_coord_tokens(made)
+    assert repr(made) == repr(before)

@@ -1,0 +1,164 @@
+"""Vocabulary expansion on the tiny tokenizer and model: ids, initial rows, and that twice is once."""
+
+import copy
+
+import pytest
+import torch
+
+from coordexp.coord_tokens.codec import ints_to_tokens
+from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab, numeric_rows
+from coordexp.errors import TokenizerError
+from coordexp.model.tiny import build_model, build_tokenizer
+
+
+@pytest.fixture(scope="module")
+def base():
+    tokenizer = build_tokenizer()
+    return tokenizer, build_model(tokenizer), build_model(tokenizer, tie_word_embeddings=False)
+
+
+@pytest.fixture
+def tied(base):
+    return copy.deepcopy(base[1]), copy.deepcopy(base[0])
+
+
+@pytest.fixture
+def untied(base):
+    return copy.deepcopy(base[2]), copy.deepcopy(base[0])
+
+
+def rows(model):
+    return model.get_input_embeddings().weight.detach()
+
+
+def test_ids_follow_the_old_ones(tied):
+    model, tokenizer = tied
+    num_before = len(tokenizer)
+    vocab = expand_vocab(model, tokenizer)
+    assert vocab.wildcard_id == num_before
+    assert vocab.coord_ids == range(num_before + 1, num_before + 1001)
+    assert tokenizer.convert_ids_to_tokens(list(vocab.coord_ids)) == ints_to_tokens(range(1000))
+    assert tokenizer.convert_ids_to_tokens(
+        [vocab.obj_start_id, vocab.box_start_id, vocab.obj_end_id, vocab.end_id]
+    ) == [
+        "<|object_ref_start|>",
+        "<|box_start|>",
+        "<|box_end|>",
+        "<|im_end|>",
+    ]
+    assert vocab.added_structure_ids == ()
+    assert len(rows(model)) >= len(tokenizer) == num_before + 1001
+    assert model.config.text_config.vocab_size == len(rows(model))
+    assert tokenizer.encode("<|coord_*|><|coord_7|><|coord_999|>") == [num_before, num_before + 8, num_before + 1000]
+
+
+def test_twice_changes_nothing(tied):
+    model, tokenizer = tied
+    first = expand_vocab(model, tokenizer, init="numeric")
+    with torch.no_grad():
+        rows(model)[first.coord_ids.start] = 7.0  # as if trained
+    before = rows(model).clone()
+    assert expand_vocab(model, tokenizer, init="numeric") == first
+    assert torch.equal(rows(model), before)
+
+
+def test_spec_after_native_keeps_trained_coord_rows(tied):
+    model, tokenizer = tied
+    first = expand_vocab(model, tokenizer, init="numeric")
+    with torch.no_grad():
+        rows(model)[first.coord_ids.start : first.coord_ids.stop] = 7.0
+    second = expand_vocab(model, tokenizer, init="numeric", structure="spec")
+    assert second.coord_ids == first.coord_ids
+    assert bool((rows(model)[first.coord_ids.start : first.coord_ids.stop] == 7.0).all())
+
+
+def test_spec_adds_two_tokens(tied):
+    model, tokenizer = tied
+    num_before = len(tokenizer)
+    vocab = expand_vocab(model, tokenizer, structure="spec")
+    assert (vocab.obj_start_id, vocab.obj_end_id) == vocab.added_structure_ids == (num_before + 1001, num_before + 1002)
+    assert vocab.box_start_id is None
+    assert len(tokenizer) == num_before + 1003
+
+
+def test_old_rows_stay_and_new_ones_are_their_mean(tied):
+    model, tokenizer = tied
+    num_before = len(tokenizer)
+    old = rows(model)[:num_before].clone()
+    expand_vocab(model, tokenizer, init="mean")
+    assert torch.equal(rows(model)[:num_before], old)
+    new = rows(model)[num_before : len(tokenizer)]
+    torch.testing.assert_close(new, old.mean(dim=0).expand_as(new), rtol=0, atol=1e-6)
+
+
+def test_numeric_rows_lie_between_the_digits(tied):
+    model, tokenizer = tied
+    digits = [rows(model)[tokenizer.encode(str(d))[0]].clone() for d in range(10)]
+    vocab = expand_vocab(model, tokenizer, init="numeric")
+    coords = rows(model)[vocab.coord_ids.start : vocab.coord_ids.stop]
+    # Digit d sits at bin 100 d + 50; bin 275 is a quarter of the way from 2 to 3; the ends stay flat.
+    torch.testing.assert_close(coords[250], digits[2])
+    torch.testing.assert_close(coords[275], 0.75 * digits[2] + 0.25 * digits[3])
+    torch.testing.assert_close(coords[0], digits[0])
+    torch.testing.assert_close(coords[999], digits[9])
+    mean = rows(model)[: vocab.wildcard_id].mean(dim=0)
+    torch.testing.assert_close(rows(model)[vocab.wildcard_id], mean)
+
+
+def test_numeric_rows_by_hand():
+    made = numeric_rows(torch.arange(10.0).unsqueeze(1)).squeeze(1)
+    assert made[[0, 50, 100, 150, 949, 950, 999]].tolist() == pytest.approx([0, 0, 0.5, 1, 8.99, 9, 9])
+
+
+@pytest.mark.parametrize("init", ["mean", "numeric"])
+def test_an_untied_head_gets_rows_of_its_own(untied, init):
+    model, tokenizer = untied
+    head = model.get_output_embeddings().weight
+    num_before = len(tokenizer)
+    mean = head[:num_before].detach().mean(dim=0).clone()
+    vocab = expand_vocab(model, tokenizer, init=init)
+    head = model.get_output_embeddings().weight
+    assert head is not model.get_input_embeddings().weight
+    assert len(head) == len(rows(model))
+    torch.testing.assert_close(head[vocab.wildcard_id].detach(), mean)
+    assert not torch.equal(head[vocab.coord_ids.start], rows(model)[vocab.coord_ids.start])
+
+
+def test_the_expanded_model_runs(tied):
+    model, tokenizer = tied
+    vocab = expand_vocab(model, tokenizer)
+    ids = torch.tensor([[1, vocab.coord_ids[0], vocab.coord_ids[-1]]])
+    assert model(input_ids=ids).logits.shape[-1] > vocab.coord_ids[-1]
+
+
+def test_missing_tokens_are_named(base):
+    with pytest.raises(TokenizerError, match=r"no token '<\|coord_0\|>'.*expand the vocabulary"):
+        coord_vocab(base[0])
+
+
+def test_coord_tokens_in_another_order_are_refused(tied):
+    model, tokenizer = tied
+    tokenizer.add_tokens(["<|coord_1|>", "<|coord_0|>"], special_tokens=True)
+    with pytest.raises(TokenizerError, match="contiguous"):
+        expand_vocab(model, tokenizer)
+
+
+def test_a_missing_structure_token_is_named(tied):
+    model, tokenizer = tied
+    expand_vocab(model, tokenizer)
+    with pytest.raises(TokenizerError, match="<obj_start>"):
+        coord_vocab(tokenizer, structure="spec")
+
+
+def test_an_expanded_tokenizer_with_a_small_model_is_refused(tied, base):
+    model, tokenizer = tied
+    expand_vocab(model, tokenizer)
+    with pytest.raises(TokenizerError, match="do not belong together"):
+        expand_vocab(copy.deepcopy(base[1]), tokenizer)
+
+
+def test_numeric_needs_digits_of_one_token(tied, monkeypatch):
+    model, tokenizer = tied
+    monkeypatch.setattr(type(tokenizer), "encode", lambda self, text, **_: [1, 2])
+    with pytest.raises(TokenizerError, match="digit 0 is 2 tokens"):
+        expand_vocab(model, tokenizer, init="numeric")

@@ -1,0 +1,233 @@
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GenerationConfig
+
+from coordexp.coord_tokens.codec import bin_values
+from coordexp.data.collate import collate
+from coordexp.data.image import pixel_values
+from coordexp.errors import TrainingError
+from coordexp.evaluate.generate import (
+    GeneratedSequence,
+    RawLogitsRecorder,
+    evaluation_mode,
+    generate_sequences,
+)
+from coordexp.evaluate.grammar import ObjectGrammar, plain_text_ids
+from coordexp.evaluate.parse import parse_objects
+from coordexp.evaluate.run import text_decoder
+
+
+def generate(base, numbers: Sequence[int], *, constrained: bool, model=None, **limits) -> list[GeneratedSequence]:
+    grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
+    samples = [base.sample(number) for number in numbers]
+    return generate_sequences(
+        base.model if model is None else model,
+        samples,
+        vocab=base.vocab,
+        spec=base.spec(**limits),
+        grammar=grammar,
+        lengths=[sample.length for sample in samples],
+    )
+
+
+def raw_logits(base, number: int, ids: Sequence[int]) -> torch.Tensor:
+    """Teacher-forced logits ``[T, V]`` that predict ``ids``, from one plain forward pass."""
+    sample = base.sample(number)
+    prompt = len(sample.prompt_ids)
+    batch = collate([sample], pad_id=0, image_token_id=base.model.config.image_token_id)
+    ids_1L = torch.tensor([[*sample.prompt_ids, *ids]])
+    with torch.no_grad():
+        logits = base.model(
+            input_ids=ids_1L,
+            attention_mask=torch.ones_like(ids_1L),
+            mm_token_type_ids=(ids_1L == base.model.config.image_token_id).long(),
+            pixel_values=pixel_values(batch["patches"], base.image_spec),
+            image_grid_thw=batch["image_grid_thw"],
+        ).logits
+    return logits[0, prompt - 1 : -1]
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_recorded_numbers_are_those_of_a_plain_forward_pass(base, constrained: bool) -> None:
+    for seq in generate(base, [1, 2, 3], constrained=constrained, max_new_tokens=24):
+        logits = raw_logits(base, seq.image_id, seq.ids)
+        log_probs = logits.log_softmax(-1)
+        coords = logits[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop]
+        emitted = log_probs.gather(1, torch.tensor(seq.ids).unsqueeze(1)).squeeze(1)
+        assert torch.tensor(seq.log_probs) == pytest.approx(emitted, abs=1e-4)
+        assert torch.tensor(seq.expected) == pytest.approx(coords.softmax(-1) @ bin_values(), abs=1e-4)
+        mass = log_probs[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].exp().sum(-1)
+        assert torch.tensor(seq.coord_mass) == pytest.approx(mass, abs=1e-4)
+        if not constrained:
+            assert list(seq.ids) == logits.argmax(-1).tolist()
+        else:
+            # The mask moved the choice somewhere, or this test would not see a score bent by it.
+            assert list(seq.ids) != logits.argmax(-1).tolist()
+
+
+def test_mixed_sizes_in_one_batch_equal_one_by_one(base) -> None:
+    numbers = [1, 2, 3, 4, 5, 6]
+    assert len({base.sample(number).grid for number in numbers}) > 1
+    together = generate(base, numbers, constrained=True, batch_size=6)
+    alone = [generate(base, [number], constrained=True)[0] for number in numbers]
+    assert [seq.image_id for seq in together] == numbers
+    assert len({seq.ids for seq in alone}) > 3, "the images must matter"
+    for one, many in zip(alone, together, strict=True):
+        assert many.ids == one.ids
+        assert many.truncated == one.truncated
+        assert torch.tensor(many.log_probs) == pytest.approx(torch.tensor(one.log_probs), abs=1e-4)
+
+
+def test_random_weights_under_the_grammar_are_well_formed(base) -> None:
+    text_ids = frozenset(plain_text_ids(base.tokenizer))
+    num_objects = 0
+    for length in (9, 40, 63):
+        for seq in generate(base, [1, 2, 3, 4], constrained=True, max_new_tokens=length):
+            parsed = parse_objects(seq, base.vocab, text_decoder(base.tokenizer), text_ids=text_ids)
+            assert set(parsed.failures) <= ({"unclosed"} if seq.truncated else set())
+            assert len(parsed.failures) <= 1
+            num_objects += len(parsed.objects)
+    free = generate(base, [1, 2, 3, 4], constrained=False)
+    failures = [parse_objects(s, base.vocab, text_decoder(base.tokenizer), text_ids=text_ids).failures for s in free]
+    assert any(failures), "negative control: without the grammar random weights write nonsense"
+    assert all(len(seq.ids) <= 40 for seq in free)
+    assert num_objects > 20
+
+
+def nudged(base, *, token: int, after: int) -> torch.utils.hooks.RemovableHandle:
+    """Make ``token`` certain from step ``after`` on."""
+    calls = {"n": 0}
+
+    def hook(module, args, logits):
+        calls["n"] += 1
+        if calls["n"] > after:
+            logits = logits.clone()
+            logits[..., token] = 50.0
+        return logits
+
+    return base.model.lm_head.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize("end", ["end", "pad"])
+def test_the_end_token_is_cut_and_not_truncation(native, end: str) -> None:
+    token = native.vocab.end_id if end == "end" else native.tokenizer.pad_token_id
+    handle = nudged(native, token=token, after=3)
+    try:
+        (seq,) = generate(native, [1], constrained=False, max_new_tokens=12)
+    finally:
+        handle.remove()
+    assert len(seq.ids) == len(seq.log_probs) == len(seq.expected) == len(seq.coord_mass) == 3
+    assert not seq.truncated
+    (full,) = generate(native, [1], constrained=False, max_new_tokens=3)
+    assert full.ids == seq.ids
+    assert full.truncated
+
+
+def test_the_length_limit_cuts_inside_an_object(native) -> None:
+    handle = nudged(native, token=native.vocab.obj_start_id, after=0)
+    try:
+        (seq,) = generate(native, [1], constrained=True, max_new_tokens=4)
+    finally:
+        handle.remove()
+    assert seq.truncated
+    assert seq.ids[0] == native.vocab.obj_start_id
+    parsed = parse_objects(seq, native.vocab, text_decoder(native.tokenizer))
+    assert parsed.failures == ("unclosed",)
+
+
+def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = generate(native, [1, 2], constrained=False)
+    kept = native.model.generation_config
+    bent = GenerationConfig(
+        do_sample=True, temperature=5.0, top_k=3, repetition_penalty=3.0, min_new_tokens=9,
+        suppress_tokens=sorted({token for seq in expected for token in seq.ids}), no_repeat_ngram_size=1,
+    )  # fmt: skip
+    native.model.generation_config = bent
+    try:
+        assert generate(native, [1, 2], constrained=False) == expected
+        assert native.model.generation_config is bent
+        # Negative control: with the hiding switched off the very same call is bent.
+        with monkeypatch.context() as patch:
+            patch.setattr("coordexp.evaluate.generate._no_inherited_defaults", contextlib.nullcontext)
+            assert generate(native, [1, 2], constrained=False) != expected
+        peft = get_peft_model(native.model, LoraConfig(r=2, target_modules=["q_proj"]))
+        causal = get_peft_model(peft.unload(), LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+        for wrapped in (peft, causal):
+            # A fresh LoRA adds zeros, which costs a rounding but no token.
+            found = generate(native, [1, 2], constrained=False, model=wrapped)
+            assert [seq.ids for seq in found] == [seq.ids for seq in expected]
+        causal.unload()
+    finally:
+        native.model.generation_config = kept
+
+
+def test_a_diverged_model_is_refused(native) -> None:
+    handle = native.model.lm_head.register_forward_hook(lambda module, args, logits: logits * float("nan"))
+    try:
+        with pytest.raises(TrainingError, match="image 4: the model's logits are not finite"):
+            generate(native, [4], constrained=True)
+    finally:
+        handle.remove()
+
+
+def test_recorder_keeps_one_step_of_logits_and_touches_nothing() -> None:
+    recorder = RawLogitsRecorder(range(5, 1005))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.tensor([[1, 1], [1, 1]])
+    steps, tokens = [], torch.tensor([[7, 3, 1004], [0, 5, 2]])
+    for at in range(3):
+        logits = torch.randn(2, 1010, generator=generator)
+        assert recorder(ids, logits) is logits
+        steps.append(logits.clone())
+        ids = torch.cat([ids, tokens[:, at : at + 1]], dim=1)
+        held = [v for value in vars(recorder).values() for v in (value if isinstance(value, list | tuple) else [value])]
+        assert sum(v.numel() for v in held if isinstance(v, torch.Tensor) and v.ndim == 2) == 2 * 1010
+    record = recorder.finish(ids, num_steps=3)
+    for at, logits in enumerate(steps):
+        expected = logits.log_softmax(-1).gather(1, tokens[:, at : at + 1]).squeeze(1)
+        assert record[0, :, at] == pytest.approx(expected, abs=1e-5)
+        assert record[2, :, at] == pytest.approx(logits.softmax(-1)[:, 5:1005].sum(-1), abs=1e-5)
+
+
+def test_samples_are_read_once_and_batch_by_batch(native) -> None:
+    class Lazy:
+        def __init__(self) -> None:
+            self.read: list[int] = []
+
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int):
+            self.read.append(index)
+            return native.sample(index + 1)
+
+    samples, seen = Lazy(), []
+    sequences = generate_sequences(
+        native.model,
+        samples,
+        vocab=native.vocab,
+        spec=native.spec(batch_size=2, max_new_tokens=2),
+        grammar=None,
+        indices=[4, 0, 2],
+        lengths=[1, 9, 5, 9, 3],
+        on_batch=lambda count: seen.append((count, list(samples.read))),
+    )
+    assert [seq.image_id for seq in sequences] == [5, 1, 3]
+    assert seen == [(2, [2, 4]), (1, [2, 4, 0])]  # longest first
+
+
+def test_evaluation_mode_restores_each_module(native) -> None:
+    model = native.model
+    model.train()
+    model.model.visual.eval()
+    try:
+        with evaluation_mode(model):
+            assert not any(module.training for module in model.modules())
+        assert model.lm_head.training
+        assert not model.model.visual.training
+    finally:
+        model.eval()

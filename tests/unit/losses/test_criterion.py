@@ -1,0 +1,132 @@
+"""Terms, weights and counts: the identities between groups."""
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError
+from coordexp.losses.criterion import Criterion, WeightedTerm
+from coordexp.losses.head import plain_head
+from coordexp.losses.term import TermInputs, find_term
+from coordexp.train.batch import by_unit, own_counts
+from coordexp.train.objective import build_criterion
+
+FIRST, VOCAB, HIDDEN = 30, 1050, 8
+
+
+def _inputs(*, num_boxes=3, num_text=10, seed=0):
+    """``num_boxes`` boxes of four coord tokens each, then text tokens."""
+    torch.manual_seed(seed)
+    num_coord = 4 * num_boxes
+    hidden = torch.randn(num_coord + num_text, HIDDEN, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(VOCAB, HIDDEN, dtype=torch.float64)
+    targets = torch.cat([torch.randint(FIRST, FIRST + 1000, (num_coord,)), torch.randint(0, FIRST, (num_text,))])
+    logits = (hidden @ weight.T).detach().requires_grad_()
+    out = plain_head(logits, torch.eye(VOCAB, dtype=torch.float64), targets, first_id=FIRST)
+    inputs = TermInputs(
+        log_z_T=out.log_z_T,
+        log_z_coord_T=out.log_z_coord_T,
+        log_z_text_T=out.log_z_text_T,
+        target_logit_T=out.target_logit_T,
+        is_coord_T=(targets >= FIRST) & (targets < FIRST + 1000),
+        coord_logits_NK=out.coord_logits_NK,
+        coord_bins_N=targets[:num_coord] - FIRST,
+        box_rows_M4=torch.arange(num_coord).view(num_boxes, 4),
+        boxes_norm_xyxy_M4=torch.rand(num_boxes, 4, dtype=torch.float64),
+    )
+    return inputs, logits, targets
+
+
+def _criterion(**changes):
+    objective = {"use_coord_ce": True, "use_coordexp_loss": False, "use_geom_loss": False} | changes.pop(
+        "objective", {}
+    )
+    return build_criterion(ExperimentConfig.model_validate({"objective": objective, **changes}))
+
+
+def _loss(criterion, inputs):
+    counts = {unit: torch.tensor(float(count)) for unit, count in own_counts(inputs).items()}
+    return criterion(inputs, counts)[0]
+
+
+def test_group_a_is_plain_cross_entropy():
+    inputs, logits, targets = _inputs()
+    torch.testing.assert_close(_loss(_criterion(), inputs), F.cross_entropy(logits, targets), rtol=1e-12, atol=0)
+
+
+def test_group_c_without_geometry_is_group_a():
+    inputs, _, _ = _inputs()
+    c0 = _criterion(objective={"use_coordexp_loss": True, "use_geom_loss": True, "lambda_coord": 0.0})
+    assert torch.equal(_loss(c0, inputs), _loss(_criterion(), inputs))
+
+
+def test_group_b_keeps_the_weight_of_text_and_has_no_gradient_outside_the_coord_vocabulary():
+    inputs, logits, targets = _inputs()
+    b = _criterion(objective={"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True})
+    (grad,) = torch.autograd.grad(_loss(b, inputs), logits)
+    at_coord, at_text = grad[inputs.is_coord_T], grad[~inputs.is_coord_T]
+    assert at_coord[:, FIRST : FIRST + 1000].abs().sum() > 0
+    assert at_coord[:, :FIRST].abs().sum() == 0
+    assert at_coord[:, FIRST + 1000 :].abs().sum() == 0
+    (plain,) = torch.autograd.grad(F.cross_entropy(logits, targets), logits)
+    torch.testing.assert_close(at_text, plain[~inputs.is_coord_T])
+
+
+def test_the_gate_gives_group_b_a_gradient_outside_the_coord_vocabulary():
+    inputs, logits, _ = _inputs()
+    gated = _criterion(
+        objective={"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True},
+        custom={"coord_soft_ce_w1": {"enabled": True, "soft_ce_weight": 0.0, "w1_weight": 0.0}},
+    )
+    (grad,) = torch.autograd.grad(_loss(gated, inputs), logits)
+    assert grad[inputs.is_coord_T][:, :FIRST].abs().sum() > 0
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_a_split_over_microbatches_adds_up(splits):
+    """Two microbatches of unlike sizes, each divided by the counts of both."""
+    parts = [_inputs(num_boxes=1, num_text=3, seed=1)[0], _inputs(num_boxes=4, num_text=9, seed=2)[0]]
+    criterion = _criterion(objective={"use_coordexp_loss": True, "use_geom_loss": True, "lambda_coord": 3.0})
+    totals = {unit: sum(own_counts(part)[unit] for part in parts) for unit in own_counts(parts[0])}
+    counts = {unit: torch.tensor(float(total)) for unit, total in totals.items()}
+    summed = sum(criterion(part, counts)[0] for part in parts)
+    by_hand = 0.0
+    for weighted in criterion.terms:
+        if weighted.weight:
+            term_sum = sum(weighted.term.compute(part)[0] for part in parts)
+            by_hand = by_hand + weighted.weight * term_sum / totals[weighted.term.unit]
+    torch.testing.assert_close(summed, by_hand)
+    if splits == 2:  # The mean of per-microbatch means is another number: the reason for step-wide counts.
+        naive = sum(_loss(criterion, part) for part in parts) / 2
+        assert not torch.allclose(naive, summed, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["text_ce", "coord_ce", "box_l1", "box_giou", "gate", "coord_slice_ce", "text_gate"])
+def test_terms_are_finite_and_differentiable_without_units(name):
+    inputs, logits, _ = _inputs(num_boxes=0, num_text=0)
+    value, count = find_term(name).compute(inputs)
+    value.sum().backward()
+    assert (value.item(), count) == (0.0, 0)
+    assert logits.grad is not None
+
+
+def test_unweighted_terms_are_only_logged():
+    inputs, logits, _ = _inputs()
+    criterion = _criterion()
+    counts = by_unit(torch.ones(4, dtype=torch.float64))
+    total, sums = criterion(inputs, counts, unweighted=True)
+    assert {"box_giou", "w1", "soft_ce", "gate"} <= set(sums)
+    assert set(criterion(inputs, counts, unweighted=False)[1]) == {"text_ce", "coord_ce"}
+    assert torch.equal(total, criterion(inputs, counts, unweighted=False)[0])
+    assert logits.grad is None
+
+
+def test_an_unknown_extra_term_is_named():
+    with pytest.raises(ConfigError, match=r"no loss term 'hungarian'; known terms: .*box_giou"):
+        find_term("hungarian")
+
+
+def test_a_criterion_without_weight_is_refused():
+    with pytest.raises(ValueError, match="no term with a positive weight"):
+        Criterion([WeightedTerm(find_term("text_ce"), 0.0)])

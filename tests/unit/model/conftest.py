@@ -1,0 +1,70 @@
+"""Tiny expanded checkpoints and trained-looking adapters, made once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
+from coordexp.coord_tokens.vocab import expand_vocab
+from coordexp.model.checkpoint_io import save_adapter
+from coordexp.model.load import load
+from coordexp.model.lora import apply_tuning
+from coordexp.model.tiny import build_model, build_tokenizer, save_base
+
+MakeBase = Callable[..., Path]
+MakeAdapted = Callable[..., PeftModel]
+
+
+@pytest.fixture(scope="session")
+def make_base(tmp_path_factory) -> MakeBase:
+    """Return the directory of a tiny checkpoint: tied or not, expanded or not, float32 or bfloat16."""
+    root = tmp_path_factory.mktemp("bases")
+
+    def make(*, tied: bool = True, structure: str | None = "native", dtype: torch.dtype = torch.float32) -> Path:
+        path = root / f"{'tied' if tied else 'untied'}-{structure}-{str(dtype)[6:]}"
+        if not path.exists():
+            tokenizer = build_tokenizer()
+            model = build_model(tokenizer, tie_word_embeddings=tied)
+            if structure is not None:
+                expand_vocab(model, tokenizer, init="numeric", structure=structure)
+            save_base(path, model.to(dtype), tokenizer)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_adapted() -> MakeAdapted:
+    """Load a base and give it adapters with random, not zero, weights."""
+
+    def make(base: Path, *, tuning: str = "lora", tie_head: bool | None = True, vision: bool = True) -> PeftModel:
+        loaded = load(base)
+        if tie_head is not None:
+            ids = [*loaded.vocab.coord_ids, *loaded.vocab.added_structure_ids]
+            install_coord_offset_adapter(loaded.model, coord_ids=ids, tie_head=tie_head)
+        model = apply_tuning(loaded.model, tuning=tuning, rank=4, alpha=8.0, dropout=0.0, vision=vision, seed=0)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_adapter(make_adapted, tmp_path_factory) -> Callable[..., Path]:
+    """Save such an adapter, once for each combination."""
+    root = tmp_path_factory.mktemp("adapters")
+
+    def make(base: Path, **kwargs: object) -> Path:
+        path = root / "-".join([base.name, *(f"{key}={value}" for key, value in kwargs.items())])
+        if not path.exists():
+            save_adapter(make_adapted(base, **kwargs), path)
+        return path
+
+    return make

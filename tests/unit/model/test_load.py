@@ -1,0 +1,234 @@
+"""Loading checkpoints and adapters, good and bad."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import Qwen3VLForConditionalGeneration
+
+from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
+from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.model.checkpoint_io import read_adapter, save_adapter
+from coordexp.model.load import load
+from coordexp.model.parity import default_samples
+
+TIES = [(True, True), (True, False), (False, True), (False, False)]
+
+
+@torch.no_grad()
+def _logits(loaded_or_model, processor):
+    return loaded_or_model(**default_samples(processor)[0], use_cache=False).logits
+
+
+def _copy(directory: Path, target: Path) -> Path:
+    return Path(shutil.copytree(directory, target))
+
+
+def _edit_json(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_base_loads_with_processor_and_vocabulary(make_base):
+    loaded = load(make_base())
+    assert isinstance(loaded.model, Qwen3VLForConditionalGeneration)
+    assert not loaded.model.training
+    assert loaded.vocab.coord_ids == range(641, 1641)
+    assert loaded.processor.tokenizer.convert_tokens_to_ids("<|coord_0|>") == 641
+    assert _logits(loaded.model, loaded.processor).shape[-1] == 1641
+
+
+def test_an_unexpanded_base_has_no_vocabulary_yet(make_base):
+    assert load(make_base(structure=None)).vocab is None
+    assert load(make_base(), structure="spec").vocab is None  # native tokens only: spec is not complete
+
+
+def test_structure_is_recognised_by_the_tokenizer(make_base):
+    vocab = load(make_base(structure="spec")).vocab
+    assert (vocab.structure, vocab.box_start_id) == ("spec", None)
+    assert vocab.added_structure_ids == (1641, 1642)
+    assert load(make_base(structure="spec"), structure="native").vocab.structure == "native"
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+def test_dtype(make_base, dtype, expected):
+    assert load(make_base(dtype=torch.bfloat16), dtype=dtype).model.dtype == expected
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora"])
+@pytest.mark.parametrize(("tied", "tie_head"), TIES)
+def test_a_saved_adapter_loads_bit_equal(make_base, make_adapted, tmp_path, tuning, tied, tie_head):
+    base = make_base(tied=tied)
+    trained = make_adapted(base, tuning=tuning, tie_head=tie_head)
+    save_adapter(trained, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert not any("embed_tokens" in key or "lm_head" in key for key in read_adapter(tmp_path).keys)
+
+    loaded = load(base, tmp_path)
+    expected = _logits(trained, loaded.processor)
+    assert torch.equal(_logits(loaded.model, loaded.processor), expected)
+    assert active_offset(loaded.model).tie_head is tie_head
+    plain = load(base)
+    with loaded.model.disable_adapter():
+        assert torch.equal(_logits(loaded.model, loaded.processor), _logits(plain.model, plain.processor))
+
+    # The issue's other way: plain PEFT, on a base on which the adapter was installed.
+    install_coord_offset_adapter(plain.model, coord_ids=plain.vocab.coord_ids, tie_head=tie_head)
+    assert torch.equal(_logits(PeftModel.from_pretrained(plain.model, tmp_path).eval(), plain.processor), expected)
+
+
+@pytest.mark.parametrize("structure", ["native", "spec"])
+def test_an_adapter_expands_a_base_that_lacks_its_tokens(make_base, make_adapter, structure):
+    expanded = make_base(structure=structure)
+    adapter = make_adapter(expanded, tuning="lora")
+    loaded, again = load(expanded, adapter), load(make_base(structure=None), adapter)
+    assert again.vocab == loaded.vocab
+    assert active_offset(again.model).num_ids == (1000 if structure == "native" else 1002)
+    assert torch.equal(_logits(again.model, again.processor), _logits(loaded.model, loaded.processor))
+
+
+def test_bfloat16_and_lora_without_offsets(make_base, make_adapted, tmp_path):
+    base = make_base(dtype=torch.bfloat16)
+    for tie_head in (True, None):
+        trained = make_adapted(base, tuning="dora", tie_head=tie_head)
+        save_adapter(trained, tmp_path / str(tie_head))
+        loaded = load(base, tmp_path / str(tie_head))
+        assert torch.equal(_logits(loaded.model, loaded.processor), _logits(trained, loaded.processor))
+        assert (active_offset(loaded.model) is None) is (tie_head is None)
+
+
+def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapter):
+    base = make_base()
+    adapter = make_adapter(base, tuning="lora")
+    assert not any(p.requires_grad for p in load(base, adapter).model.parameters())
+    trainable = [n for n, p in load(base, adapter, trainable=True).model.named_parameters() if p.requires_grad]
+    assert any("embed_offset" in name for name in trainable)
+    assert not any("embed_tokens" in name or "lm_head" in name for name in trainable)
+
+
+@pytest.mark.slow
+def test_a_new_process_gives_bit_equal_logits(make_base, make_adapted, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from safetensors.torch import save_file\n"
+        "from coordexp.model.load import load; from coordexp.model.parity import Reference, default_samples\n"
+        "for line in Path(sys.argv[1]).read_text().splitlines():\n"
+        "    base, adapter = line.split('|')\n"
+        "    m = load(base, adapter)\n"
+        "    save_file({'x': Reference.of(m.model, default_samples(m.processor)).logits[0]}, adapter + '/logits.st')\n"
+    )
+    lines, expected = [], []
+    for tied, tie_head in TIES:
+        base, adapter = make_base(tied=tied), tmp_path / f"{tied}-{tie_head}"
+        trained = make_adapted(base, tuning="dora", tie_head=tie_head)
+        save_adapter(trained, adapter)
+        lines.append(f"{base}|{adapter}")
+        expected.append(_logits(trained, load(base).processor))
+    (tmp_path / "list").write_text("\n".join(lines))
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "list")], check=True, timeout=240)
+    for line, logits in zip(lines, expected, strict=True):
+        assert torch.equal(load_file(line.split("|")[1] + "/logits.st")["x"], logits)
+
+
+def test_bad_paths():
+    with pytest.raises(CheckpointError, match="/no/such/place: no such checkpoint; expected embedded"):
+        load("/no/such/place")
+    with pytest.raises(CheckpointError, match="README.md: no such checkpoint"):
+        load(Path(__file__).parents[3] / "README.md")
+
+
+def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match="^someone/some-model: no such directory, and the hub") as caught:
+        load("someone/some-model")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("config.json", lambda f: f.unlink(), "config.json: not found"),
+        ("config.json", lambda f: f.write_text('{"model_type": '), "config.json: not readable JSON"),
+        ("config.json", lambda f: f.write_text("[1]"), "holds a list, expected an object"),
+        ("config.json", lambda f: _edit_json(f, model_type="qwen3_vl_moe"), "model_type is 'qwen3_vl_moe'"),
+        ("config.json", lambda f: _edit_json(f, model_type="llama"), "expected 'qwen3_vl'"),
+        ("model.safetensors", lambda f: f.unlink(), "weights not found; expected safetensors"),
+        ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "not a whole safetensors file"),
+        ("model.safetensors", lambda f: f.write_bytes(b""), "not a whole safetensors file"),
+        ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
+        ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer or image processor does not load"),
+        ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
+    ],
+)
+def test_damaged_checkpoints_are_refused_before_weights_are_read(
+    make_base, tmp_path, monkeypatch, name, damage, message
+):
+    base = _copy(make_base(), tmp_path / "base")
+    damage(base / name)
+    monkeypatch.setattr("coordexp.model.load._load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(base)
+    assert str(base) in str(caught.value)
+
+
+def test_missing_and_misshapen_weights_are_not_filled_with_random_numbers(make_base, tmp_path):
+    base = _copy(make_base(), tmp_path / "base")
+    weights = load_file(base / "model.safetensors")
+    name = "model.language_model.norm.weight"
+    save_file(
+        {key: value for key, value in weights.items() if key != name}, base / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(CheckpointError, match=f"1 weights are missing, e.g. {name}"):
+        load(base)
+    save_file(weights | {name: torch.ones(3)}, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"norm\.weight|does not load|mismatched"):
+        load(base)
+
+
+def test_an_index_without_its_shards_is_refused(make_base, tmp_path):
+    base = _copy(make_base(), tmp_path / "base")
+    (base / "model.safetensors").rename(base / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (base / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="model-00002-of-00002.safetensors: weights not found"):
+        load(base)
+    (base / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="no weight_map"):
+        load(base)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("adapter_config.json", lambda f: f.unlink(), "adapter_config.json: not found"),
+        ("adapter_config.json", lambda f: _edit_json(f, peft_type="IA3"), "peft_type is 'IA3'"),
+        ("adapter_config.json", lambda f: _edit_json(f, r=8), "does not fit the base"),
+        ("adapter_config.json", lambda f: _edit_json(f, target_modules=["q_proj"]), "tensors are on one side only"),
+        ("adapter_model.safetensors", lambda f: f.unlink(), "weights not found"),
+        ("adapter_model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:200]), "not a whole safetensors file"),
+    ],
+)
+def test_damaged_adapters_are_refused(make_base, make_adapter, tmp_path, name, damage, message):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    damage(adapter / name)
+    with pytest.raises(CheckpointError, match=message):
+        load(make_base(), adapter)
+
+
+def test_an_adapter_of_another_vocabulary_is_refused(make_base, make_adapter, tmp_path):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    weights["base_model.model.coord_offset_adapter.coord_ids"] -= 1
+    save_file(weights, adapter / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(TokenizerError, match="lack 1 coord tokens"):
+        load(make_base(), adapter)
+    with pytest.raises(CheckpointError, match="no such adapter directory"):
+        load(make_base(), tmp_path / "nowhere")

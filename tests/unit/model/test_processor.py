@@ -1,0 +1,72 @@
+"""Our processor against the data pipeline that training uses, and through save and load."""
+
+import numpy as np
+import pytest
+import torch
+
+from coordexp.data.image import ImageSpec, pixel_values, to_patches
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.shapes import draw_scene
+from coordexp.errors import CheckpointError, DataError
+from coordexp.model.processor import Processor
+
+MESSAGES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]}]
+
+
+@pytest.fixture(scope="module")
+def processor(make_base) -> Processor:
+    return Processor.from_directory(make_base())
+
+
+def test_it_gives_what_training_gives(processor):
+    picture, _ = draw_scene(np.random.default_rng(0))
+    spec = ImageSpec.from_processor(processor.image_processor)
+    patches, grid = to_patches(picture, spec)
+    encoded = processor(text=processor.apply_chat_template(MESSAGES, add_generation_prompt=True), images=picture)
+    expected = Prompt.build(processor.tokenizer).ids(spec.num_tokens(width=picture.width, height=picture.height))
+    assert encoded["input_ids"].tolist() == [expected]
+    assert encoded["image_grid_thw"].tolist() == [[1, *grid]]
+    assert torch.equal(encoded["pixel_values"], pixel_values(torch.from_numpy(patches), spec))
+    image_token = processor.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    assert encoded["mm_token_type_ids"].tolist() == [[int(token == image_token) for token in expected]]
+
+
+def test_a_batch_of_unequal_images_is_padded(processor):
+    pictures = [
+        draw_scene(np.random.default_rng(seed))[0].resize(size) for seed, size in ((0, (96, 96)), (1, (48, 96)))
+    ]
+    text = processor.apply_chat_template(MESSAGES)
+    encoded = processor(text=[text, text], images=pictures)
+    alone = [processor(text=text, images=picture)["input_ids"][0] for picture in pictures]
+    assert encoded["attention_mask"].sum(dim=1).tolist() == [len(ids) for ids in alone]
+    for row, ids in enumerate(alone):
+        assert encoded["input_ids"][row][encoded["attention_mask"][row] == 1].tolist() == ids.tolist()
+
+
+def test_text_alone_and_mismatches(processor):
+    assert set(processor(text="red circle")) == {"input_ids", "attention_mask", "mm_token_type_ids"}
+    with pytest.raises(DataError, match=r"place 0 images .* but 1 images are given"):
+        processor(text="red circle", images=draw_scene(np.random.default_rng(0))[0])
+    with pytest.raises(DataError, match=r"place 1 images .* but 0 images"):
+        processor(text=processor.apply_chat_template(MESSAGES))
+
+
+def test_save_and_load_keep_everything(processor, tmp_path):
+    with_video = Processor(processor.tokenizer, processor.image_processor, video_config='{"fps": 2}')
+    with_video.save_pretrained(tmp_path)
+    again = Processor.from_directory(tmp_path)
+    assert again.chat_template == processor.chat_template
+    assert again.tokenizer.get_vocab() == processor.tokenizer.get_vocab()
+    assert again.image_processor.to_dict() == processor.image_processor.to_dict()
+    assert again.video_config == '{"fps": 2}'
+
+
+def test_a_template_in_its_old_place_is_found(processor, tmp_path):
+    processor.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    assert not Processor.from_directory(tmp_path).tokenizer.chat_template
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
+    assert Processor.from_directory(tmp_path).chat_template == "{{ messages }}"
+    (tmp_path / "chat_template.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="chat_template"):
+        Processor.from_directory(tmp_path)

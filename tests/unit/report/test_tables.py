@@ -1,0 +1,81 @@
+import dataclasses
+
+import pytest
+
+from coordexp.report.load import ExperimentData, load_experiment
+from coordexp.report.tables import Table, notes, tables
+
+
+def cells(table: Table, *lead: str) -> dict[str, str]:
+    (row,) = [row for row in table.rows if row.cells[: len(lead)] == lead]
+    return dict(zip(table.columns, row.cells, strict=True))
+
+
+def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) -> None:
+    headline = tables(tiny)[0]
+    # A: 0.30 and 0.32, argmax 0.01 lower
+    assert cells(headline, "A", "expected", "mean of 2")["AP"] == "0.310"
+    assert cells(headline, "A", "expected", "0")["AP"] == "0.300"
+    assert cells(headline, "A", "expected", "1")["AP50"] == "0.320"
+    assert cells(headline, "A", "argmax", "mean of 2")["AP"] == "0.300"
+    assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
+
+
+def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:
+    headline = tables(tiny)[0]
+    assert cells(headline, "A", "expected", "mean of 2")["AP_large"] == "-"
+    assert cells(headline, "B", "expected", "mean of 1")["AP"] == "0.050"  # B-s1 failed
+    assert cells(headline, "B", "expected", "1")["AP"] == "-"
+    assert cells(headline, "C", "expected", "mean of 0")["AP"] == "-"
+
+
+def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
+    free = tables(tiny)[1]
+    assert cells(free, "A", "1") | {"seed": "1"} == {
+        "group": "A",
+        "seed": "1",
+        "AP exp.": "0.170",
+        "AP argmax": "0.160",
+        "AP50 exp.": "0.170",
+        "objects": "400",
+        "malformed": "8",
+        "fraction": "0.020",
+        "unknown": "-",
+        "empty": "-",
+    }
+    assert cells(free, "A", "mean of 2")["malformed"] == "4"
+
+
+def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
+    runs = tables(tiny)[2]
+    assert cells(runs, "A", "0")["state"] == "finished"
+    assert cells(runs, "A", "0")["seconds"] == "61.5"
+    assert cells(runs, "B", "1")["state"] == "FAILED, step 60 of 100"
+    assert cells(runs, "C", "0")["state"] == "running, step 40 of 100"
+    assert cells(runs, "C", "1")["state"] == "waiting"
+    assert cells(runs, "C", "1")["total"] == "-"
+    assert cells(runs, "B", "mean of 1")["steps"] == "100"  # a failed run enters no mean
+    assert cells(runs, "C", "mean of 0")["steps"] == "-"
+
+
+def test_notes_say_what_failed_and_the_ceiling(tiny: ExperimentData) -> None:
+    text = "\n".join(notes(tiny))
+    assert "B-s1 FAILED: the loss is not finite at step 61 [term box_l1]" in text
+    assert "Codec ceiling: AP 0.987" in text
+    assert "Not shown: 1 run(s)" in text
+
+
+def test_one_seed_compares_checkpoints_and_two_do_not(tiny: ExperimentData, uri: str) -> None:
+    assert "these checkpoints, not these losses" in "\n".join(notes(load_experiment(uri, "single")))
+    assert "these checkpoints" not in "\n".join(notes(tiny))
+
+
+def test_one_evaluated_seed_of_two_is_one_seed(tiny: ExperimentData) -> None:
+    only_b = dataclasses.replace(tiny, runs=tuple(run for run in tiny.runs if run.group == "B"))
+    assert "these checkpoints" in "\n".join(notes(only_b))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_every_row_fills_every_column(tiny: ExperimentData, index: int) -> None:
+    table = tables(tiny)[index]
+    assert {len(row.cells) for row in table.rows} == {len(table.columns)}

@@ -1,0 +1,117 @@
+"""Every shipped configuration loads, and so does every run of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordexp.config import ExperimentConfig, group_config, group_names, load_config
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
+GROUPS = sorted(path.stem for path in (ROOT / "experiments" / "groups").glob("*.yaml"))
+
+# The table of DESIGN 3.2, and the two mixes: use_coord_ce, use_coordexp_loss, use_geom_loss, coord_soft_ce_w1.
+FLAGS = {
+    "A": (True, False, False, False),
+    "B": (False, True, True, False),
+    "C": (True, True, True, False),
+    "D": (False, False, False, True),
+    "B_gate": (False, True, True, True),
+    "C_D": (True, True, True, True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+
+
+def _flags(config: ExperimentConfig) -> tuple[bool, ...]:
+    objective = config.objective
+    return (
+        objective.use_coord_ce,
+        objective.use_coordexp_loss,
+        objective.use_geom_loss,
+        config.custom.coord_soft_ce_w1.enabled,
+    )
+
+
+def test_the_promised_files_are_there():
+    names = {path.stem for path in EXPERIMENTS}
+    assert names >= {"base", "tiny", "coco_tiny", "structure", "coco_qwen3vl_2b", "coco_qwen3vl_4b", "coco_qwen3vl_8b"}
+    assert set(GROUPS) >= set(FLAGS)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_run_of_every_experiment_resolves(path: Path):
+    config = load_config(path)
+    assert config.experiment.name == path.stem
+    assert len(group_names(config)) >= 2
+    for group in group_names(config):
+        for seed in config.ablation.seeds:
+            run = group_config(config, group, seed)
+            assert (run.experiment.group, run.experiment.seed) == (group, seed)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_says_how_it_is_started(path: Path):
+    head = path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert "python ray_jobs/ablation.py" in head
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_what_the_design_calls_it(group: str):
+    config = load_config("experiments/tiny.yaml", [f"ablation.groups=[{group}]"])
+    assert _flags(group_config(config, group, 0)) == FLAGS[group]
+
+
+def test_a_group_keeps_its_meaning_whatever_the_file_says(tmp_path: Path):
+    path = tmp_path / "turned.yaml"
+    path.write_text(
+        f"extends: {ROOT / 'experiments' / 'base.yaml'}\n"
+        "objective: {use_coordexp_loss: true, use_geom_loss: true}\n"
+        "custom: {coord_soft_ce_w1: {enabled: true, gate_weight: 3.0}}\n"
+    )
+    config = load_config(path)
+    assert _flags(config) == (True, True, True, True)
+    assert [_flags(group_config(config, group, 0)) for group in "ABC"] == [FLAGS[group] for group in "ABC"]
+
+
+def test_the_gate_alone_is_added_to_b():
+    config = load_config("experiments/tiny.yaml", ["ablation.groups=[B, B_gate]"])
+    terms = group_config(config, "B_gate", 0).custom.coord_soft_ce_w1
+    assert (terms.soft_ce_weight, terms.w1_weight, terms.gate_weight) == (0.0, 0.0, 1.0)
+    assert group_config(config, "B_gate", 0).objective == group_config(config, "B", 0).objective
+
+
+def test_the_tiny_experiment_is_as_large_as_promised():
+    config = load_config("experiments/tiny.yaml")
+    assert config.data.shapes.num_train >= 2000
+    assert config.data.shapes.num_val >= 300
+    assert (config.model.path, config.data.format, config.data.shapes.max_objects) == ("embedded", "shapes", 4)
+    assert group_names(config) == ("A", "B", "C")
+
+
+@pytest.mark.parametrize("size", ["2b", "4b", "8b"])
+def test_the_qwen_experiments_see_64_images_a_step_on_8_gpus(size: str):
+    config = load_config(f"experiments/coco_qwen3vl_{size}.yaml")
+    training, cluster = config.training, config.cluster
+    assert cluster.num_workers * cluster.gpus_per_worker == 8
+    assert training.per_device_batch_size * training.gradient_accumulation_steps * cluster.num_workers == 64
+    assert config.model.path == f"Qwen/Qwen3-VL-{size.upper()}-Instruct"
+
+
+def test_the_real_coco_sample_is_where_its_experiment_looks(coco_tiny: Path):
+    data = load_config("experiments/coco_tiny.yaml").data
+    for path in (data.train_annotations, data.train_images, data.val_annotations, data.val_images):
+        assert path is not None
+        assert coco_tiny in path.parents
+        assert path.exists()
+
+
+def test_deepspeed_configuration_leaves_sizes_to_the_trainer():
+    values = json.loads((ROOT / "experiments" / "deepspeed" / "zero2.json").read_text(encoding="utf-8"))
+    assert values["zero_optimization"]["stage"] == 2
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        assert values[key] == "auto"

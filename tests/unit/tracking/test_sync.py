@@ -1,0 +1,147 @@
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from coordexp.tracking import RowSync, ServerUnreachableError, Tracker
+from coordexp.train.reporter import Row, append_rows, truncate_rows
+
+Start = Callable[..., str]
+NAME = "train_total_loss"
+
+
+def rows(*steps: int, at: float = 1000.0) -> list[Row]:
+    return [Row(step=step, time=at + step, metrics={NAME: 1.0 / step}) for step in steps]
+
+
+def steps(uri: str, run_id: str) -> list[int]:
+    return [point.step for point in MlflowClient(uri).get_metric_history(run_id, NAME)]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened in time"
+        time.sleep(0.02)
+
+
+def test_rows_of_several_runs_arrive_while_they_are_written(
+    tracker: Tracker, start: Start, uri: str, tmp_path: Path
+) -> None:
+    runs = [(start("a"), tmp_path / "a.jsonl"), (start("b"), tmp_path / "b.jsonl")]
+    sync = RowSync(tracker, lambda: runs, interval_seconds=0.05)
+    append_rows(runs[0][1], rows(1, 2))
+    wait_for(lambda: steps(uri, runs[0][0]) == [1, 2])
+    append_rows(runs[0][1], rows(3))
+    append_rows(runs[1][1], rows(1))
+    assert sync.close(timeout=10) == []
+    assert steps(uri, runs[0][0]) == [1, 2, 3]
+    assert steps(uri, runs[1][0]) == [1]
+
+
+def test_a_half_written_line_is_left_for_later(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    append_rows(path, rows(1))
+    line = json.dumps({"step": 2, "time": 1002.0, "metrics": {NAME: 0.5}})
+    with path.open("a") as handle:
+        handle.write(line[:20])
+    assert RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05).close() == []
+    assert steps(uri, run_id) == [1]
+    with path.open("a") as handle:
+        handle.write(line[20:] + "\n")
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert steps(uri, run_id) == [1, 2]
+
+
+def test_the_next_process_sends_what_the_last_one_did_not(
+    tracker: Tracker, start: Start, uri: str, tmp_path: Path
+) -> None:
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    append_rows(path, rows(1, 2, 3))
+    tracker.append_rows(run_id, rows(1, 2))
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert steps(uri, run_id) == [1, 2, 3]
+
+
+def test_a_resumed_run_that_rewrites_its_file_doubles_nothing(
+    tracker: Tracker, start: Start, uri: str, tmp_path: Path
+) -> None:
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    append_rows(path, rows(1, 2, 3))
+    sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05)
+    wait_for(lambda: steps(uri, run_id) == [1, 2, 3])
+    truncate_rows(path, beyond=1)
+    append_rows(path, rows(2, at=5000.0))
+    time.sleep(0.2)
+    append_rows(path, rows(3, 4, at=5000.0))
+    assert sync.close() == []
+    assert steps(uri, run_id) == [1, 2, 3, 4]
+
+
+def test_a_server_that_is_away_delays_rows_and_loses_none(
+    tracker: Tracker, start: Start, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    send = tracker.append_rows
+    calls = 0
+
+    def away(*_args: object, **_names: object) -> int:
+        nonlocal calls
+        calls += 1
+        raise ServerUnreachableError("away")
+
+    monkeypatch.setattr(tracker, "append_rows", away)
+    sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02)
+    append_rows(path, rows(1, 2))
+    wait_for(lambda: calls >= 2)
+    monkeypatch.setattr(tracker, "append_rows", send)
+    assert sync.close(timeout=10) == []
+    assert steps(uri, run_id) == [1, 2]
+
+
+def test_close_says_in_time_what_was_not_sent(
+    tracker: Tracker, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    append_rows(path, rows(1, 2))
+
+    def away(*_args: object, **_names: object) -> int:
+        raise ServerUnreachableError("nobody answers")
+
+    monkeypatch.setattr(tracker, "append_rows", away)
+    begun = time.monotonic()
+    (unsent,) = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02).close(timeout=0.3)
+    assert time.monotonic() - begun < 5
+    assert (unsent.run_id, unsent.path, unsent.rows, unsent.reason) == (run_id, path, 2, "nobody answers")
+
+
+def test_a_damaged_file_is_named_and_stops_no_other(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
+    bad, good = (start("a"), tmp_path / "bad.jsonl"), (start("b"), tmp_path / "good.jsonl")
+    bad[1].write_text('{"step": 1}\n')
+    append_rows(good[1], rows(1))
+    (unsent,) = RowSync(tracker, lambda: [bad, good]).close()
+    assert unsent.path == bad[1]
+    assert "bad.jsonl, line 1: expected a row of step, time and metrics" in unsent.reason
+    assert steps(uri, good[0]) == [1]
+
+
+def test_a_run_that_mlflow_lost_stops_no_other(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
+    lost, good = ("a" * 32, tmp_path / "lost.jsonl"), (start("b"), tmp_path / "good.jsonl")
+    append_rows(lost[1], rows(1))
+    append_rows(good[1], rows(1))
+    (unsent,) = RowSync(tracker, lambda: [lost, good]).close()
+    assert unsent.run_id == lost[0]
+    assert steps(uri, good[0]) == [1]
+
+
+def test_long_files_arrive_whole(
+    tracker: Tracker, start: Start, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordexp.tracking.sync._MAX_BYTES_PER_PASS", 50)  # less than one line
+    run_id, path = start(), tmp_path / "metrics.jsonl"
+    append_rows(path, rows(*range(1, 8)))
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert steps(uri, run_id) == list(range(1, 8))
