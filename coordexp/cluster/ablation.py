@@ -95,7 +95,8 @@ def _run(
         recorder.end_run(plan, status)
         show(_end_line(plan, status))
 
-    with Watcher(pending, show=show, on_end=on_end):
+    # Again: Ray has installed a handler of its own, which aborts.
+    with _terminated_is_interrupted(), Watcher(pending, show=show, on_end=on_end):
         try:
             executor.execute(pending, function)
         except KeyboardInterrupt:

@@ -74,7 +74,7 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     except TrainingFailedError as error:
         status = plan.status()
         if status is None or status.state != "failed":
-            set_state(plan, "failed", message=_reason(error))
+            set_state(plan, "failed", message=(status.message if status else "") or _reason(error))
 
 
 def _trainer(plan: RunPlan, function: TrainFunction) -> TorchTrainer:

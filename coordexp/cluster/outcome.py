@@ -4,6 +4,7 @@ import time
 import traceback
 
 from coordexp.cluster.plan import RunPlan
+from coordexp.errors import CoordExpError
 from coordexp.train.reporter import read_rows
 from coordexp.train.status import RunStatus, State, write_status
 
@@ -23,10 +24,15 @@ class RunClock:
 
 
 def set_state(plan: RunPlan, state: State, *, message: str = "", seconds: float | None = None) -> None:
-    """Write a run's status; its step is that of the last committed row."""
+    """Write a run's status; its step is that of the last committed row.
+
+    Where ``seconds`` is not known, the time since the run was set running is added to what it had.
+    """
     before = plan.status()
     rows = read_rows(plan.run_dir / "metrics.jsonl")
     kept = before.seconds if before else 0.0
+    if before is not None and before.state == "running" and state != "running":
+        kept += time.time() - (plan.run_dir / "status.json").stat().st_mtime
     status = RunStatus(
         state=state,
         message=message,
@@ -43,6 +49,6 @@ def note_traceback(plan: RunPlan) -> None:
 
 
 def one_sentence(error: BaseException) -> str:
-    """Return an error as one line: the last of its text, where a traceback has what was raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    """Return an error as one line, with its kind where it is not one of ours."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return line if isinstance(error, CoordExpError) else f"{type(error).__name__}: {line}"

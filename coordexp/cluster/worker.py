@@ -64,8 +64,9 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         function(plan.config, reporter=RayReporter(plan.run_dir), announce=announce)
     except Exception as error:
         note_traceback(plan)
-        if isinstance(error, CoordExpError):
-            set_state(plan, "failed", message=one_sentence(error), seconds=clock.seconds())
+        # Trying again mends no wrong input; it may mend the rest, so that only leaves its reason.
+        state = "failed" if isinstance(error, CoordExpError) else "running"
+        set_state(plan, state, message=one_sentence(error), seconds=clock.seconds())
         raise
     if first:
         set_state(plan, "finished", seconds=clock.seconds())

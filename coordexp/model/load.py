@@ -21,11 +21,9 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError, CoordExpError
 from coordexp.model.checkpoint_io import AdapterInfo, find_checkpoint, read_adapter
+from coordexp.model.embedded import EMBEDDED, TINY_BASE
 from coordexp.model.processor import Processor
 from coordexp.model.quiet import quiet
-from coordexp.model.tiny import TINY_BASE
-
-EMBEDDED = "embedded"
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 

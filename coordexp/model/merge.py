@@ -20,13 +20,13 @@ from coordexp.coord_tokens.vocab import InitMethod, expand_vocab
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory, write_json
 from coordexp.model.checkpoint_io import AdapterInfo, check_config, find_checkpoint, read_adapter, save_adapter
-from coordexp.model.load import EMBEDDED, load
+from coordexp.model.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.load import load
 from coordexp.model.merge_files import is_tied, num_rows, write_merged
 from coordexp.model.merge_weights import AdapterDelta
 from coordexp.model.parity import Agreement, Reference, default_samples, dtype_name
 from coordexp.model.processor import Processor
 from coordexp.model.quiet import quiet
-from coordexp.model.tiny import TINY_BASE
 
 REPORT_FILE = "merge_report.json"
 

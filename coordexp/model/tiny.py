@@ -33,8 +33,7 @@ from coordexp.data.image import ImageSpec, pixel_values, to_patches
 from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.files import replace_directory
-
-TINY_BASE = Path(__file__).parent / "tiny_base"
+from coordexp.model.embedded import TINY_BASE
 
 # The 26 added tokens of Qwen3-VL, in its order.
 SPECIAL_TOKENS = (

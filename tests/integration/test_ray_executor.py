@@ -21,7 +21,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
 from coordexp.train.reporter import Row, checkpoint_step, committed_checkpoints, read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS = 3
@@ -63,6 +63,8 @@ def stand_in(config, *, reporter, announce):
     for step in range(done + 1, STEPS + 1):
         if config.experiment.group == "broken" and step == 2:
             raise TrainingError("the loss is nan at step 2")
+        if config.experiment.group == "bug":
+            raise RuntimeError("shapes do not match\nand a second line")
         scratch = Path(tempfile.mkdtemp()) / "checkpoint"
         scratch.mkdir()
         (scratch / "weights").write_text(str(step))
@@ -120,6 +122,17 @@ def test_two_runs_on_one_slot_wait_for_each_other(ray_on_two_cpus, tmp_path):
 
     assert [plan.is_finished() for plan in plans] == [True, True]
     assert [steps_of(plan) for plan in plans] == [[1, 2, 3, 3]] * 2
+
+
+def test_a_bug_is_tried_again_and_then_told(ray_on_two_cpus, tmp_path):
+    (plan,) = make_plans(tmp_path, {"bug": {}})
+
+    tune_executor.execute([plan], stand_in)
+
+    assert plan.status().state == "failed"
+    assert plan.status().message == "RuntimeError: shapes do not match"
+    assert (plan.run_dir / "attempts").read_text().count("\n") == 2
+    assert (plan.run_dir / "error.log").read_text().count("RuntimeError: shapes do not match") == 2
 
 
 def test_an_impossible_run_is_refused_at_once(ray_on_two_cpus, tmp_path):

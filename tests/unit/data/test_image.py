@@ -175,7 +175,7 @@ def test_size_problem():
     assert size_problem(200, 1) is None
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), suffix=st.sampled_from(["jpeg", "png", "gif", "tiff", "bmp", "webp", "ppm"]))
 def test_damaged_files_raise_nothing_but_data_error(tmp_path, data, suffix):
     buffer = io.BytesIO()

@@ -131,7 +131,7 @@ _JUNK = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_mutated_records_raise_nothing_but_data_error(coco, data):
     record = json.loads(json.dumps(RECORD | {"bbox_format": "norm1000"}))

@@ -68,5 +68,5 @@ def test_a_template_in_its_old_place_is_found(processor, tmp_path):
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
     assert Processor.from_directory(tmp_path).chat_template == "{{ messages }}"
     (tmp_path / "chat_template.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="chat_template"):
+    with pytest.raises(CheckpointError, match=r"chat_template"):
         Processor.from_directory(tmp_path)
