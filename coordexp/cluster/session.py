@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 # Read by Ray when it is imported or initialised; a value the caller has set stays.
 _DRIVER_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a table of Tune's own settings
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import ray
 from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
 
 from coordexp.cluster.driver import drive
 from coordexp.cluster.functions import TrainFunction
@@ -13,6 +14,13 @@ from coordexp.cluster.outcome import one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import Cluster
+
+
+class _NoTrialLines(TrialProgressCallback):
+    """Stands in for Tune's own: a run's end is told by its status."""
+
+    def _print(self, msg: str) -> None:
+        del msg
 
 
 def available_slots(cluster: Cluster) -> int:
@@ -54,6 +62,7 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
             storage_path=str(records.parent),
             name=records.name,
             verbose=0,
+            callbacks=[_NoTrialLines()],
             failure_config=tune.FailureConfig(max_failures=plans[0].config.cluster.max_failures),
         ),
     ).fit()
