@@ -1,8 +1,13 @@
 """Fixtures shared by all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before torch is imported: a small model on several threads of a busy machine is slower, not faster.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _COCO_TINY = Path(__file__).parents[1].parent / "shared" / "data" / "coco_tiny"
 

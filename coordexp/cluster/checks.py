@@ -1,6 +1,5 @@
 """What is checked between preparing an experiment and training its first run."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from coordexp.cluster.plan import RunPlan
 from coordexp.config import Fingerprint, check_comparable, fingerprint, to_yaml
 from coordexp.files import write_text
 from coordexp.train.prepare import PreparedExperiment
+from coordexp.train.token_stream import token_stream_hash
 
 MIN_FREE_BYTES = 256 * 2**20
 _FINGERPRINT = "fingerprint.json"
@@ -22,20 +22,22 @@ def fingerprint_runs(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedEx
     Raises:
         ComparisonError: with all differences outside ``ablation.factor``.
     """
-    current = {
-        plan.name: fingerprint(
-            plan.config, data=prepared[plan.name].data_hash, weights=prepared[plan.name].weights_hash
+    streams: dict[str, str] = {}
+    current: dict[str, Fingerprint] = {}
+    for plan in plans:
+        shared = prepared[plan.name]
+        parts = plan.config.model_dump_json(include={"data": True, "training": True, "experiment": {"seed"}})
+        if parts not in streams:
+            streams[parts] = token_stream_hash(plan.config, shared)
+        current[plan.name] = fingerprint(
+            plan.config, data=shared.data_hash, weights=shared.weights_hash, tokens=streams[parts]
         )
-        for plan in plans
-    }
     known: dict[str, Fingerprint] = {}
     for plan in plans:
         path = plan.run_dir / _FINGERPRINT
         if plan.status() is not None and path.is_file():
             known[f"{plan.name} (before)"] = Fingerprint.from_json(path.read_text(encoding="utf-8"))
-    # What only a run itself can know is compared when the results are.
-    both = {name: dataclasses.replace(item, tokens=None) for name, item in (known | current).items()}
-    check_comparable(both, plans[0].config.ablation.factor)
+    check_comparable(known | current, plans[0].config.ablation.factor)
     return current
 
 

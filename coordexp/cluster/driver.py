@@ -12,11 +12,11 @@ from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.marks import mark_checkpoint, prune_checkpoints
 from coordexp.cluster.outcome import one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.worker import work
 from coordexp.config.schema import ExperimentConfig
+from coordexp.train.marks import mark_checkpoint, prune_checkpoints
 from coordexp.train.reporter import Row, append_rows
 
 _RAY_RECORD = "checkpoint_manager_snapshot.json"

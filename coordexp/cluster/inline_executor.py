@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.marks import drop_uncommitted
 from coordexp.cluster.outcome import RunClock, note_traceback, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
@@ -20,7 +19,6 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
 def _execute(plan: RunPlan, function: TrainFunction) -> None:
     clock = RunClock(plan)
     set_state(plan, "running")
-    drop_uncommitted(plan.run_dir)
     reporter = LocalReporter(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
     try:
         function(plan.config, reporter=reporter, announce=announce_to(plan.run_dir))

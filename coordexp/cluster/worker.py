@@ -8,12 +8,12 @@ import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.marks import drop_uncommitted
 from coordexp.cluster.outcome import RunClock, note_traceback, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
 from coordexp.errors import CoordExpError, TrainingError
-from coordexp.train.reporter import Row, checkpoint_name
+from coordexp.train.marks import checkpoint_name, drop_uncommitted
+from coordexp.train.reporter import Row
 
 
 class RayReporter:

@@ -120,6 +120,14 @@ class DetectionDataset(Dataset[EncodedSample]):
             image_id=sample.image_id,
         )
 
+    def token_ids(self, index: int) -> list[int]:
+        """Return prompt and target of one sample, without touching its image."""
+        sample = self._samples[index]
+        prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
+        if not self._with_targets:
+            return prompt_ids
+        return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0]
+
     def _target(self, sample: Sample, *, room: int) -> tuple[list[int], NDArray[np.float32], NDArray[np.int64]]:
         # Capped before it is shuffled: which objects are learnt must not change with the epoch.
         objects = order_objects(

@@ -1,15 +1,18 @@
 """The only way out of a run: rows of metrics and checkpoints, made durable together."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from coordexp.files import replace_directory, write_json, write_text
-
-CHECKPOINT_MARK = "coordexp.json"
+from coordexp.train.marks import (
+    checkpoint_name,
+    drop_uncommitted,
+    mark_checkpoint,
+    move_checkpoint,
+    prune_checkpoints,
+)
 
 
 @dataclass(frozen=True)
@@ -49,53 +52,24 @@ class LocalReporter:
     """Rows and checkpoints in a run directory; one process."""
 
     def __init__(self, run_dir: Path, *, keep_checkpoints: int = 2) -> None:
-        """Start, or go on, in ``run_dir``: rows beyond the newest checkpoint are dropped."""
+        """Start, or go on, in ``run_dir``: what was left uncommitted there is dropped."""
         self._run_dir = run_dir
+        self._rows_file = run_dir / "metrics.jsonl"
         self._keep = keep_checkpoints
-        newest = self.latest_checkpoint()
-        truncate_rows(run_dir / "metrics.jsonl", beyond=checkpoint_step(newest) if newest else 0)
+        self._newest = drop_uncommitted(run_dir)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
-        """Append the rows, then move the checkpoint into place: a checkpoint has all its rows."""
-        append_rows(self._run_dir / "metrics.jsonl", rows)
+        """Append the rows, then move the checkpoint into place and mark it: a marked one has all its rows."""
+        append_rows(self._rows_file, rows)
         if checkpoint is not None:
-            move_checkpoint(checkpoint, self._run_dir / "checkpoints" / checkpoint_name(step))
-        for old in committed_checkpoints(self._run_dir)[: -self._keep]:
-            shutil.rmtree(old)
+            self._newest = self._run_dir / "checkpoints" / checkpoint_name(step)
+            move_checkpoint(checkpoint, self._newest)
+            mark_checkpoint(self._newest, rows_file=self._rows_file)
+            prune_checkpoints(self._run_dir, keep=self._keep)
 
     def latest_checkpoint(self) -> Path | None:
-        """Return the newest checkpoint whose mark is there."""
-        found = committed_checkpoints(self._run_dir)
-        return found[-1] if found else None
-
-
-def checkpoint_name(step: int) -> str:
-    """Return the directory name of a checkpoint, ``step_000100``."""
-    return f"step_{step:06d}"
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """Return the step a checkpoint directory's name tells."""
-    return int(checkpoint.name.removeprefix("step_"))
-
-
-def committed_checkpoints(run_dir: Path) -> list[Path]:
-    """Return the committed checkpoints of a run, oldest first."""
-    return sorted(mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
-
-
-def mark_checkpoint(checkpoint: Path, *, step: int) -> None:
-    """Write the mark that tells a complete checkpoint from a half-written one; the last file to be written."""
-    write_json(checkpoint / CHECKPOINT_MARK, {"step": step})
-
-
-def move_checkpoint(source: Path, target: Path) -> None:
-    """Mark a complete checkpoint directory and move it to ``target``, replacing an older try."""
-    mark_checkpoint(source, step=checkpoint_step(target))
-    with replace_directory(target) as building:
-        for entry in sorted(source.iterdir()):
-            shutil.move(entry, building / entry.name)
-    shutil.rmtree(source)
+        """Return the newest committed checkpoint."""
+        return self._newest
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -114,10 +88,3 @@ def read_rows(path: Path) -> list[Row]:
         return []
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [Row(**json.loads(line)) for line in lines]
-
-
-def truncate_rows(path: Path, *, beyond: int) -> None:
-    """Drop rows of steps after ``beyond``: they will be made again."""
-    if path.is_file():
-        kept = [row for row in read_rows(path) if row.step <= beyond]
-        write_text(path, "".join(json.dumps(asdict(row)) + "\n" for row in kept))

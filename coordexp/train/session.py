@@ -20,8 +20,9 @@ from coordexp.metrics import AP_NAMES, SUBSET
 from coordexp.train import ranks
 from coordexp.train.announce import progress_line
 from coordexp.train.components import Components
+from coordexp.train.marks import checkpoint_step
 from coordexp.train.paths import data_dir, run_dir
-from coordexp.train.reporter import Reporter, Row, checkpoint_step
+from coordexp.train.reporter import Reporter, Row
 from coordexp.train.rows import means_to_metrics, train_metrics
 from coordexp.train.trainer import StepLog
 from coordexp.train.validation import validation_means

@@ -19,7 +19,8 @@ from coordexp.cluster.plan import RunPlan, plan_runs
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
-from coordexp.train.reporter import Row, checkpoint_step, committed_checkpoints, read_rows
+from coordexp.train.marks import checkpoint_step, committed_checkpoints
+from coordexp.train.reporter import Row, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -12,8 +12,9 @@ from torch import multiprocessing
 sys.path.insert(0, str(Path(__file__).parent))
 from training_support import first_step, prepared, ranks_worker, small_config, write_base
 
+from coordexp.train.marks import committed_checkpoints
 from coordexp.train.paths import run_dir
-from coordexp.train.reporter import LocalReporter, committed_checkpoints, read_rows
+from coordexp.train.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 
 

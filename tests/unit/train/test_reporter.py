@@ -2,7 +2,8 @@
 
 import pytest
 
-from coordexp.train.reporter import LocalReporter, Row, append_rows, checkpoint_step, committed_checkpoints, read_rows
+from coordexp.train.marks import checkpoint_step, committed_checkpoints
+from coordexp.train.reporter import LocalReporter, Row, append_rows, read_rows
 
 
 def _checkpoint(path, text="weights"):

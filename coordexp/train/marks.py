@@ -4,8 +4,24 @@ import json
 import shutil
 from pathlib import Path
 
-from coordexp.files import write_json, write_text
-from coordexp.train.reporter import CHECKPOINT_MARK, checkpoint_step, committed_checkpoints
+from coordexp.files import replace_directory, write_json, write_text
+
+CHECKPOINT_MARK = "coordexp.json"
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the directory name of a checkpoint, ``step_000100``."""
+    return f"step_{step:06d}"
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """Return the step a checkpoint directory's name tells."""
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def committed_checkpoints(run_dir: Path) -> list[Path]:
+    """Return the committed checkpoints of a run, oldest first."""
+    return sorted(mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
 
 
 def mark_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
@@ -15,6 +31,14 @@ def mark_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
     run that dies right after them makes them again.
     """
     write_json(checkpoint / CHECKPOINT_MARK, {"step": checkpoint_step(checkpoint), "rows": len(_lines(rows_file))})
+
+
+def move_checkpoint(source: Path, target: Path) -> None:
+    """Move a complete checkpoint directory to ``target``, replacing an older try; it is not marked yet."""
+    with replace_directory(target) as building:
+        for entry in sorted(source.iterdir()):
+            shutil.move(entry, building / entry.name)
+    shutil.rmtree(source)
 
 
 def prune_checkpoints(run_dir: Path, *, keep: int) -> None:

@@ -1,7 +1,7 @@
 import json
 
-from coordexp.cluster.marks import drop_uncommitted, mark_checkpoint, prune_checkpoints
-from coordexp.train.reporter import LocalReporter, Row, append_rows, committed_checkpoints, read_rows
+from coordexp.train.marks import committed_checkpoints, drop_uncommitted, mark_checkpoint, prune_checkpoints
+from coordexp.train.reporter import LocalReporter, Row, append_rows, read_rows
 
 
 def write_checkpoint(run_dir, step, *, marked=True):
