@@ -284,11 +284,13 @@ def _predicts_label(labels_BL: Tensor) -> Tensor:
     return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)
 
 
-def _scenes(tokenizer: Qwen2TokenizerFast, spec: ImageSpec, *, num_scenes: int) -> list[EncodedSample]:
+def _scenes(
+    tokenizer: Qwen2TokenizerFast, spec: ImageSpec, *, num_scenes: int, stream: int = _EXAMPLE_STREAM
+) -> list[EncodedSample]:
     prompt = Prompt.build(tokenizer)
     samples = []
     for index in range(num_scenes):
-        picture, shapes = draw_scene(np.random.default_rng([_EXAMPLE_STREAM, index]))
+        picture, shapes = draw_scene(np.random.default_rng([stream, index]))
         patches, grid = to_patches(picture, spec)
         boxes = sorted((_norm(shape.box_px_xywh, picture.size), CATEGORIES[shape.category]) for shape in shapes)
         text = "".join(
