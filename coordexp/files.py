@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
@@ -31,7 +31,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def replace_directory(path: Path) -> Iterator[Path]:
+def replace_directory(path: Path) -> Generator[Path]:
     """Yield an empty folder that becomes ``path`` when the block ends well, and vanishes otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     building = path.with_name(f".{path.name}.{os.getpid()}.tmp")

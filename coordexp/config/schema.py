@@ -1,7 +1,7 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -40,7 +40,15 @@ class Shapes(Section):
     num_train: PositiveInt = 2400
     num_val: PositiveInt = 300
     max_objects: PositiveInt = 4
+    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = 44
+    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = 124
     seed: NaturalInt = 0
+
+    @model_validator(mode="after")
+    def _sides_are_a_range(self) -> "Shapes":
+        if self.min_side_px >= self.max_side_px:
+            raise ValueError(f"min_side_px {self.min_side_px} is not below max_side_px {self.max_side_px}")
+        return self
 
 
 class Data(Section):

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 _MANIFEST = "shapes.json"
 COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
 SHAPES = ("circle", "square", "triangle")
@@ -29,6 +29,8 @@ class ShapesSpec:
     num_train: int = 2400
     num_val: int = 300
     max_objects: int = 4
+    min_side_px: int = 44
+    max_side_px: int = 124
     seed: int = 0
 
 
@@ -61,12 +63,15 @@ class Shape:
         return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
 
 
-def draw_scene(rng: np.random.Generator, *, max_objects: int = 4) -> tuple[Image.Image, list[Shape]]:
+def draw_scene(
+    rng: np.random.Generator, *, max_objects: int = 4, sides_px: tuple[int, int] = _SIDE_RANGE_PX
+) -> tuple[Image.Image, list[Shape]]:
     """Draw 1 to ``max_objects`` shapes on a noisy grey background."""
     width, height = _IMAGE_SIZES_PX[rng.integers(len(_IMAGE_SIZES_PX))]
     shapes: list[Shape] = []
     for _ in range(int(rng.integers(1, max_objects + 1))):
-        box = _place(rng, width=width, height=height, taken=[shape.box_px_xywh for shape in shapes])
+        taken = [shape.box_px_xywh for shape in shapes]
+        box = _place(rng, width=width, height=height, taken=taken, sides_px=sides_px)
         if box is not None:
             shapes.append(Shape(category=int(rng.integers(len(CATEGORIES))), box_px_xywh=box))
     return _paint(rng, width=width, height=height, shapes=shapes), shapes
@@ -96,7 +101,7 @@ def write_shapes(root: Path, spec: ShapesSpec) -> Path:
         raise DataError(f"{root}: exists and holds no {_MANIFEST}; expected an empty place for the generated data set")
     with replace_directory(root) as building:
         for index, (split, count) in enumerate((("train", spec.num_train), ("val", spec.num_val))):
-            _write_split(building, split=split, count=count, stream=(spec.seed, index), max_objects=spec.max_objects)
+            _write_split(building, spec, split=split, count=count, stream=(spec.seed, index))
         write_text(building / _MANIFEST, _manifest_text(stamp))
     return root
 
@@ -105,12 +110,14 @@ def _manifest_text(stamp: dict[str, int]) -> str:
     return json.dumps(stamp, indent=2) + "\n"
 
 
-def _write_split(root: Path, *, split: str, count: int, stream: tuple[int, int], max_objects: int) -> None:
+def _write_split(root: Path, spec: ShapesSpec, *, split: str, count: int, stream: tuple[int, int]) -> None:
     folder = root / split
     folder.mkdir(parents=True)
     images, annotations = [], []
     for image_id in range(1, count + 1):
-        picture, shapes = draw_scene(np.random.default_rng([*stream, image_id]), max_objects=max_objects)
+        rng = np.random.default_rng([*stream, image_id])
+        sides_px = (spec.min_side_px, spec.max_side_px)
+        picture, shapes = draw_scene(rng, max_objects=spec.max_objects, sides_px=sides_px)
         name = f"{image_id:06d}.jpg"
         picture.save(folder / name, quality=92)
         images.append({"id": image_id, "file_name": name, "width": picture.width, "height": picture.height})
@@ -135,10 +142,15 @@ def _annotation(shape: Shape, *, image_id: int, annotation_id: int) -> dict[str,
 
 
 def _place(
-    rng: np.random.Generator, *, width: int, height: int, taken: list[tuple[int, int, int, int]]
+    rng: np.random.Generator,
+    *,
+    width: int,
+    height: int,
+    taken: list[tuple[int, int, int, int]],
+    sides_px: tuple[int, int],
 ) -> tuple[int, int, int, int] | None:
     for _ in range(_PLACEMENT_TRIES):
-        w, h = (int(side) for side in rng.integers(*_SIDE_RANGE_PX, size=2))
+        w, h = (int(side) for side in rng.integers(*sides_px, size=2))
         box = (int(rng.integers(0, width - w)), int(rng.integers(0, height - h)), w, h)
         if all(_overlap_fraction(box, other) <= _MAX_OVERLAP_FRACTION for other in taken):
             return box

@@ -1,28 +1,49 @@
 """The distribution terms of group D, and the gate at text positions."""
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses.term import Term, TermInputs, term
 
 
-def soft_ce_term(*, sigma: float, truncate: int | None, temperature: float) -> Term:
+@dataclass(frozen=True)
+class SoftTargetShape:
+    """The Gaussian targets, and the temperature of the prediction.
+
+    Attributes:
+        sigma: standard deviation in bins.
+        truncate: radius in bins beyond which a target is zero; None for no limit.
+        temperature: divides the logits before their softmax.
+    """
+
+    sigma: float
+    truncate: int | None
+    temperature: float
+
+    def targets(self, bins_N: Tensor) -> Tensor:
+        """Return ``[N, K]`` soft targets around the true bins."""
+        return gaussian_soft_targets(bins_N, sigma=self.sigma, truncate=self.truncate)
+
+
+def soft_ce_term(shape: SoftTargetShape) -> Term:
     """Soft cross-entropy to a Gaussian around the true bin."""
 
     def compute(inputs: TermInputs) -> tuple[Tensor, int]:
-        targets_NK = gaussian_soft_targets(inputs.coord_bins_N, sigma=sigma, truncate=truncate)
-        values_N = soft_cross_entropy(inputs.coord_logits_NK, targets_NK, temperature=temperature)
+        targets_NK = shape.targets(inputs.coord_bins_N)
+        values_N = soft_cross_entropy(inputs.coord_logits_NK, targets_NK, temperature=shape.temperature)
         return values_N.sum(), values_N.numel()
 
     return Term(name="soft_ce", unit="coord_tokens", compute=compute)
 
 
-def w1_term(*, sigma: float, truncate: int | None, temperature: float) -> Term:
+def w1_term(shape: SoftTargetShape) -> Term:
     """Wasserstein-1 distance to a Gaussian around the true bin."""
 
     def compute(inputs: TermInputs) -> tuple[Tensor, int]:
-        targets_NK = gaussian_soft_targets(inputs.coord_bins_N, sigma=sigma, truncate=truncate)
-        values_N = wasserstein_1((inputs.coord_logits_NK / temperature).softmax(dim=1), targets_NK)
+        targets_NK = shape.targets(inputs.coord_bins_N)
+        values_N = wasserstein_1((inputs.coord_logits_NK / shape.temperature).softmax(dim=1), targets_NK)
         return values_N.sum(), values_N.numel()
 
     return Term(name="w1", unit="coord_tokens", compute=compute)

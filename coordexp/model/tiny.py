@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from transformers import (
     GenerationConfig,
-    Qwen2TokenizerFast,
     Qwen2VLImageProcessorPil,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
+from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.coord_tokens.codec import encode
 from coordexp.data.collate import EncodedSample, collate
@@ -104,7 +104,7 @@ class PretrainSpec:
     seed: int = 0
 
 
-def build_tokenizer() -> Qwen2TokenizerFast:
+def build_tokenizer() -> Qwen2Tokenizer:
     """Train a small byte-level BPE with Qwen's splitting rule, special tokens and chat template."""
     trainer = trainers.BpeTrainer(
         vocab_size=_BPE_VOCABULARY, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
@@ -116,7 +116,7 @@ def build_tokenizer() -> Qwen2TokenizerFast:
     )
     bpe.train_from_iterator(text, trainer)
     vocab = bpe.get_vocab(with_added_tokens=False)
-    tokenizer = Qwen2TokenizerFast(vocab=vocab, merges=_merges(bpe), eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=_merges(bpe), eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.add_tokens(list(SPECIAL_TOKENS), special_tokens=True)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -135,7 +135,7 @@ def build_image_processor() -> Qwen2VLImageProcessorPil:
 
 
 def build_model(
-    tokenizer: Qwen2TokenizerFast, *, seed: int = 0, tie_word_embeddings: bool = True
+    tokenizer: Qwen2Tokenizer, *, seed: int = 0, tie_word_embeddings: bool = True
 ) -> Qwen3VLForConditionalGeneration:
     """Return a random Qwen3-VL: text 4 layers of 128, vision 3 layers of 96."""
     ids = tokenizer.convert_tokens_to_ids
@@ -185,7 +185,7 @@ def build_model(
     return model
 
 
-def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwen2TokenizerFast) -> None:
+def save_base(path: Path, model: Qwen3VLForConditionalGeneration, tokenizer: Qwen2Tokenizer) -> None:
     """Write checkpoint, tokenizer, chat template and image processor as one directory."""
     with replace_directory(path) as building:
         model.save_pretrained(building)
@@ -285,7 +285,7 @@ def _predicts_label(labels_BL: Tensor) -> Tensor:
 
 
 def _scenes(
-    tokenizer: Qwen2TokenizerFast, spec: ImageSpec, *, num_scenes: int, stream: int = _EXAMPLE_STREAM
+    tokenizer: Qwen2Tokenizer, spec: ImageSpec, *, num_scenes: int, stream: int = _EXAMPLE_STREAM
 ) -> list[EncodedSample]:
     prompt = Prompt.build(tokenizer)
     samples = []
@@ -339,7 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     resume = None if options.resume is None else (options.resume, options.resume_phases)
     model = pretrain(PretrainSpec(seed=options.seed), snapshot=options.snapshot, resume=resume)
     # The weights are stored in bfloat16: 3.9 MB instead of 7.8, and training starts from what is shipped.
-    save_base(options.output, model.to(torch.bfloat16), build_tokenizer())
+    save_base(options.output, model.bfloat16(), build_tokenizer())
     print(f"wrote {options.output}")
     return 0
 

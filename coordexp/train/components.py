@@ -116,6 +116,7 @@ def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftMode
         structure=config.data.structure,
         attn_implementation=config.model.attn_implementation,
     )
+    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
     vocab = coord_vocab(loaded.processor.tokenizer, structure=config.data.structure)
     offset, lora = config.custom.coord_offset, config.training.lora
     if offset.enabled:

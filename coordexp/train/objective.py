@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.losses.coord_distribution import soft_ce_term, w1_term
+from coordexp.losses.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import find_term
 
@@ -15,18 +15,18 @@ def build_criterion(config: ExperimentConfig) -> Criterion:
     objective, distribution = config.objective, config.custom.coord_soft_ce_w1
     geometric = objective.lambda_coord if objective.use_geom_loss else 0.0
     on = 1.0 if distribution.enabled else 0.0
-    shape = {
-        "sigma": distribution.target_sigma,
-        "truncate": distribution.target_truncate,
-        "temperature": distribution.temperature,
-    }
+    shape = SoftTargetShape(
+        sigma=distribution.target_sigma,
+        truncate=distribution.target_truncate,
+        temperature=distribution.temperature,
+    )
     terms = [
         WeightedTerm(find_term("text_ce"), 1.0),
         WeightedTerm(find_term("coord_ce"), objective.lambda_coord_ce if objective.use_coord_ce else 0.0),
         WeightedTerm(find_term("box_l1"), geometric * objective.alpha_l1),
         WeightedTerm(find_term("box_giou"), geometric * objective.beta_giou),
-        WeightedTerm(soft_ce_term(**shape), on * distribution.soft_ce_weight),
-        WeightedTerm(w1_term(**shape), on * distribution.w1_weight),
+        WeightedTerm(soft_ce_term(shape), on * distribution.soft_ce_weight),
+        WeightedTerm(w1_term(shape), on * distribution.w1_weight),
         WeightedTerm(find_term("gate"), on * distribution.gate_weight),
     ]
     terms += [WeightedTerm(find_term(name), weight) for name, weight in sorted(objective.extra.items())]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from transformers import PreTrainedModel
+
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.coco import CocoData
@@ -14,6 +16,7 @@ from coordexp.evaluate.categories import CategoryIndex
 from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.model.load import load
+from coordexp.model.quiet import quiet
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
 
 
@@ -77,11 +80,12 @@ def prepare_base(config: ExperimentConfig) -> Path:
     if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
         return target
     loaded = load(config.model.path, dtype=config.model.dtype, revision=config.model.revision)
+    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
     tokenizer = loaded.processor.tokenizer
     vocab = expand_vocab(loaded.model, tokenizer, init=config.model.vocab_init, structure=config.data.structure)
     _check_ids(config, vocab.coord_ids)
-    with replace_directory(target) as building:
-        loaded.model.save_pretrained(building)
+    with replace_directory(target) as building, quiet():
+        loaded.model.save_pretrained(str(building))
         loaded.processor.save_pretrained(building)
         write_json(building / "base.json", stamp)
     return target

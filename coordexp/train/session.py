@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,7 +84,7 @@ class Session:
         self.train_seconds = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))["train_seconds"]
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> Generator[None]:
         """Keep what happens inside out of the training time."""
         started = time.monotonic()
         yield
@@ -185,23 +185,19 @@ class Cadence(TrainerCallback):
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> TrainerControl:
+    ) -> None:
         """Tell the data set its epoch: a random object order changes with it."""
         self._train_dataset.set_epoch(int(state.epoch or 0))
-        return control
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> TrainerControl:
+    ) -> None:
         """Ask for a checkpoint at its cadence, before an evaluation, and at the end."""
         step = state.global_step
         due = step % self._session.config.training.checkpoint_steps == 0 or step == args.max_steps
         control.should_save = due or self._evaluates(step)
-        return control
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> TrainerControl:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together."""
         step = state.global_step
         with self._session.pause():
@@ -209,8 +205,7 @@ class Cadence(TrainerCallback):
                 self._session.validate(step)
             if self._evaluates(step) and step < args.max_steps:
                 self._session.evaluate_subset(step)
-            self._session.commit(step, Path(args.output_dir) / f"checkpoint-{step}")
-        return control
+            self._session.commit(step, Path(str(args.output_dir)) / f"checkpoint-{step}")
 
     def _evaluates(self, step: int) -> bool:
         every = self._session.config.evaluation.every_steps

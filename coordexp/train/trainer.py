@@ -85,10 +85,10 @@ class CoordTrainer(Trainer):
         model: nn.Module,
         inputs: dict[str, Tensor],
         return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Return this microbatch's share of the step's loss, times the number of ranks."""
-        assert num_items_in_batch is not None, "counts of the whole step are needed"
+        assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
         logging_step = (self.state.global_step + 1) % self.args.logging_steps == 0
         terms = self.forward_terms(model, inputs)
@@ -103,7 +103,7 @@ class CoordTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build AdamW on our parameter groups."""
-        if self.optimizer is None:
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
             self.optimizer = torch.optim.AdamW(
                 [dict(group) for group in self._groups],
                 betas=(self.args.adam_beta1, self.args.adam_beta2),

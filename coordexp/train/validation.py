@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from coordexp.data.collate import EncodedSample
+from coordexp.evaluate.generate import Samples
 from coordexp.losses.criterion import UNITS, Criterion
+from coordexp.losses.term import Unit
 from coordexp.train import ranks
 from coordexp.train.batch import own_counts
 from coordexp.train.diagnostics import coord_diagnostics
@@ -15,7 +17,7 @@ from coordexp.train.meter import Meter
 
 
 def validation_means(
-    samples: Sequence[EncodedSample],
+    samples: Samples,
     *,
     forward_terms: TermForward,
     criterion: Criterion,
@@ -31,7 +33,7 @@ def validation_means(
     model: nn.Module = forward_terms.base
     was_training = model.training
     model.eval()
-    ones = {unit: torch.ones((), device=device) for unit in UNITS}
+    ones: dict[Unit, Tensor] = {unit: torch.ones((), device=device) for unit in UNITS}
     mine = range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size)
     with torch.no_grad():
         for start in mine:
