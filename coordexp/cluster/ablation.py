@@ -63,8 +63,10 @@ def run_ablation(
             recorder.start_runs(fingerprints)
             recorder.set_shared(shared_metrics(config))
             _tell_finished(plans, pending, console)
-            interrupted = executor is not None and _run(pending, executor, function, recorder, console)
-            missing = recorder.close()
+            try:
+                interrupted = executor is not None and _run(pending, executor, function, recorder, console)
+            finally:
+                missing = recorder.close()
     return _conclude(config, plans, missing, interrupted=interrupted, console=console)
 
 

@@ -7,7 +7,7 @@ from coordexp.cluster.experiment import directory_bytes
 from coordexp.cluster.plan import RunPlan, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrackingError
-from coordexp.files import write_json
+from coordexp.files import JsonValue, write_json
 from coordexp.tracking import RowSync, Tracker, open_tracker
 from coordexp.tracking.store import FinalStatus
 from coordexp.train.status import RunStatus, State
@@ -42,8 +42,8 @@ class Recorder:
         self._unrecorded: dict[str, str] = {}
         self._sync: RowSync | None = None
         shared = identity(plans[0].config)
-        for name in ("experiment", "objective", "custom"):
-            shared.pop(name)
+        for key in ("experiment", "objective", "custom", *plans[0].config.ablation.factor):
+            _drop(shared, key.split("."))
         self.parent_id = tracker.start_parent(parent_key, shared, {})
 
     def start_runs(self, fingerprints: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class Recorder:
         """Store a run's artifacts and how it ended; what fails is tried again by ``close``."""
         try:
             self._end_run(plan, status)
-        except TrackingError as error:
+        except (TrackingError, OSError) as error:
             self._unrecorded[plan.name] = str(error)
         else:
             self._unrecorded.pop(plan.name, None)
@@ -116,6 +116,15 @@ class Recorder:
         self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
         if directory_bytes(merged) <= plan.config.tracking.max_artifact_mib * 2**20:
             self._tracker.log_directory(run_id, merged, "merged")
+
+
+def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
+    """Remove a dotted key: what may differ between groups is no property of the whole."""
+    inner = nested.get(key[0])
+    if len(key) == 1:
+        nested.pop(key[0], None)
+    elif isinstance(inner, dict):
+        _drop(inner, key[1:])
 
 
 def _is_recorded(plan: RunPlan, uri: str) -> bool:

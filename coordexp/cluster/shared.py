@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from coordexp.cluster.plan import RunPlan
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits import annotations_path
+from coordexp.errors import ConfigError
 from coordexp.evaluate.coco_eval import codec_ceiling
 from coordexp.files import sha256_of_file, write_json
+from coordexp.train.objective import build_criterion
 from coordexp.train.paths import data_dir, experiment_dir
 from coordexp.train.prepare import PreparedExperiment, prepare_experiment
 
@@ -18,6 +20,12 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
+    if len({plan.config.data.shapes for plan in plans}) > 1:
+        raise ConfigError(
+            "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
+        )
+    for plan in plans:
+        build_criterion(plan.config)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
@@ -63,7 +64,7 @@ def evaluate_checkpoint(
     """
     console = console or Console()
     data = read_coco(annotations, images)
-    loaded = load(model, adapter=adapter)
+    loaded = load(model, adapter=adapter, device="cuda" if torch.cuda.is_available() else None)
     if loaded.vocab is None:
         raise CheckpointError(f"{model}: the tokenizer has no coord tokens; evaluate a checkpoint trained by coordexp")
     tokenizer = loaded.processor.tokenizer

@@ -116,7 +116,12 @@ def build_tokenizer() -> Qwen2Tokenizer:
     )
     bpe.train_from_iterator(text, trainer)
     vocab = bpe.get_vocab(with_added_tokens=False)
-    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=_merges(bpe), eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocab,
+        merges=_merges(bpe),  # pyright: ignore[reportArgumentType]  # pairs, as transformers itself passes them
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
     tokenizer.add_tokens(list(SPECIAL_TOKENS), special_tokens=True)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -138,7 +143,7 @@ def build_model(
     tokenizer: Qwen2Tokenizer, *, seed: int = 0, tie_word_embeddings: bool = True
 ) -> Qwen3VLForConditionalGeneration:
     """Return a random Qwen3-VL: text 4 layers of 128, vision 3 layers of 96."""
-    ids = tokenizer.convert_tokens_to_ids
+    ids = tokenizer.get_vocab()
     config = Qwen3VLConfig(
         text_config={
             "vocab_size": _MODEL_VOCABULARY,
@@ -171,10 +176,10 @@ def build_model(
             "num_position_embeddings": 256,
             "deepstack_visual_indexes": [0, 1],
         },
-        image_token_id=ids("<|image_pad|>"),
-        video_token_id=ids("<|video_pad|>"),
-        vision_start_token_id=ids("<|vision_start|>"),
-        vision_end_token_id=ids("<|vision_end|>"),
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=tie_word_embeddings,
     )
     torch.manual_seed(seed)
@@ -216,7 +221,9 @@ def pretrain(
     samples = _scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
     model.train()
     for index in range(first, len(spec.phases)):
-        _run_phase(model, samples, spec, index=index, image_spec=image_spec, pad_id=tokenizer.pad_token_id)
+        _run_phase(
+            model, samples, spec, index=index, image_spec=image_spec, pad_id=tokenizer.get_vocab()["<|endoftext|>"]
+        )
         if snapshot is not None:
             save_base(snapshot, model, tokenizer)
     return model.eval()
@@ -260,8 +267,8 @@ def _batches(
     pool: list[list[EncodedSample]] = []
     for _ in range(num_batches):
         if not pool:
-            drawn = rng.choice(len(samples), size=batch_size * 16, replace=False)
-            drawn = sorted(drawn.tolist(), key=lambda i: samples[i].length)
+            drawn: list[int] = rng.choice(len(samples), size=batch_size * 16, replace=False).tolist()
+            drawn.sort(key=lambda i: samples[i].length)
             pool = [[samples[i] for i in drawn[at : at + batch_size]] for at in range(0, len(drawn), batch_size)]
             rng.shuffle(pool)
         yield pool.pop()

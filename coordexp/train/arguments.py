@@ -41,7 +41,8 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         remove_unused_columns=False,
         dataloader_num_workers=config.data.num_workers,
         dataloader_pin_memory=on_gpu,
-        dataloader_persistent_workers=config.data.num_workers > 0,
+        # Workers that outlive an epoch would not learn of the next one, which a random order depends on.
+        dataloader_persistent_workers=config.data.num_workers > 0 and config.data.ordering == "top_left",
         ddp_find_unused_parameters=False,
         ddp_backend=("nccl" if on_gpu else "gloo") if ranks.grouped() else None,
     )

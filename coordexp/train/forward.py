@@ -62,7 +62,7 @@ def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:
         return
     expected = [*vocab.coord_ids, *vocab.added_structure_ids]
     ids = adapter.coord_ids.tolist()
-    if ids != expected:
+    if ids != expected or adapter.first_id is None:
         raise CheckpointError(
             f"the coord-offset adapter covers ids {ids[0]}..{ids[-1]} ({len(ids)}), expected {expected[0]}.."
             f"{expected[-1]} ({len(expected)}) in order"

@@ -21,7 +21,8 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 def committed_checkpoints(run_dir: Path) -> list[Path]:
     """Return the committed checkpoints of a run, oldest first."""
-    return sorted(mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
+    found = (mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
+    return sorted(found, key=checkpoint_step)
 
 
 def mark_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:

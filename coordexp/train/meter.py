@@ -37,7 +37,8 @@ class Meter:
         names = sorted(self._totals)
         if not names:
             return {}, {}
-        device = self._totals[names[0]][0].device
+        devices = [total.device for total, _ in self._totals.values()]
+        device = next((found for found in devices if found.type != "cpu"), devices[0])
         sums = torch.stack([self._totals[name][0].to(device) for name in names])
         counts = torch.tensor([self._totals[name][1] for name in names], dtype=torch.float64, device=device)
         table = torch.stack([sums, counts])

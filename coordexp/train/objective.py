@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError
 from coordexp.losses.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import find_term
@@ -11,8 +12,18 @@ _NAMED = ("text_ce", "coord_ce", "box_l1", "box_giou", "soft_ce", "w1", "gate")
 
 
 def build_criterion(config: ExperimentConfig) -> Criterion:
-    """Weigh the terms as the flags say; every named term is there, so that all groups log the same."""
+    """Weigh the terms as the flags say; every named term is there, so that all groups log the same.
+
+    Raises:
+        ConfigError: if ``objective.extra`` names an unknown term, or one that has its own switch.
+    """
     objective, distribution = config.objective, config.custom.coord_soft_ce_w1
+    repeated = sorted(set(objective.extra) & set(_NAMED))
+    if repeated:
+        raise ConfigError(
+            f"objective.extra.{repeated[0]}: this term has a switch of its own; set its weight there, in objective "
+            "or custom.coord_soft_ce_w1"
+        )
     geometric = objective.lambda_coord if objective.use_geom_loss else 0.0
     on = 1.0 if distribution.enabled else 0.0
     shape = SoftTargetShape(

@@ -1,8 +1,10 @@
 """Where an experiment and its runs keep their files."""
 
+import json
 from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.files import sha256_of_text
 
 
 def experiment_dir(config: ExperimentConfig) -> Path:
@@ -21,5 +23,7 @@ def data_dir(config: ExperimentConfig) -> Path:
 
 
 def base_dir(config: ExperimentConfig) -> Path:
-    """Return the expanded checkpoint that every run with this target structure starts from."""
-    return experiment_dir(config) / f"base-{config.data.structure}"
+    """Return the expanded checkpoint that every run with this model and target structure starts from."""
+    model = config.model
+    tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
+    return experiment_dir(config) / f"base-{config.data.structure}-{tag}"

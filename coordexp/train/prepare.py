@@ -1,6 +1,7 @@
 """What all runs of an experiment share, made once before the first: the data and the expanded base."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.coco import CocoData
+from coordexp.data.image import read_image
+from coordexp.data.sample import Sample
 from coordexp.data.splits import annotations_path, data_fingerprint, images_path, load_split
 from coordexp.errors import TokenizerError
 from coordexp.evaluate.categories import CategoryIndex
@@ -18,6 +21,8 @@ from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, wr
 from coordexp.model.load import load
 from coordexp.model.quiet import quiet
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
+
+_DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     root = data_dir(config)
     train = load_split(config.data, "train", data_dir=root)
     val = load_split(config.data, "val", data_dir=root)
+    _check_images(config, [*train.samples, *val.samples])
     # A bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(annotations_path(config.data, "val", data_dir=root))
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
@@ -94,6 +100,14 @@ def prepare_base(config: ExperimentConfig) -> Path:
 def weights_hash(checkpoint: Path) -> str:
     """Return one SHA-256 over the weight files of a checkpoint, in name order."""
     return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
+
+
+def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:
+    """Decode every image of a data set that is not generated and small enough for it."""
+    if config.data.format == "shapes" or len(samples) > _DECODED_IN_ADVANCE:
+        return
+    for sample in samples:
+        read_image(sample.image, width=sample.width, height=sample.height)
 
 
 def _check_ids(config: ExperimentConfig, coord_ids: range) -> None:

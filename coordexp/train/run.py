@@ -41,7 +41,9 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
     torch.use_deterministic_algorithms(True, warn_only=True)
     parts = build_components(config)
     session = Session(config=config, parts=parts, reporter=reporter, announce=announce)
-    with tempfile.TemporaryDirectory(prefix="coordexp-") as scratch:
+    run_dir(config).mkdir(parents=True, exist_ok=True)
+    # On the run's own disk, whose room was checked before the start.
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=run_dir(config)) as scratch:
         _train(session, Path(scratch))
     _finish(session, started)
 
@@ -54,7 +56,12 @@ def _train(session: Session, scratch: Path) -> None:
     else:
         session.resume(checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
+    if checkpoint is not None and session.first_step >= session.config.training.max_steps:
+        trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
+        return
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    # Evaluation and merge see the model's own precision, not training's autocast.
+    trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     trainer.accelerator.free_memory()
 
 
@@ -81,7 +88,7 @@ def make_trainer(session: Session, scratch: Path) -> CoordTrainer:
         param_groups=parts.param_groups,
         on_step_log=session.on_step_log,
     )
-    trainer.add_callback(Cadence(session, dataset))
+    trainer.add_callback(Cadence(session, dataset, sampler))
     return trainer
 
 
@@ -91,6 +98,7 @@ def _finish(session: Session, started: float) -> None:
     step = config.training.max_steps
     parts.model.eval()
     session.evaluate_all(step)
+    session.commit(step, None)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
         merge_model(parts.model, parts.processor, run_dir(config) / "merged", overwrite=True)
         metrics = {"final/train_seconds": session.train_seconds, "final/steps": float(step)}

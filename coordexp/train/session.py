@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.splits import annotations_path, stratified_subset
 from coordexp.evaluate.coco_eval import evaluate_detections
 from coordexp.evaluate.run import Decoding, EvaluationSpec, evaluate_split
@@ -73,7 +74,7 @@ class Session:
 
     def commit(self, step: int, checkpoint: Path | None) -> None:
         """Hand rows, and a checkpoint, to the reporter."""
-        if checkpoint is not None:
+        if checkpoint is not None and ranks.rank() == 0:
             write_json(checkpoint / _SESSION_FILE, {"train_seconds": self.train_seconds})
         self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
         self.rows = []
@@ -178,16 +179,22 @@ class Session:
 class Cadence(TrainerCallback):
     """Asks for a checkpoint where the configuration says, evaluates there and commits."""
 
-    def __init__(self, session: Session, train_dataset: DetectionDataset) -> None:
-        """Take the session that does the work, and the data set to keep informed."""
+    def __init__(self, session: Session, train_dataset: DetectionDataset, sampler: LengthBucketSampler) -> None:
+        """Take the session that does the work, and the data set and sampler to keep informed."""
         self._session = session
         self._train_dataset = train_dataset
+        self._sampler = sampler
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Tell the data set its epoch: a random object order changes with it."""
-        self._train_dataset.set_epoch(int(state.epoch or 0))
+        """Tell data set and sampler their epoch.
+
+        The loaders do it too, but not through the batch skipping of a resumed run on several ranks.
+        """
+        epoch = int(state.epoch or 0)
+        self._train_dataset.set_epoch(epoch)
+        self._sampler.set_epoch(epoch)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -196,6 +203,7 @@ class Cadence(TrainerCallback):
         step = state.global_step
         due = step % self._session.config.training.checkpoint_steps == 0 or step == args.max_steps
         control.should_save = due or self._evaluates(step)
+        control.should_log = control.should_log or step == args.max_steps
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together."""
@@ -213,8 +221,8 @@ class Cadence(TrainerCallback):
 
 
 def _headline(metrics: dict[str, float]) -> str:
-    parts = [f"AP {metrics[f'constrained/{box}/AP']:.3f} {box}" for box in ("argmax", "expected")]
-    return ", ".join(parts)
+    found = {box: metrics.get(f"constrained/{box}/AP") for box in ("argmax", "expected")}
+    return ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
 
 
 def _device(model: torch.nn.Module) -> torch.device:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
@@ -90,7 +91,8 @@ class CoordTrainer(Trainer):
         """Return this microbatch's share of the step's loss, times the number of ranks."""
         assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
-        logging_step = (self.state.global_step + 1) % self.args.logging_steps == 0
+        step = self.state.global_step + 1
+        logging_step = step % self.args.logging_steps == 0 or step == self.args.max_steps
         terms = self.forward_terms(model, inputs)
         share, sums = self.criterion(terms, by_unit(num_items_in_batch), unweighted=logging_step)
         self.meter.add_terms(self.criterion, sums, own_counts(terms))
@@ -103,13 +105,16 @@ class CoordTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build AdamW on our parameter groups."""
-        if not isinstance(self.optimizer, torch.optim.Optimizer):
-            self.optimizer = torch.optim.AdamW(
-                [dict(group) for group in self._groups],
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-            )
+        self.optimizer = torch.optim.AdamW(
+            [dict(group) for group in self._groups],
+            betas=(self.args.adam_beta1, self.args.adam_beta2),
+            eps=self.args.adam_epsilon,
+        )
         return self.optimizer
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load a checkpoint's weights alone, for a run whose training is done."""
+        self._load_from_checkpoint(str(checkpoint))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Turn a logging step into a :class:`StepLog`; Hugging Face's closing summary is left out."""

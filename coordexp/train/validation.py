@@ -11,7 +11,7 @@ from coordexp.losses.criterion import UNITS, Criterion
 from coordexp.losses.term import Unit
 from coordexp.train import ranks
 from coordexp.train.batch import own_counts
-from coordexp.train.diagnostics import coord_diagnostics
+from coordexp.train.diagnostics import NAMES, coord_diagnostics
 from coordexp.train.forward import TermForward
 from coordexp.train.meter import Meter
 
@@ -30,6 +30,9 @@ def validation_means(
     Normalised as in training: every term by its unit's count over all samples.
     """
     meter = Meter()
+    # Every rank holds the same names, also one without a batch: the ranks add them up together.
+    for name in (*(weighted.term.name for weighted in criterion.terms), *NAMES, *(f"num_{unit}" for unit in UNITS)):
+        meter.add(name, torch.zeros((), device=device), 0)
     model: nn.Module = forward_terms.base
     was_training = model.training
     model.eval()

@@ -129,3 +129,26 @@ def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
     config = prepared(config.model_copy(update={"experiment": config.experiment.model_copy(update={"seed": 1})}))
     train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
     assert _metrics(config) != _metrics(undisturbed)
+
+
+class _DiesBeforeItsFinalRows(LocalReporter):
+    """Dies after the last checkpoint, in the final evaluation."""
+
+    def commit(self, rows, *, step, checkpoint):
+        if checkpoint is None:
+            raise KeyboardInterrupt
+        super().commit(rows, step=step, checkpoint=checkpoint)
+
+
+def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_path):
+    config = prepared(small_config(base, tmp_path, lr_schedule="constant", logging_steps=3))
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, reporter=_DiesBeforeItsFinalRows(run_dir(config)), announce=lambda line: None)
+    before = _weights(config)
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    for name, tensor in before.items():
+        assert torch.equal(_weights(config)[name], tensor), name
+    metrics = _metrics(config)
+    assert max(step for step, _ in metrics) == 4
+    assert [step for step, values in metrics if "train_total_loss" in values] == [3, 4]
+    assert any("constrained/num_objects" in values for _, values in metrics)
