@@ -20,7 +20,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
-    if len({plan.config.data.shapes for plan in plans}) > 1:
+    if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
         raise ConfigError(
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
         )

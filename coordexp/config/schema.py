@@ -40,7 +40,7 @@ class Shapes(Section):
     num_train: PositiveInt = 2400
     num_val: PositiveInt = 300
     max_objects: PositiveInt = 4
-    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = 44
+    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = 40
     max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = 124
     seed: NaturalInt = 0
 

@@ -29,7 +29,7 @@ class ShapesSpec:
     num_train: int = 2400
     num_val: int = 300
     max_objects: int = 4
-    min_side_px: int = 44
+    min_side_px: int = 40
     max_side_px: int = 124
     seed: int = 0
 
