@@ -169,7 +169,8 @@ def test_own_samples_are_used(make_base, make_adapter, tmp_path, monkeypatch):
     module = importlib.import_module("coordexp.model.merge")  # the package's name ``merge`` is the function
     monkeypatch.setattr(module, "default_samples", lambda _: pytest.fail("own samples were given"))
     sample = {"input_ids": torch.tensor([[1, 2, 700]]), "attention_mask": torch.ones(1, 3, dtype=torch.int64)}
-    merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged", samples=[sample])
+    report = merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged", samples=[sample])
+    assert report.num_merged_layers > 0
 
 
 @pytest.mark.parametrize(
