@@ -39,7 +39,7 @@ lint: install
 	$(VENV)/bin/pyright
 
 bench: install
-	$(PYTHON) -m pytest tests/benchmarks -m "not gpu" --override-ini "python_files=bench_*.py" -s
+	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(PYTHON) $$script; done
 
 # The UI on what runs/ holds; loopback only.
 mlflow: install

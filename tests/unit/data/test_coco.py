@@ -1,8 +1,6 @@
 """The COCO reader: what it returns, what it refuses and how it says so."""
 
 import json
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,23 +261,3 @@ def test_real_coco_agrees_with_pycocotools(coco_tiny, split, capsys):
         np.testing.assert_allclose(found, boxes.clip(0, scale), atol=1e-9)
         names = [reference.cats[ann["category_id"]]["name"] for ann in wanted]
         assert [item.desc for item in sample.objects] == names
-
-
-def test_a_large_file_is_read_fast(tmp_path):
-    """A hundredth of COCO train2017; the whole of it must stay well under 30 s."""
-    num_images, per_image = 1180, 7
-    (tmp_path / "images").mkdir()
-    for i in range(num_images):
-        Path(tmp_path / "images" / f"{i:012d}.jpg").touch()
-    box = {"category_id": 1, "bbox": [7.5, 7.25, 30.5, 20], "segmentation": [[round(0.37 * i, 2) for i in range(60)]]}
-    document = {
-        "images": [{"id": i, "file_name": f"{i:012d}.jpg", "width": 640, "height": 480} for i in range(num_images)],
-        "annotations": [{"id": i, "image_id": i // per_image, **box} for i in range(num_images * per_image)],
-        "categories": [{"id": 1, "name": "cat"}],
-    }
-    (tmp_path / "a.json").write_text(json.dumps(document))
-    started = time.process_time()
-    data = read_coco(tmp_path / "a.json", tmp_path / "images")
-    seconds = time.process_time() - started
-    assert data.counts["boxes"] == num_images * per_image
-    assert seconds * 100 < 60  # measured: 16; doubled and doubled again for a busy machine
