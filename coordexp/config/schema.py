@@ -1,12 +1,14 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, model_validator
 
-from coordexp.config.fields import BelowOne, Fraction, Name, NaturalInt, NotNegative, Positive, PositiveInt, Section
-from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.config.data_section import Data
+from coordexp.config.fields import Name, NaturalInt, NotNegative, PositiveInt, Section
+from coordexp.config.objective_section import Custom, Objective
+from coordexp.config.training_section import Training
 
 
 class Experiment(Section):
@@ -31,168 +33,6 @@ class Model(Section):
     def _revision_needs_a_hub(self) -> "Model":
         if self.path == "embedded" and self.revision is not None:
             raise ValueError("revision has no effect on the embedded base; remove it or name a hub id in model.path")
-        return self
-
-
-class Shapes(Section):
-    """The generated data set, for ``data.format: shapes``."""
-
-    num_train: PositiveInt = 2400
-    num_val: PositiveInt = 300
-    max_objects: PositiveInt = 4
-    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = 40
-    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = 124
-    seed: NaturalInt = 0
-
-    @model_validator(mode="after")
-    def _sides_are_a_range(self) -> "Shapes":
-        if self.min_side_px >= self.max_side_px:
-            raise ValueError(f"min_side_px {self.min_side_px} is not below max_side_px {self.max_side_px}")
-        return self
-
-
-class Data(Section):
-    """Where the data is and how a sample becomes a sequence."""
-
-    format: Literal["shapes", "coco"] = "shapes"
-    train_annotations: Path | None = None
-    train_images: Path | None = None
-    val_annotations: Path | None = None
-    val_images: Path | None = None
-    shapes: Shapes = Shapes()
-    structure: Literal["native", "spec"] = "native"
-    prompt: str = Field(default="Describe all objects in the image with their bounding boxes.", min_length=1)
-    ordering: Literal["top_left", "random"] = "top_left"
-    max_objects: PositiveInt = 30
-    max_length: PositiveInt = 4096
-    min_pixels: PositiveInt | None = None
-    max_pixels: PositiveInt | None = None
-    max_bad_fraction: Fraction = 0.0
-    length_buckets: StrictBool = True
-    num_workers: NaturalInt = 0
-    image_cache_mib: NaturalInt = 0
-
-    @model_validator(mode="after")
-    def _coco_needs_files(self) -> "Data":
-        missing = [
-            name
-            for name in ("train_annotations", "train_images", "val_annotations", "val_images")
-            if self.format == "coco" and self.model_dump()[name] is None
-        ]
-        if missing:
-            raise ValueError(f"format coco needs {', '.join('data.' + name for name in missing)}")
-        return self
-
-    @model_validator(mode="after")
-    def _pixels_are_a_range(self) -> "Data":
-        if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}")
-        return self
-
-
-class Lora(Section):
-    """Low-rank adapters on linear layers."""
-
-    rank: PositiveInt = 16
-    alpha: Positive = 32.0
-    dropout: BelowOne = 0.0
-    vision: StrictBool = True
-
-
-class Training(Section):
-    """The optimisation, equal for every group."""
-
-    optimizer: Literal["multimodal", "multimodal_coord_offset"] = "multimodal"
-    tuning: Literal["lora", "dora", "full"] = "lora"
-    lora: Lora = Lora()
-    learning_rate: Positive = 1e-4
-    vit_lr: Positive | None = None
-    aligner_lr: Positive | None = None
-    weight_decay: NotNegative = 0.0
-    adam_beta1: BelowOne = 0.9
-    adam_beta2: BelowOne = 0.999
-    max_steps: PositiveInt = 1000
-    per_device_batch_size: PositiveInt = 8
-    gradient_accumulation_steps: PositiveInt = 1
-    warmup_fraction: Fraction = 0.03
-    lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    max_grad_norm: Positive = 1.0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    gradient_checkpointing: StrictBool = False
-    logging_steps: PositiveInt = 10
-    checkpoint_steps: PositiveInt = 100
-    keep_checkpoints: PositiveInt = 2
-    num_threads: PositiveInt | None = Field(default=None, description="CPU threads of a worker; None: its CPUs")
-
-
-class CoordTokens(Section):
-    """Coord tokens in the data."""
-
-    enabled: StrictBool = True
-    skip_bbox_norm: StrictBool = True
-
-
-class CoordSoftCeW1(Section):
-    """Group D: soft CE, Wasserstein-1 and the coord-vocabulary gate."""
-
-    enabled: StrictBool = False
-    soft_ce_weight: NotNegative = 1.0
-    w1_weight: NotNegative = 1.0
-    gate_weight: NotNegative = 1.0
-    temperature: Positive = 1.0
-    target_sigma: Positive = 2.0
-    target_truncate: PositiveInt | None = 16
-
-
-class IdRange(Section):
-    """Token ids, both ends included."""
-
-    start: NaturalInt
-    end: NaturalInt
-
-    @model_validator(mode="after")
-    def _holds_all_bins(self) -> "IdRange":
-        if self.end - self.start + 1 != NUM_BINS:
-            raise ValueError(f"start..end must hold {NUM_BINS} ids, got {self.end - self.start + 1}")
-        return self
-
-
-class CoordOffset(Section):
-    """The coord-offset adapter."""
-
-    enabled: StrictBool = False
-    tie_head: StrictBool = True
-    ids: IdRange | None = Field(default=None, description="checked against the tokenizer; None: take the tokenizer's")
-    embed_lr: Positive = 1e-4
-    head_lr: Positive = 1e-4
-    weight_decay: NotNegative = 0.0
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-
-
-class Custom(Section):
-    """Switches of the method, named as in the specification."""
-
-    coord_tokens: CoordTokens = CoordTokens()
-    coord_soft_ce_w1: CoordSoftCeW1 = CoordSoftCeW1()
-    coord_offset: CoordOffset = CoordOffset()
-
-
-class Objective(Section):
-    """Loss flags and weights: what the groups differ in."""
-
-    use_coord_ce: StrictBool = True
-    use_coordexp_loss: StrictBool = False
-    use_geom_loss: StrictBool = False
-    lambda_coord: NotNegative = 1.0
-    lambda_coord_ce: NotNegative = 1.0
-    alpha_l1: NotNegative = 1.0
-    beta_giou: NotNegative = 1.0
-    extra: dict[str, NotNegative] = Field(default={}, description="further terms by name, with their weights")
-
-    @model_validator(mode="after")
-    def _geometry_needs_boxes(self) -> "Objective":
-        if self.use_geom_loss and not self.use_coordexp_loss:
-            raise ValueError("use_geom_loss needs use_coordexp_loss: true (the loss is computed on expected boxes)")
         return self
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from coordexp.config.schema import Data
+from coordexp.config.data_section import Data
 from coordexp.data.coco import CocoData, read_coco
 from coordexp.data.sample import Sample
 from coordexp.data.shapes import ShapesSpec, write_shapes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.schema import Data, Shapes
+from coordexp.config.data_section import Data, Shapes
 from coordexp.data.sample import DetectionObject, Sample
 from coordexp.data.splits import annotations_path, data_fingerprint, images_path, load_split, stratified_subset
 from coordexp.errors import ConfigError, DataError
