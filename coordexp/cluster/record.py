@@ -13,6 +13,7 @@ from coordexp.tracking.store import FinalStatus
 from coordexp.train.status import RunStatus, State
 
 _RECORDED = "recorded.json"
+_RUN_FILES = ("config.yaml", "fingerprint.json", "param_groups.json", "progress.log", "error.log")
 _FINAL: dict[State, FinalStatus] = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
@@ -98,7 +99,7 @@ class Recorder:
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
         run_id = self._run_ids[plan.name]
-        for name in ("config.yaml", "fingerprint.json", "progress.log", "error.log"):
+        for name in _RUN_FILES:
             if (plan.run_dir / name).is_file():
                 self._tracker.log_file(run_id, plan.run_dir / name)
         if status.state == "finished":

@@ -19,6 +19,7 @@ from coordexp.data.collate import EncodedSample, collate
 from coordexp.data.image import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.grammar import GrammarProcessor, ObjectGrammar
+from coordexp.model.head_bypass import float32_head
 
 Progress = Callable[[int, int], None]
 
@@ -189,7 +190,7 @@ def _generate_batch(
     processors = LogitsProcessorList([recorder])
     if grammar is not None:
         processors.append(GrammarProcessor(grammar.to(device)))
-    with _no_inherited_defaults(model):
+    with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
             input_ids=prompts,
             attention_mask=batch["attention_mask"].to(device),

@@ -1,11 +1,14 @@
-"""Reach the hidden states: let the head return its input while the split head does the projection."""
+"""Stand-ins for the head's projection: none at all for the split head, float32 for evaluation."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
+import torch
 from torch import Tensor, nn
 
 from coordexp.coord_tokens.offset_adapter import inner_model
+
+_CHUNK_ROWS = 16_384  # vocabulary rows cast to float32 at a time, where the product cannot accumulate in it
 
 
 @contextlib.contextmanager
@@ -22,12 +25,49 @@ def pass_through_head(model: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
+    with _head_forward(_head_of(model), _identity):
+        yield
+
+
+@contextlib.contextmanager
+def float32_head(model: nn.Module) -> Generator[None]:
+    """Make the output embedding return float32 logits inside the block, for inference.
+
+    A bfloat16 head rounds logits to 8 bits: near 20 they come in steps of 1/8, which moves
+    probabilities by 6 % and expected coordinates with them. Training takes its products in float32
+    (``losses.head``), so evaluation does too. A float32 head is left alone.
+
+    Args:
+        model: a Hugging Face model with a head, in any wrappers.
+
+    Yields:
+        Nothing.
+    """
+    head = _head_of(model)
+    weight_VD = head.get_parameter("weight")
+    if weight_VD.dtype in (torch.float32, torch.float64):
+        yield
+        return
+
+    def project(input: Tensor) -> Tensor:
+        return _float32_product(input, weight_VD)
+
+    with _head_forward(head, project):
+        yield
+
+
+def _head_of(model: nn.Module) -> nn.Module:
     head = inner_model(model).get_output_embeddings()
     if head is None:
-        raise ValueError("the model has no head to bypass; expected a causal language model")
+        raise ValueError("the model has no head; expected a causal language model")
+    return head
+
+
+@contextlib.contextmanager
+def _head_forward(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Generator[None]:
     # An instance attribute shadows the method; whoever set one before (accelerate does) gets it back.
     earlier = vars(head).get("forward")
-    head.forward = _identity
+    head.forward = forward
     try:
         yield
     finally:
@@ -39,3 +79,14 @@ def pass_through_head(model: nn.Module) -> Generator[None]:
 
 def _identity(input: Tensor) -> Tensor:
     return input
+
+
+def _float32_product(hidden: Tensor, weight_VD: Tensor) -> Tensor:
+    """Return ``hidden @ W^T`` in float32 without a float32 copy of the table."""
+    hidden_TD = hidden.flatten(0, -2)
+    if hidden.is_cuda:
+        logits_TV = torch.mm(hidden_TD, weight_VD.t(), out_dtype=torch.float32)
+    else:
+        chunks = weight_VD.split(_CHUNK_ROWS)
+        logits_TV = torch.cat([hidden_TD.float() @ rows_RD.float().t() for rows_RD in chunks], dim=1)
+    return logits_TV.view(*hidden.shape[:-1], weight_VD.shape[0])
