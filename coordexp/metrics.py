@@ -67,12 +67,17 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "gate": ("-log of the coord vocabulary's probability", "nats", "lower"),
     "coord_vocab_mass": ("probability of the coord vocabulary at coord positions", "fraction", "higher"),
     "coord_tokens": ("coord tokens measured", "tokens", "none"),
-    "expected_bin_mae": ("|expected bin - true bin|", "bins", "lower"),
+    "expected_bin_mae": ("|expected bin - true bin|, mean", "bins", "lower"),
+    "expected_bin_p90": ("|expected bin - true bin|, 90th percentile", "bins", "lower"),
+    "true_bin_prob": ("probability of the true bin within the coord vocabulary", "fraction", "higher"),
+    "entropy": ("entropy of the bin distribution", "nats", "none"),
+    "width": ("standard deviation of the bin distribution", "bins", "none"),
     "inverted_fraction": ("expected boxes with swapped corners", "fraction", "lower"),
 }
 _OTHERS = (
     Metric("learning_rate", "learning rate of the linear layers"),
     Metric("grad_norm", "norm of the whole gradient before clipping", direction="none"),
+    Metric("alarms", "alarms raised so far in this run: silent terms, train and eval losses far apart", "", "lower"),
     Metric("epoch", "passes over the training images", "epochs"),
     Metric("num_supervised_tokens", "supervised tokens a step", "tokens"),
     Metric("num_images", "images a step", "images"),
@@ -87,7 +92,7 @@ _OTHERS = (
 FAMILIES = (
     Metric("{decoding}/malformed/{kind}", "malformed pieces of one kind", "pieces", "lower"),
     Metric("subset/{decoding}/malformed/{kind}", "malformed pieces of one kind, on the subset", "pieces", "lower"),
-    Metric("grad_norm/{term}", "norm of one term's gradient"),
+    Metric("grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"),
     Metric("train_extra/{term}", "a further loss term in training", direction="lower"),
     Metric("eval_extra/{term}", "a further loss term on validation images", direction="lower"),
 )

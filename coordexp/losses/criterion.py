@@ -57,15 +57,23 @@ class Criterion:
         total = inputs.log_z_T.new_zeros(())
         sums: dict[str, Tensor] = {}
         for weighted in self.terms:
-            name, unit = weighted.term.name, weighted.term.unit
+            name = weighted.term.name
             if weighted.weight > 0:
                 value, _ = weighted.term.compute(inputs)
-                total = total + weighted.weight * value / counts[unit].clamp(min=1)
+                total = total + weighted.weight * value / _divisor(counts, weighted)
                 sums[name] = value.detach()
             elif unweighted:
                 with torch.no_grad():
                     sums[name], _ = weighted.term.compute(inputs)
         return total, sums
+
+    def shares(self, inputs: TermInputs, counts: StepCounts) -> dict[str, Tensor]:
+        """Return what each term that is on adds to the step's loss, differentiable, to look at them apart."""
+        return {
+            weighted.term.name: weighted.weight * weighted.term.compute(inputs)[0] / _divisor(counts, weighted)
+            for weighted in self.terms
+            if weighted.weight > 0
+        }
 
     def total(self, values: Mapping[str, float]) -> float:
         """Weigh mean values of the terms, as the loss does; a term without a value adds nothing."""
@@ -74,3 +82,7 @@ class Criterion:
     def unit_of(self, name: str) -> Unit:
         """Return the unit by whose count the term ``name`` is divided."""
         return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)
+
+
+def _divisor(counts: StepCounts, weighted: WeightedTerm) -> Tensor:
+    return counts[weighted.term.unit].clamp(min=1)

@@ -11,6 +11,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from peft import PeftModel
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
@@ -143,13 +144,18 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     return AdapterInfo(directory=directory, config=config, keys=tuple(keys), offset=_offset_info(file, keys))
 
 
-def save_adapter(model: PeftModel, directory: str | Path) -> None:
+def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write adapter and offsets with PEFT, and nothing of the base.
 
     PEFT's own default compares vocabulary sizes with the base on the hub, and on a resized one
     stores the whole embedding table beside the adapter.
+
+    Args:
+        model: the adapted model.
+        directory: where to; made if it is not there.
+        state_dict: the weights, where they were gathered from several ranks; None for the model's own.
     """
-    model.save_pretrained(str(directory), save_embedding_layers=False)
+    model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
 
 
 def read_json(file: Path) -> JsonObject:

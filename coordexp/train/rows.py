@@ -22,7 +22,7 @@ def means_to_metrics(
     """
     named = loss_metrics(means, criterion, prefix=prefix, config=config)
     head = "coord_diag/" if prefix == "train" else "eval_coord_diag/"
-    return named | {head + name: means[name] for name in diagnostics.NAMES if name in means}
+    return named | {head + name: means[name] for name in (*diagnostics.NAMES, diagnostics.P90_NAME) if name in means}
 
 
 def train_metrics(log: StepLog, *, config: ExperimentConfig, criterion: Criterion) -> dict[str, float]:

@@ -12,10 +12,12 @@ from coordexp.data.sampler import LengthBucketSampler
 from coordexp.model.merge import merge_model
 from coordexp.train import ranks
 from coordexp.train.arguments import training_arguments
-from coordexp.train.components import Components, build_components
+from coordexp.train.components import build_components
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
 from coordexp.train.session import Announce, Cadence, Session
+from coordexp.train.start import start_lines, write_param_groups
+from coordexp.train.term_gradients import TermGradientLog
 from coordexp.train.trainer import CoordTrainer
 
 
@@ -42,6 +44,8 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
     parts = build_components(config)
     session = Session(config=config, parts=parts, reporter=reporter, announce=announce)
     run_dir(config).mkdir(parents=True, exist_ok=True)
+    if ranks.rank() == 0:
+        write_param_groups(parts, run_dir(config))
     # On the run's own disk, whose room was checked before the start.
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=run_dir(config)) as scratch:
         _train(session, Path(scratch))
@@ -52,7 +56,8 @@ def _train(session: Session, scratch: Path) -> None:
     trainer = make_trainer(session, scratch)
     checkpoint = session.reporter.latest_checkpoint()
     if checkpoint is None:
-        session.announce(f"{session.name}  starts: {_trainable_summary(session.parts)}")
+        for line in start_lines(session.parts):
+            session.announce(f"{session.name}  {line}")
     else:
         session.resume(checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
@@ -87,7 +92,10 @@ def make_trainer(session: Session, scratch: Path) -> CoordTrainer:
         sampler=sampler,
         param_groups=parts.param_groups,
         on_step_log=session.on_step_log,
+        term_gradient_steps=config.training.log_term_gradients,
     )
+    # Before the cadence, which commits the rows of a step.
+    trainer.add_callback(TermGradientLog(trainer.term_gradients, session.on_term_gradients))
     trainer.add_callback(Cadence(session, dataset, sampler))
     return trainer
 
@@ -106,9 +114,3 @@ def _finish(session: Session, started: float) -> None:
         session.add_row(step, metrics)
     ranks.barrier()
     session.commit(step, None)
-
-
-def _trainable_summary(parts: Components) -> str:
-    trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
-    total = sum(p.numel() for p in parts.model.parameters())
-    return f"{trainable:,} of {total:,} parameters train, {len(parts.train.samples)} images"

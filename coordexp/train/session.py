@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from coordexp.evaluate.run import Decoding, EvaluationSpec, evaluate_split
 from coordexp.files import write_json
 from coordexp.metrics import AP_NAMES, SUBSET
 from coordexp.train import ranks
+from coordexp.train.alarms import Alarms
 from coordexp.train.announce import progress_line
 from coordexp.train.components import Components
 from coordexp.train.marks import checkpoint_step
@@ -44,6 +46,13 @@ class Session:
     train_seconds: float = 0.0
     first_step: int = 0
     _paused_seconds: float = 0.0
+    _train_means: dict[str, float] = field(default_factory=dict[str, float])
+    _alarms: Alarms = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set the alarms."""
+        training = self.config.training
+        self._alarms = Alarms(self.parts.criterion, patience=training.alarm_patience, factor=training.alarm_factor)
 
     @property
     def name(self) -> str:
@@ -56,7 +65,9 @@ class Session:
         self._paused_seconds = 0.0
         metrics = train_metrics(log, config=self.config, criterion=self.parts.criterion)
         self.train_seconds += log.seconds
-        self.add_row(log.step, metrics)
+        self._train_means = log.means
+        self._raise_alarms(log.step, self._alarms.silent_terms(log.output_gradients, log.units))
+        self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         if ranks.rank() == 0:
             self.announce(
                 progress_line(
@@ -68,6 +79,10 @@ class Session:
                 )
             )
 
+    def on_term_gradients(self, step: int, norms: dict[str, float]) -> None:
+        """Make a row of the norms of each term's gradient."""
+        self.add_row(step, {f"grad_norm/{name}": norm for name, norm in norms.items() if math.isfinite(norm)})
+
     def add_row(self, step: int, metrics: dict[str, float]) -> None:
         """Keep a row until the next commit."""
         self.rows.append(Row(step=step, time=time.time(), metrics=metrics))
@@ -75,14 +90,17 @@ class Session:
     def commit(self, step: int, checkpoint: Path | None) -> None:
         """Hand rows, and a checkpoint, to the reporter."""
         if checkpoint is not None and ranks.rank() == 0:
-            write_json(checkpoint / _SESSION_FILE, {"train_seconds": self.train_seconds})
+            state = {"train_seconds": self.train_seconds, "alarms": self._alarms.state()}
+            write_json(checkpoint / _SESSION_FILE, state)
         self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
         self.rows = []
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint's step and training time."""
         self.first_step = checkpoint_step(checkpoint)
-        self.train_seconds = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))["train_seconds"]
+        state = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))
+        self.train_seconds = state["train_seconds"]
+        self._alarms.resume(state["alarms"])
 
     @contextlib.contextmanager
     def pause(self) -> Generator[None]:
@@ -106,6 +124,7 @@ class Session:
         )
         named = means_to_metrics(means, prefix="eval", config=self.config, criterion=self.parts.criterion)
         self.add_row(step, named)
+        self._raise_alarms(step, self._alarms.apart(self._train_means, means))
 
     def evaluate_subset(self, step: int) -> None:
         """Add a row of AP on the fixed subset, under constrained decoding."""
@@ -127,6 +146,11 @@ class Session:
     def subset_indices(self) -> list[int]:
         """Return the validation images of evaluations during training; fixed by the data alone."""
         return list(stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images))
+
+    def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
+        if ranks.rank() == 0:
+            for sentence in sentences:
+                self.announce(f"{self.name}  ALARM at step {step}: {sentence}")
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: str, decoding: tuple[Decoding, ...]

@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.utils.data import Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 
 from coordexp.data.collate import EncodedSample
 from coordexp.errors import TrainingError
-from coordexp.losses.criterion import Criterion
+from coordexp.losses.criterion import UNITS, Criterion
+from coordexp.model.checkpoint_io import save_adapter
 from coordexp.train.batch import by_unit, count_units, own_counts
 from coordexp.train.diagnostics import coord_diagnostics
 from coordexp.train.forward import TermForward
 from coordexp.train.meter import Meter
+from coordexp.train.term_gradients import TermGradients, gradients_at_outputs
+
+OUTPUT_GRADIENT = "gradient_at_outputs/"
+_LISTED_IMAGES = 32
 
 Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
 
@@ -48,6 +54,17 @@ class StepLog:
     learning_rate: float
     epoch: float
 
+    @property
+    def units(self) -> dict[str, float]:
+        """Units counted since the last logging step, by name."""
+        return {unit: self.sums[f"num_{unit}"] for unit in UNITS}
+
+    @property
+    def output_gradients(self) -> dict[str, float]:
+        """Norm of each term's gradient at the head's outputs, summed over the microbatches of this step."""
+        prefix = OUTPUT_GRADIENT
+        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
+
 
 class CoordTrainer(Trainer):
     """Trains one group.
@@ -70,16 +87,20 @@ class CoordTrainer(Trainer):
         sampler: Sampler[int],
         param_groups: Sequence[Mapping[str, object]],
         on_step_log: Callable[[StepLog], None],
+        term_gradient_steps: int | None = None,
     ) -> None:
         """Wire a model to its data and criterion; nothing runs yet."""
         super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=collate)
         self.criterion = criterion
         self.forward_terms = forward_terms
         self.meter = Meter()
+        self.term_gradients = TermGradients()
         self._sampler = sampler
         self._groups = param_groups
         self._on_step_log = on_step_log
+        self._term_gradient_steps = term_gradient_steps
         self._window_started = time.monotonic()
+        self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
 
     def compute_loss(
         self,
@@ -93,14 +114,19 @@ class CoordTrainer(Trainer):
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
         logging_step = step % self.args.logging_steps == 0 or step == self.args.max_steps
-        terms = self.forward_terms(model, inputs)
-        share, sums = self.criterion(terms, by_unit(num_items_in_batch), unweighted=logging_step)
+        self._image_ids.append(inputs["image_ids"])
+        terms, counts = self.forward_terms(model, inputs), by_unit(num_items_in_batch)
+        share, sums = self.criterion(terms, counts, unweighted=logging_step)
         self.meter.add_terms(self.criterion, sums, own_counts(terms))
         self.meter.add("num_images", float(inputs["input_ids"].shape[0]))
         self.meter.add("num_sequence_tokens", inputs["attention_mask"].sum())
         if logging_step:
-            for name, (value, count) in coord_diagnostics(terms).items():
-                self.meter.add(name, value, count)
+            self.meter.add_diagnostics(coord_diagnostics(terms))
+            for name, norm in gradients_at_outputs(self.criterion, terms).items():
+                self.meter.add(f"{OUTPUT_GRADIENT}{name}", norm)
+        if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
+            shares = self.criterion.shares(terms, counts)
+            self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
         return share * self.args.world_size
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -111,6 +137,13 @@ class CoordTrainer(Trainer):
             eps=self.args.adam_epsilon,
         )
         return self.optimizer
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Write adapters without PEFT's guess that a resized vocabulary needs its tables saved too."""
+        if not isinstance(self.model, PeftModel):
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            save_adapter(self.model, output_dir or str(self.args.output_dir), state_dict=state_dict)
 
     def load_weights(self, checkpoint: Path) -> None:
         """Load a checkpoint's weights alone, for a run whose training is done."""
@@ -149,11 +182,18 @@ class CoordTrainer(Trainer):
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
         norm = torch.as_tensor(super()._clip_grad_norm(model))
         if not math.isfinite(float(norm)):
-            means, _ = self.meter.read()
-            bad = [name for name, value in means.items() if not math.isfinite(value)]
-            raise TrainingError(
-                f"step {self.state.global_step + 1}: the gradient norm is {float(norm)} "
-                f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}); "
-                "the weights were not changed and the last checkpoint is kept"
-            )
+            raise TrainingError(self._not_finite(float(norm)))
+        self._image_ids.clear()
         return norm
+
+    def _not_finite(self, norm: float) -> str:
+        """Name step, terms and images; every rank says so at the same step, since the norm is shared."""
+        means, _ = self.meter.read()
+        bad = [name for name, value in means.items() if not math.isfinite(value)]
+        images = torch.cat(self._image_ids).tolist()
+        listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
+        return (
+            f"step {self.state.global_step + 1}: the gradient norm is {norm} "
+            f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
+            "the weights were not changed and the last checkpoint is kept"
+        )

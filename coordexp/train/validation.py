@@ -33,6 +33,7 @@ def validation_means(
     # Every rank holds the same names, also one without a batch: the ranks add them up together.
     for name in (*(weighted.term.name for weighted in criterion.terms), *NAMES, *(f"num_{unit}" for unit in UNITS)):
         meter.add(name, torch.zeros((), device=device), 0)
+    meter.add_errors(torch.zeros(0, device=device))
     model: nn.Module = forward_terms.base
     was_training = model.training
     model.eval()
@@ -45,8 +46,7 @@ def validation_means(
             terms = forward_terms(model, batch)
             _, sums = criterion(terms, ones)
             meter.add_terms(criterion, sums, own_counts(terms))
-            for name, (value, count) in coord_diagnostics(terms).items():
-                meter.add(name, value, count)
+            meter.add_diagnostics(coord_diagnostics(terms))
     model.train(was_training)
     means, _ = meter.read()
     return means

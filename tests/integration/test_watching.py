@@ -1,0 +1,141 @@
+"""What a run says of itself: its groups, its terms' gradients, its alarms, and why it stopped."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_support import prepared, small_config, write_base
+
+from coordexp.errors import TrainingError
+from coordexp.losses.term import Term, find_term
+from coordexp.train import objective
+from coordexp.train.components import build_components
+from coordexp.train.marks import committed_checkpoints
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.train.run import make_trainer, train_run
+from coordexp.train.session import Session
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "base")
+
+
+def _with_term(monkeypatch, config, compute, *, name="planted"):
+    """Return ``config`` with a planted term that is on."""
+    planted = Term(name=name, unit="tokens", compute=compute)
+    monkeypatch.setattr(objective, "find_term", lambda wanted: planted if wanted == name else find_term(wanted))
+    return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": {name: 1.0}})})
+
+
+def _session(config, lines):
+    parts = build_components(config)
+    return Session(config=config, parts=parts, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+
+
+class _Explodes:
+    """A term that is finite but in one call."""
+
+    def __init__(self, at_call):
+        self.calls, self.at_call = 0, at_call
+
+    def __call__(self, inputs):
+        self.calls += 1
+        factor = math.inf if self.calls == self.at_call else 0.0
+        return (inputs.log_z_T * factor).sum(), inputs.log_z_T.numel()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base, tmp_path, monkeypatch):
+    config = prepared(small_config(base, tmp_path, logging_steps=10))
+    config = _with_term(monkeypatch, config, _Explodes(at_call=1))
+    session = _session(config, [])
+    before = {name: p.detach().clone() for name, p in session.parts.model.named_parameters()}
+    with pytest.raises(TrainingError, match=r"^step 1: .*not finite: planted\) on images \d+, \d+, \d+, \d+; the w"):
+        make_trainer(session, tmp_path / "scratch").train()
+    for name, parameter in session.parts.model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
+    # One call a step: only logging steps look at the terms twice.
+    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, logging_steps=10)), _Explodes(at_call=3))
+    with pytest.raises(TrainingError, match="^step 3: "):
+        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    assert [path.name for path in committed_checkpoints(run_dir(config))] == ["step_000002"]
+
+
+def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path, monkeypatch):
+    def dead(inputs):
+        return inputs.log_z_T.detach().sum(), inputs.log_z_T.numel()
+
+    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, alarm_patience=2)), dead)
+    lines = []
+    session = _session(config, lines)
+    make_trainer(session, tmp_path / "scratch").train()
+    alarms = [line for line in lines if "ALARM" in line]
+    assert alarms == [
+        "C-s0  ALARM at step 2: the term planted is on (weight 1) but had zero gradient in the last 2 logging steps"
+    ]
+    rows = [row for row in read_rows(run_dir(config) / "metrics.jsonl") if "alarms" in row.metrics]
+    assert [(row.step, row.metrics["alarms"]) for row in rows] == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+
+
+def test_a_healthy_run_raises_none(base, tmp_path):
+    config = prepared(small_config(base, tmp_path, alarm_patience=1))
+    lines = []
+    make_trainer(_session(config, lines), tmp_path / "scratch").train()
+    assert any("step 4/4" in line for line in lines)
+    assert not any("ALARM" in line for line in lines)
+
+
+def _norms(config, scratch):
+    session = _session(config, [])
+    make_trainer(session, scratch).train()
+    rows = read_rows(run_dir(config) / "metrics.jsonl")
+    found = {
+        row.step: values
+        for row in rows
+        if (values := {name: value for name, value in row.metrics.items() if name.startswith("grad_norm/")})
+    }
+    return found, {row.step: row.metrics["grad_norm"] for row in rows if "grad_norm" in row.metrics}
+
+
+def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path):
+    settings = {"log_term_gradients": 2, "max_steps": 2, "learning_rate": 1e-6}
+    whole = prepared(small_config(base, tmp_path / "a", per_device_batch_size=8, **settings))
+    halves = prepared(
+        small_config(base, tmp_path / "b", per_device_batch_size=2, gradient_accumulation_steps=4, **settings)
+    )
+    expected, total = _norms(whole, tmp_path / "scratch-a")
+    found, _ = _norms(halves, tmp_path / "scratch-b")
+    assert list(expected) == [2]
+    assert set(expected[2]) == {f"grad_norm/{name}" for name in ("text_ce", "coord_ce", "box_l1", "box_giou")}
+    assert found[2] == pytest.approx(expected[2], rel=1e-3)
+    # The whole gradient is the sum of the terms' gradients: no longer than all, no shorter than what is left.
+    lengths = sorted(expected[2].values())
+    assert lengths[-1] - sum(lengths[:-1]) <= total[2] <= sum(lengths)
+
+
+def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
+    config = prepared(small_config(base, tmp_path, max_steps=1, checkpoint_steps=1))
+    lines = []
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    table = json.loads((run_dir(config) / "param_groups.json").read_text())
+    assert {row["name"] for row in table} >= {"llm", "vision", "aligner", "coord_embed_offset"}
+    for row in table:
+        assert any(row["name"] in line and f"{row['num_parameters']:,}" in line for line in lines), row["name"]
+    assert any("head_lr has no effect" in line for line in lines)
+
+
+def test_rows_that_join_the_adapter_are_announced(base, tmp_path):
+    config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
+    spec = prepared(config.model_copy(update={"data": config.data.model_copy(update={"structure": "spec"})}))
+    lines = []
+    train_run(spec, reporter=LocalReporter(run_dir(spec)), announce=lines.append)
+    assert any("the rows of the added object tokens" in line for line in lines)
