@@ -104,8 +104,7 @@ def expand_vocab(
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
     """
     num_before = len(tokenizer)
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in _new_tokens(structure)])
-    vocab = coord_vocab(tokenizer, structure=structure)
+    vocab = expand_tokenizer(tokenizer, structure=structure)
     num_after = len(tokenizer)
     if num_after > num_before:
         _resize(model, num_after)
@@ -119,6 +118,20 @@ def expand_vocab(
     return vocab
 
 
+def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
+    """Add the tokens of coordinates, and of objects under ``spec``, that a tokenizer lacks, in place.
+
+    Raises:
+        TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+    """
+    tokens = [WILDCARD_TOKEN, *(int_to_token(k) for k in range(NUM_BINS))]
+    if structure == "spec":
+        start, _, end = STRUCTURE_TOKENS["spec"]
+        tokens += [start, end]
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+    return coord_vocab(tokenizer, structure=structure)
+
+
 def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
     """Interpolate ``[K, D]`` coord rows between ten ``[10, D]`` leading-digit rows, in float32."""
     position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
@@ -126,14 +139,6 @@ def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
     fraction_K1 = (position_K - low_K).unsqueeze(1)
     rows = digit_rows_10D.float().cpu()
     return torch.lerp(rows[low_K], rows[low_K + 1], fraction_K1)
-
-
-def _new_tokens(structure: Structure) -> list[str]:
-    tokens = [WILDCARD_TOKEN, *(int_to_token(k) for k in range(NUM_BINS))]
-    if structure == "spec":
-        start, _, end = STRUCTURE_TOKENS["spec"]
-        tokens += [start, end]
-    return tokens
 
 
 def _id_of(ids: dict[str, int], token: str) -> int:

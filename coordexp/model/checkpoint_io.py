@@ -25,7 +25,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 JsonObject = dict[str, object]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+_HUB_SMALL_FILES = ["*.json", "*.jinja", "*.txt"]
+_HUB_FILES = [*_HUB_SMALL_FILES, "*.safetensors"]
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and not-found errors are OSErrors too
 
 
@@ -62,21 +63,27 @@ class AdapterInfo:
         return base if isinstance(base, str) and base else None
 
 
-def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path:
+def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weights: bool = True) -> Path:
     """Return the directory of a Qwen3-VL checkpoint, downloading a hub id, with all its files checked.
+
+    Args:
+        path_or_id: a directory or a hub id.
+        revision: of a hub id.
+        weights: also fetch and check the weights; without, configuration, tokenizer and processor.
 
     Raises:
         CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL.
     """
     directory = Path(path_or_id).expanduser()
     if not directory.exists() and _HUB_ID.fullmatch(str(path_or_id)):
-        directory = _download(str(path_or_id), revision=revision)
+        directory = _download(str(path_or_id), revision=revision, files=_HUB_FILES if weights else _HUB_SMALL_FILES)
     elif not directory.is_dir():
         raise CheckpointError(
             f"{path_or_id}: no such checkpoint; expected embedded, a directory or a hub id (owner/name)"
         )
     check_config(directory)
-    weight_files(directory)
+    if weights:
+        weight_files(directory)
     return directory
 
 
@@ -190,12 +197,12 @@ def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
     )
 
 
-def _download(hub_id: str, *, revision: str | None) -> Path:
+def _download(hub_id: str, *, revision: str | None, files: list[str]) -> Path:
     try:
         # The configuration first: another model must not cost the download of its weights.
         config = hf_hub_download(hub_id, "config.json", revision=revision)
         check_config(Path(config).parent)
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=files))
     except _HUB_ERRORS as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(f"{hub_id}: no such directory, and the hub does not give it ({reason})") from None

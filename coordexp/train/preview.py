@@ -1,0 +1,142 @@
+"""What a model is trained on, for a person to look at: tokens by role, and boxes read back from them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+import torch
+from PIL import Image
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.codec import decode
+from coordexp.coord_tokens.layout import parse_targets
+from coordexp.coord_tokens.vocab import expand_tokenizer
+from coordexp.data.image import read_image
+from coordexp.data.sample import Sample
+from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.splits import Split, load_split
+from coordexp.model.checkpoint_io import find_checkpoint
+from coordexp.model.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.processor import Processor
+from coordexp.train.components import Encoding, build_encoding
+from coordexp.train.paths import data_dir
+from coordexp.train.token_stream import global_batch_size
+
+Role = Literal["prompt", "image", "description", "coord", "structure"]
+BoxPx = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Neighbouring tokens of one role.
+
+    Attributes:
+        role: what they are to the model.
+        text: as the tokenizer writes them; of many image tokens, one and their number.
+        supervised: whether they are labels.
+    """
+
+    role: Role
+    text: str
+    supervised: bool
+
+
+@dataclass(frozen=True)
+class Preview:
+    """One sample as it is trained.
+
+    Attributes:
+        sample: where it comes from.
+        runs: the whole sequence.
+        num_tokens: its length.
+        objects: description and box, read back from the tokens alone.
+        picture: the image as the model's processor reads it.
+    """
+
+    sample: Sample
+    runs: list[TokenRun]
+    num_tokens: int
+    objects: list[tuple[str, BoxPx]]
+    picture: Image.Image
+
+
+def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> Iterator[Preview]:
+    """Yield the first ``num`` samples in the order of training (validation: of the file).
+
+    No weights are read: tokenizer, processor and data are enough.
+
+    Args:
+        config: one run's resolved configuration.
+        num: how many.
+        split: ``train`` or ``val``.
+
+    Raises:
+        CoordExpError: whatever would stop a run because of its data or its tokenizer.
+    """
+    source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
+    processor = Processor.from_directory(find_checkpoint(source, revision=config.model.revision, weights=False))
+    vocab = expand_tokenizer(processor.tokenizer, structure=config.data.structure)
+    encoding = build_encoding(config, processor, vocab)
+    samples = load_split(config.data, split, data_dir=data_dir(config)).samples
+    dataset = encoding.dataset(samples)
+    order = range(len(samples)) if split == "val" else _training_order(config, dataset.lengths)
+    for index in islice(order, num):
+        yield _preview(encoding, samples[index], dataset.token_ids(index))
+
+
+def _training_order(config: ExperimentConfig, lengths: list[int]) -> Iterator[int]:
+    return iter(
+        LengthBucketSampler(
+            lengths,
+            batch_size=global_batch_size(config),
+            seed=config.experiment.seed,
+            buckets=config.data.length_buckets,
+        )
+    )
+
+
+def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
+    num_prompt = len(encoding.prompt) + ids.count(encoding.prompt.image_token_id)
+    roles = _roles(encoding, ids, num_prompt)
+    picture = read_image(sample.image, width=sample.width, height=sample.height)
+    runs = list(_runs(encoding, ids, roles, num_prompt))
+    return Preview(sample, runs, len(ids), _objects(encoding, sample, ids[num_prompt:]), picture)
+
+
+def _roles(encoding: Encoding, ids: list[int], num_prompt: int) -> list[Role]:
+    image_id = encoding.prompt.image_token_id
+    prompt: list[Role] = ["image" if token == image_id else "prompt" for token in ids[:num_prompt]]
+    answer: list[Role] = ["structure"] * (len(ids) - num_prompt)
+    descriptions = parse_targets(torch.tensor(ids[num_prompt:]), encoding.vocab).desc_positions.tolist()
+    for position in descriptions:
+        answer[position] = "description"
+    for position, token in enumerate(ids[num_prompt:]):
+        if token in encoding.vocab.coord_ids:
+            answer[position] = "coord"
+    return prompt + answer
+
+
+def _runs(encoding: Encoding, ids: list[int], roles: list[Role], num_prompt: int) -> Iterator[TokenRun]:
+    start = 0
+    for end in range(1, len(ids) + 1):
+        if end < len(ids) and roles[end] == roles[start] and end != num_prompt:
+            continue
+        text = encoding.tokenizer.decode(ids[start : start + 1] if roles[start] == "image" else ids[start:end])
+        if roles[start] == "image":
+            text = f"{text} x {end - start}"
+        yield TokenRun(role=roles[start], text=str(text), supervised=start >= num_prompt)
+        start = end
+
+
+def _objects(encoding: Encoding, sample: Sample, answer: list[int]) -> list[tuple[str, BoxPx]]:
+    ids = torch.tensor(answer)
+    layout = parse_targets(ids, encoding.vocab)
+    bins_M4 = ids[layout.coord_positions] - encoding.vocab.coord_ids.start
+    scale = torch.tensor([sample.width, sample.height] * 2)
+    objects: list[tuple[str, BoxPx]] = []
+    for number, box in enumerate((decode(bins_M4) * scale).tolist()):
+        desc = ids[layout.desc_positions[layout.desc_object == number]].tolist()
+        x1, y1, x2, y2 = box
+        objects.append((str(encoding.tokenizer.decode(desc)), (x1, y1, x2, y2)))
+    return objects

@@ -1,0 +1,77 @@
+"""What a person is shown is what is trained."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.splits import load_split
+from coordexp.train.paths import data_dir
+from coordexp.train.preview import previews
+from coordexp.train.preview_view import STYLES, draw, legend, show
+
+
+def _config(runs_dir, **data):
+    shapes = {"num_train": 12, "num_val": 4}
+    return ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "seen", "runs_dir": str(runs_dir)},
+            "data": {"shapes": shapes, **data},
+            "training": {"per_device_batch_size": 4},
+        }
+    )
+
+
+@pytest.mark.parametrize("structure", ["native", "spec"])
+def test_only_the_answer_is_supervised_and_every_token_has_its_role(tmp_path, structure):
+    for preview in previews(_config(tmp_path, structure=structure), num=3):
+        labels = "".join(run.text for run in preview.runs if run.supervised)
+        prompt = "".join(run.text for run in preview.runs if not run.supervised)
+        assert prompt.endswith("<|im_start|>assistant\n")
+        assert labels.endswith("<|im_end|>")
+        assert "coord_" not in prompt
+        by_role = {role: [run.text for run in preview.runs if run.role == role] for role in STYLES}
+        assert by_role["description"] == [item.desc for item in _ordered(preview.sample)]
+        assert all(text.count("<|coord_") == 4 for text in by_role["coord"])
+        assert not any(run.supervised for run in preview.runs if run.role in ("prompt", "image"))
+
+
+def _ordered(sample):
+    return sorted(sample.objects, key=lambda item: (item.box_norm_xyxy[1], item.box_norm_xyxy[0]))
+
+
+def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
+    config = _config(tmp_path)
+    for preview in previews(config, num=12):
+        sample = preview.sample
+        scale = np.array([sample.width, sample.height] * 2)
+        for (desc, box), item in zip(preview.objects, _ordered(sample), strict=True):
+            assert desc == item.desc
+            # Half a bin, and a coordinate of 1.0 is clamped to bin 999.
+            assert np.abs(np.array(box) - np.array(item.box_norm_xyxy) * scale).max() <= 0.001 * scale.max() + 1e-6
+
+
+def test_training_samples_come_in_their_order_and_validation_in_the_files(tmp_path):
+    config = _config(tmp_path)
+    seen = [preview.sample.image_id for preview in previews(config, num=12)]
+    file = [sample.image_id for sample in load_split(config.data, "train", data_dir=data_dir(config)).samples]
+    assert sorted(seen) == sorted(file)
+    assert seen != file
+    val = [preview.sample.image_id for preview in previews(config, num=2, split="val")]
+    assert val == [sample.image_id for sample in load_split(config.data, "val", data_dir=data_dir(config)).samples[:2]]
+
+
+def test_it_is_printed_in_colour_and_drawn(tmp_path):
+    (preview,) = previews(_config(tmp_path), num=1)
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor")
+    console.print(legend())
+    show(preview, console, drawn=tmp_path / "1.png")
+    text = console.file.getvalue()
+    assert "\x1b[4;33m<|coord_" in text  # underlined and yellow: a label, a coordinate
+    assert all(desc in text for desc, _ in preview.objects)
+    picture = draw(preview)
+    assert min(picture.size) >= 480
+    plain = preview.picture.resize(picture.size)
+    assert (np.asarray(picture) != np.asarray(plain)).any(axis=-1).mean() > 0.002
