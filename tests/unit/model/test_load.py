@@ -1,6 +1,7 @@
 """Loading checkpoints and adapters, good and bad."""
 
 import importlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -120,27 +121,43 @@ def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapte
     assert not any("embed_tokens" in name or "lm_head" in name for name in trainable)
 
 
+_NEW_PROCESS = """
+import sys
+from pathlib import Path
+from peft import PeftModel
+from safetensors.torch import save_file
+from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
+from coordexp.model.load import load
+from coordexp.model.parity import Reference, default_samples
+
+for line in Path(sys.argv[1]).read_text().splitlines():
+    base, adapter, tie_head = line.split("|")
+    ours, plain = load(base, adapter), load(base)
+    install_coord_offset_adapter(plain.model, coord_ids=plain.vocab.coord_ids, tie_head=tie_head == "True")
+    by_peft = PeftModel.from_pretrained(plain.model, adapter)
+    samples = default_samples(ours.processor)
+    assert samples[0]["pixel_values"].numel()
+    logits = {name: Reference.of(model, samples).logits[0] for name, model in (("ours", ours.model), ("peft", by_peft))}
+    save_file(logits, adapter + "/logits.st")
+"""
+
+
 @pytest.mark.slow
 def test_a_new_process_gives_bit_equal_logits(make_base, make_adapted, tmp_path):
-    script = (
-        "import sys; from pathlib import Path; from safetensors.torch import save_file\n"
-        "from coordexp.model.load import load; from coordexp.model.parity import Reference, default_samples\n"
-        "for line in Path(sys.argv[1]).read_text().splitlines():\n"
-        "    base, adapter = line.split('|')\n"
-        "    m = load(base, adapter)\n"
-        "    save_file({'x': Reference.of(m.model, default_samples(m.processor)).logits[0]}, adapter + '/logits.st')\n"
-    )
     lines, expected = [], []
-    for tied, tie_head in TIES:
-        base, adapter = make_base(tied=tied), tmp_path / f"{tied}-{tie_head}"
-        trained = make_adapted(base, tuning="dora", tie_head=tie_head)
+    for (tied, tie_head), tuning in itertools.product(TIES, ("lora", "dora")):
+        base, adapter = make_base(tied=tied), tmp_path / f"{tied}-{tie_head}-{tuning}"
+        trained = make_adapted(base, tuning=tuning, tie_head=tie_head)
         save_adapter(trained, adapter)
-        lines.append(f"{base}|{adapter}")
+        lines.append(f"{base}|{adapter}|{tie_head}")
         expected.append(_logits(trained, load(base).processor))
     (tmp_path / "list").write_text("\n".join(lines))
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "list")], check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", _NEW_PROCESS, str(tmp_path / "list")], check=True, timeout=240)
     for line, logits in zip(lines, expected, strict=True):
-        assert torch.equal(load_file(line.split("|")[1] + "/logits.st")["x"], logits)
+        found = load_file(line.split("|")[1] + "/logits.st")
+        assert torch.equal(found["ours"], logits)
+        assert torch.equal(found["peft"], logits)
+    assert not torch.equal(expected[0], expected[1])  # control: LoRA and DoRA are not the same adapter
 
 
 def test_bad_paths():

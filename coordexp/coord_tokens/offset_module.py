@@ -1,0 +1,176 @@
+"""The trained tables of the coord-offset adapter, and what they add to embeddings and logits.
+
+Shapes: K listed ids, D hidden, V vocabulary, T tokens (any leading shape).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from coordexp.errors import CheckpointError, TokenizerError
+
+
+class CoordOffsetAdapter(nn.Module):
+    """Trained offsets of the listed ids; zero at first, so that installing it changes nothing.
+
+    Attributes:
+        coord_ids: ``[K]`` int64 buffer, saved with the offsets: a checkpoint says what its rows mean.
+        embed_offset: ``[K, D]`` added to embeddings, and to the head when ``tie_head``.
+        head_offset: ``[K, D]`` added to the head; None when ``tie_head``.
+        first_id: the first id if the ids are contiguous and ascending, else None.
+        adopts_dtype: whether loaded tables keep the dtype they were saved in.
+    """
+
+    coord_ids: Tensor
+
+    def __init__(
+        self,
+        coord_ids: Sequence[int],
+        *,
+        hidden_size: int,
+        tie_head: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+        adopts_dtype: bool = False,
+    ) -> None:
+        """Allocate zero tables for ``coord_ids``."""
+        super().__init__()
+        first = coord_ids[0]
+        contiguous = list(coord_ids) == list(range(first, first + len(coord_ids)))
+        self.first_id: int | None = first if contiguous else None
+        self.adopts_dtype = adopts_dtype
+        self.register_buffer("coord_ids", torch.tensor(list(coord_ids), dtype=torch.int64, device=device))
+        self._listed, self._seen = tuple(coord_ids), self.coord_ids
+        shape = (len(coord_ids), hidden_size)
+        self.embed_offset = nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
+        self.head_offset = None if tie_head else nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
+        self.register_load_state_dict_pre_hook(_prepare_to_load)
+
+    @property
+    def tie_head(self) -> bool:
+        """Whether one table serves embedding and head."""
+        return self.head_offset is None
+
+    @property
+    def num_ids(self) -> int:
+        """K."""
+        return self.embed_offset.shape[0]
+
+    def add_to_embeddings(self, embeddings_TD: Tensor, ids_T: Tensor) -> Tensor:
+        """Return the embeddings with the offsets of listed ids added; the others bit-equal.
+
+        The table is looked up for every token, listed or not: it is in the graph of every rank and
+        microbatch, as DDP without ``find_unused_parameters`` demands.
+        """
+        is_listed_T, rows_T = self._rows_of(ids_T)
+        shifted_TD = (embeddings_TD + F.embedding(rows_T, self.embed_offset)).to(embeddings_TD.dtype)
+        return torch.where(is_listed_T.unsqueeze(-1), shifted_TD, embeddings_TD)
+
+    def add_to_logits(self, logits_TV: Tensor, hidden_TD: Tensor) -> Tensor:
+        """Add ``hidden @ offset^T`` to the listed columns of ``logits_TV``, in place.
+
+        The product has the widest dtype of the three: under float32 logits of a bfloat16 head
+        (``model.head_bypass``) a bfloat16 product would round just the coord columns.
+        """
+        self._check_replaced_ids()
+        table_KD = head_offset_table(self)
+        dtype = torch.promote_types(torch.promote_types(hidden_TD.dtype, table_KD.dtype), logits_TV.dtype)
+        delta_TK = F.linear(hidden_TD.to(dtype), table_KD.to(dtype))
+        columns = self.coord_ids if self.first_id is None else slice(self.first_id, self.first_id + self.num_ids)
+        return _AddToColumns.apply(logits_TV, delta_TK, columns)
+
+    def extra_repr(self) -> str:
+        """Describe the tables for ``print(model)``."""
+        return f"num_ids={self.num_ids}, hidden_size={self.embed_offset.shape[1]}, tie_head={self.tie_head}"
+
+    def _rows_of(self, ids_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which ids are listed, and the table row of each (some valid row for the others)."""
+        self._check_replaced_ids()
+        if self.first_id is not None:
+            rows_T = ids_T - self.first_id
+            return (rows_T >= 0) & (rows_T < self.num_ids), rows_T.clamp(0, self.num_ids - 1)
+        sorted_K, order_K = self.coord_ids.sort()
+        place_T = torch.searchsorted(sorted_K, ids_T).clamp(max=self.num_ids - 1)
+        return sorted_K[place_T] == ids_T, order_K[place_T]
+
+    def check_ids(self, ids_K: Tensor) -> None:
+        """Refuse offsets that were trained for other ids.
+
+        Raises:
+            TokenizerError: if ``ids_K`` are not this adapter's.
+        """
+        if tuple(ids_K.tolist()) != self._listed:
+            raise TokenizerError(
+                f"the saved coord offsets are for {_span(ids_K.tolist())}, the installed adapter has "
+                f"{_span(self._listed)}; load them on the vocabulary they were trained on"
+            )
+
+    def _check_replaced_ids(self) -> None:
+        """Look once at ids that a loader put here past ``load_state_dict``, as transformers' own does."""
+        if self.coord_ids is not self._seen:
+            self.check_ids(self.coord_ids)
+            self._seen = self.coord_ids
+
+
+def head_offset_table(adapter: CoordOffsetAdapter) -> Tensor:
+    """Return the ``[K, D]`` table that acts on the head: the shared one when tied."""
+    return adapter.embed_offset if adapter.head_offset is None else adapter.head_offset
+
+
+def check_tables(adapter: nn.Module, state_dict: Mapping[str, Tensor], *, prefix: str) -> None:
+    """Refuse to load one table into two, or two into one.
+
+    Raises:
+        CheckpointError: if ``state_dict`` holds offsets of the other kind under ``prefix``.
+    """
+    if f"{prefix}embed_offset" not in state_dict and f"{prefix}head_offset" not in state_dict:
+        return
+    saved_tied = f"{prefix}head_offset" not in state_dict
+    tied = len(list(adapter.parameters())) == 1
+    if saved_tied != tied:
+        raise CheckpointError(
+            f"the saved coord offsets have tie_head: {str(saved_tied).lower()}, the installed adapter has "
+            f"{str(tied).lower()}; install it as they were trained"
+        )
+
+
+class _AddToColumns(torch.autograd.Function):
+    """In-place addition to some columns, whose backward neither clones nor fills ``[T, V]``."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, logits_TV: Tensor, delta_TK: Tensor, columns: slice | Tensor
+    ) -> Tensor:
+        if isinstance(columns, slice):
+            logits_TV[..., columns].add_(delta_TK)
+        else:
+            logits_TV[..., columns] = (logits_TV[..., columns] + delta_TK).to(logits_TV.dtype)
+        ctx.mark_dirty(logits_TV)
+        ctx.columns, ctx.delta_dtype = columns, delta_TK.dtype  # pyright: ignore[reportAttributeAccessIssue]
+        return logits_TV
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+        (grad_TV,) = grad_outputs
+        grad_TK = grad_TV[..., ctx.columns]  # pyright: ignore[reportAttributeAccessIssue]
+        return grad_TV, grad_TK.to(ctx.delta_dtype), None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _prepare_to_load(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_unused: object) -> None:
+    """Refuse offsets of other ids; take over the saved dtype where none was asked for."""
+    assert isinstance(module, CoordOffsetAdapter)
+    check_tables(module, state_dict, prefix=prefix)
+    saved_ids = state_dict.get(f"{prefix}coord_ids")
+    if saved_ids is not None:
+        module.check_ids(saved_ids)
+    for name, table in module.named_parameters():
+        saved = state_dict.get(f"{prefix}{name}")
+        # A float32 table of a bfloat16 model, loaded where dtype was left at auto, would be rounded without a word.
+        if module.adopts_dtype and saved is not None:
+            table.data = table.data.to(saved.dtype)
+
+
+def _span(ids: Sequence[int]) -> str:
+    return f"{len(ids)} ids {min(ids)}..{max(ids)}"

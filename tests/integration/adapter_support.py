@@ -1,0 +1,180 @@
+"""A small Qwen3-VL with images in the batch, adapted on language model, vision tower and aligner."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from peft import PeftModel
+from PIL import Image
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.parallel import DistributedDataParallel
+
+from coordexp.coord_tokens.codec import int_to_token
+from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
+from coordexp.coord_tokens.vocab import expand_vocab
+from coordexp.data.prompt import DEFAULT_PROMPT
+from coordexp.data.shapes import draw_scene
+from coordexp.model.lora import apply_tuning
+from coordexp.model.processor import Processor
+from coordexp.model.tiny import build_image_processor, build_model, build_tokenizer, save_base
+
+WORLD_SIZE = 2
+Sample = tuple[str, Image.Image]
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination under test."""
+
+    tied: bool = True
+    tie_head: bool = True
+    tuning: str = "lora"
+    find_unused: bool = False
+
+    def __str__(self) -> str:
+        """Name the test."""
+        return f"tied={self.tied}-tie_head={self.tie_head}-{self.tuning}-find_unused={self.find_unused}"
+
+
+@functools.cache
+def processor() -> Processor:
+    """Return the tiny processor, its tokenizer expanded."""
+    tokenizer = build_tokenizer()
+    expand_vocab(build_model(tokenizer), tokenizer)
+    tokenizer.padding_side = "right"
+    return Processor(tokenizer, build_image_processor())
+
+
+def make_base(*, tied: bool = True, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
+    """Return a random expanded base."""
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, tie_word_embeddings=tied)
+    expand_vocab(model, tokenizer, init="numeric")
+    model.set_attn_implementation(attention)
+    return model.to(dtype).eval()
+
+
+def write_expanded_base(path: Path, *, tied: bool = True) -> Path:
+    """Save an expanded base with its processor."""
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, tie_word_embeddings=tied)
+    expand_vocab(model, tokenizer, init="numeric")
+    save_base(path, model, tokenizer)
+    return path
+
+
+def adapted(base: nn.Module, *, tie_head: bool = True, tuning: str = "lora", dtype: str = "auto") -> PeftModel:
+    """Install and wrap; offsets and adapters get small random values, so that every part has a gradient."""
+    ids = processor().tokenizer.convert_tokens_to_ids([int_to_token(k) for k in range(1000)])
+    install_coord_offset_adapter(base, coord_ids=ids, tie_head=tie_head, dtype=dtype)
+    model = apply_tuning(base, tuning=tuning, rank=4, alpha=8.0, dropout=0.0, vision=True, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in trainable(model).values():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=generator).to(parameter)
+    return model
+
+
+def samples() -> list[Sample]:
+    """Return four conversations about an image each; the last two hold no coord token."""
+    boxes = ["".join(int_to_token(k) for k in bins) for bins in ((12, 500, 340, 999), (0, 71, 72, 640))]
+    answers = [f"red circle<|box_start|>{box}<|box_end|>" for box in boxes] + ["green square", "nothing else is here"]
+    return [_conversation(answer, seed) for seed, answer in enumerate(answers)]
+
+
+def encode(chosen: Sequence[Sample]) -> Batch:
+    """Return model inputs with labels everywhere but at image and padding tokens."""
+    batch = dict(processor()(text=[text for text, _ in chosen], images=[image for _, image in chosen]))
+    unsupervised = (batch["mm_token_type_ids"] == 1) | (batch["attention_mask"] == 0)
+    return batch | {"labels": batch["input_ids"].masked_fill(unsupervised, -100)}
+
+
+def logits(model: nn.Module, batch: Batch) -> Tensor:
+    """Return logits of a batch."""
+    return model(**{key: value for key, value in batch.items() if key != "labels"}, use_cache=False).logits
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the summed cross-entropy, to be divided by the count of all ranks."""
+    predicted, targets = logits(model, batch)[:, :-1], batch["labels"][:, 1:]
+    return F.cross_entropy(predicted.flatten(0, 1).float(), targets.flatten(), ignore_index=-100, reduction="sum")
+
+
+def num_targets(batch: Batch) -> int:
+    """Count supervised tokens."""
+    return int((batch["labels"][:, 1:] >= 0).sum())
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trainable parameters by name, without the prefix of DDP."""
+    return {name.removeprefix("module."): p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every gradient; a parameter without one is left out."""
+    return {name: p.grad.clone() for name, p in trainable(model).items() if p.grad is not None}
+
+
+def two_steps(case: Case, mine: Sequence[Sample], *, ranks: int) -> dict[str, Tensor]:
+    """Train two steps of SGD on this rank's samples; return first gradients and final parameters."""
+    model: nn.Module = adapted(make_base(tied=case.tied), tie_head=case.tie_head, tuning=case.tuning).train()
+    if ranks > 1:
+        model = DistributedDataParallel(model, find_unused_parameters=case.find_unused)
+    batch, total = encode(mine), sum(num_targets(encode([one])) for one in samples())
+    optimizer = torch.optim.SGD(trainable(model).values(), lr=0.05)
+    result: dict[str, Tensor] = {}
+    for step in range(2):
+        optimizer.zero_grad()
+        loss = loss_sum(model, batch) / total
+        (loss * ranks).backward()  # DDP averages over ranks
+        result |= {f"grad {name}": grad for name, grad in gradients(model).items()} if step == 0 else {}
+        result[f"loss {step}"] = loss.detach()
+        optimizer.step()
+    return result | {f"final {name}": p.detach().clone() for name, p in trainable(model).items()}
+
+
+def ddp_worker(rank: int, store: str, cases: Sequence[Case], output: str) -> None:
+    """One of two gloo processes: rank 0 has the samples with coord tokens, rank 1 those without."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
+    assert distributed.get_world_size() == WORLD_SIZE
+    everyone = samples()
+    mine = everyone[:2] if rank == 0 else everyone[2:]
+    results = {str(case): two_steps(case, mine, ranks=WORLD_SIZE) for case in cases}
+    for tensors in results.values():
+        for name, tensor in tensors.items():
+            if name.startswith("loss"):
+                distributed.all_reduce(tensor)
+            else:
+                own = tensor.clone()
+                distributed.broadcast(tensor, src=0)
+                assert torch.equal(own, tensor), f"rank {rank} differs: {name}"
+    if rank == 0:
+        torch.save(results, output)
+    distributed.destroy_process_group()
+
+
+def changed_rows(model: nn.Module, base: nn.Module) -> Iterator[int]:
+    """Yield the ids whose embedding differs between two models."""
+    rows = base.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(rows)
+    with torch.no_grad():
+        same = (model.get_input_embeddings()(ids) == base.get_input_embeddings()(ids)).all(dim=1)
+    yield from (~same).nonzero().flatten().tolist()
+
+
+def offset_ids(model: nn.Module) -> list[int]:
+    """Return the ids an adapter lists."""
+    return active_offset(model).coord_ids.tolist()
+
+
+def _conversation(answer: str, seed: int) -> Sample:
+    picture, _ = draw_scene(np.random.default_rng(seed))
+    content = [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]
+    prompt = processor().apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    return f"{prompt}{answer}<|im_end|>", picture

@@ -1,0 +1,54 @@
+"""CoordTrainer on one process, on DDP and on DeepSpeed ZeRO-2: the same run three ways."""
+
+import functools
+import os
+from pathlib import Path
+
+import torch
+from torch import distributed
+from transformers import TrainingArguments
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train import arguments
+from coordexp.train.components import build_components
+from coordexp.train.reporter import LocalReporter
+from coordexp.train.run import make_trainer
+from coordexp.train.session import Cadence, Session
+
+WORLD_SIZE = 2
+ZERO2 = Path(__file__).parents[2] / "experiments" / "deepspeed" / "zero2.json"
+
+
+def train(config: ExperimentConfig, output: Path) -> dict[str, object]:
+    """Train a run, save its adapter on rank 0 and return what it was and how it went."""
+    session = Session(
+        config=config, parts=build_components(config), reporter=LocalReporter(output), announce=lambda line: None
+    )
+    trainer = make_trainer(session, output / "scratch")
+    trainer.remove_callback(Cadence)
+    trainer.train()
+    trainer.save_model(str(output / "adapter"))
+    engine = trainer.model_wrapped
+    return {
+        "losses": [row.metrics["train_total_loss"] for row in session.rows if "train_total_loss" in row.metrics],
+        "world_size": trainer.args.world_size,
+        "engine": type(engine).__name__,
+        "zero_stage": engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else 0,
+        "micro_batch": engine.train_micro_batch_size_per_gpu() if hasattr(engine, "zero_optimization_stage") else 0,
+        "parameter_dtype": {str(p.dtype) for p in trainer.model.parameters() if p.requires_grad},
+    }
+
+
+def worker(rank: int, store: str, config_json: str, zero2: bool, output: str) -> None:
+    """One of two processes; each writes what it saw, rank 0 the adapter too."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
+    if zero2:
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # compiling it takes most of a minute
+        arguments.TrainingArguments = functools.partial(TrainingArguments, deepspeed=str(ZERO2))
+    seen = train(ExperimentConfig.model_validate_json(config_json), Path(output))
+    torch.save(seen, f"{output}/seen-{rank}.pt")
+    distributed.destroy_process_group()

@@ -1,0 +1,85 @@
+"""Without ``custom.coord_offset`` nothing of the adapter is there: parameters, groups, outputs, hooks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from adapter_support import encode, logits, samples
+from training_support import prepared, small_config, write_base
+
+from coordexp.coord_tokens.offset_adapter import active_offset, reattach_coord_offset_hooks
+from coordexp.model.load import load
+from coordexp.model.lora import apply_tuning
+from coordexp.model.param_groups import build_param_groups
+from coordexp.train.components import build_components
+from coordexp.train.paths import base_dir
+
+OFF = {"omitted": {}, "disabled": {"coord_offset": {"enabled": False, "tie_head": False, "embed_lr": 0.5}}}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("off")
+    return prepared(small_config(write_base(folder / "base"), folder / "runs", tuning="dora", vit_lr=1e-4))
+
+
+def _without(config, custom):
+    tree = config.model_dump(mode="json")
+    tree["training"]["optimizer"] = "multimodal"
+    return type(config).model_validate(tree | {"custom": custom})
+
+
+def _never_heard_of_it(config):
+    """The same run by the parts below the configuration, none of which names an offset."""
+    model = load(base_dir(config)).model
+    lora = config.training.lora
+    model = apply_tuning(
+        model, tuning="dora", rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, vision=lora.vision, seed=0
+    )
+    groups = build_param_groups(
+        model, optimizer="multimodal", learning_rate=config.training.learning_rate, vit_lr=config.training.vit_lr
+    )
+    return model, groups
+
+
+def _described(model, groups):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [{**group, "params": [names[id(p)] for p in group["params"]]} for group in groups]
+
+
+def _num_hooks(model):
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_load_state_dict_pre_hooks")
+    return sum(len(getattr(module, kind)) for module in model.modules() for kind in kinds)
+
+
+@pytest.mark.parametrize("custom", OFF.values(), ids=OFF)
+def test_off_is_the_same_as_never_heard_of(config, custom):
+    parts = build_components(_without(config, custom))
+    model, groups = _never_heard_of_it(config)
+    assert active_offset(parts.model) is None
+    assert reattach_coord_offset_hooks(parts.model) is None
+    assert parts.model.peft_config["default"].modules_to_save is None
+    assert _described(parts.model, parts.param_groups) == _described(model, groups)
+    assert _num_hooks(parts.model) == _num_hooks(model)
+    expected = model.state_dict()
+    assert parts.model.state_dict().keys() == expected.keys()
+    for name, tensor in parts.model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    batch = encode(samples())
+    with torch.no_grad():
+        assert torch.equal(logits(parts.model, batch), logits(model, batch))
+
+
+def test_on_is_not(config):
+    """Negative control of the comparison above, and the zero adapter changes no output."""
+    parts = build_components(config)
+    model, groups = _never_heard_of_it(config)
+    assert active_offset(parts.model) is not None
+    assert _described(parts.model, parts.param_groups) != _described(model, groups)
+    assert _num_hooks(parts.model) > _num_hooks(model)
+    batch = encode(samples())
+    with torch.no_grad():
+        assert torch.equal(logits(parts.model, batch), logits(model, batch))
