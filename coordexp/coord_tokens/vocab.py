@@ -124,12 +124,29 @@ def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure
     Raises:
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
     """
-    tokens = [WILDCARD_TOKEN, *(int_to_token(k) for k in range(NUM_BINS))]
-    if structure == "spec":
-        start, _, end = STRUCTURE_TOKENS["spec"]
-        tokens += [start, end]
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+    tokens = [AddedToken(token, special=True, normalized=False) for token in added_tokens(structure)]
+    tokenizer.add_tokens(tokens)
     return coord_vocab(tokenizer, structure=structure)
+
+
+def added_tokens(structure: Structure) -> list[str]:
+    """Return the tokens that a structure needs beyond Qwen3-VL's own, in the order of their ids."""
+    start, _, end = STRUCTURE_TOKENS["spec"]
+    coords = [WILDCARD_TOKEN, *(int_to_token(k) for k in range(NUM_BINS))]
+    return coords if structure == "native" else [*coords, start, end]
+
+
+def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of the texts "0" to "9", between whose rows new ones start under ``numeric``.
+
+    Raises:
+        TokenizerError: if a digit is not one token.
+    """
+    found = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
+    for digit, ids in enumerate(found):
+        if len(ids) != 1:
+            raise TokenizerError(f"digit {digit} is {len(ids)} tokens here; init: numeric needs one, use init: mean")
+    return [ids[0] for ids in found]
 
 
 def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
@@ -179,14 +196,7 @@ def _initialise_rows(
 ) -> None:
     table[num_before:num_after] = table[:num_before].float().mean(dim=0).to(table.dtype)
     if init == "numeric":
-        digit_ids = [_digit_id(tokenizer, digit) for digit in range(10)]
         # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
         old = max(0, num_before - vocab.coord_ids.start)
-        table[vocab.coord_ids.start + old : vocab.coord_ids.stop] = numeric_rows(table[digit_ids])[old:].to(table)
-
-
-def _digit_id(tokenizer: PreTrainedTokenizerBase, digit: int) -> int:
-    ids = tokenizer.encode(str(digit), add_special_tokens=False)
-    if len(ids) != 1:
-        raise TokenizerError(f"digit {digit} is {len(ids)} tokens here; init: numeric needs one, use init: mean")
-    return ids[0]
+        rows = numeric_rows(table[digit_ids(tokenizer)])[old:]
+        table[vocab.coord_ids.start + old : vocab.coord_ids.stop] = rows.to(table)

@@ -107,13 +107,14 @@ def weight_files(directory: Path) -> list[Path]:
     Raises:
         CheckpointError: if there are none, or one is missing or cut short.
     """
-    if (directory / INDEX_FILE).is_file():
+    # Where both are there, transformers reads the single file.
+    if (directory / WEIGHTS_FILE).is_file() or not (directory / INDEX_FILE).is_file():
+        files = [directory / WEIGHTS_FILE]
+    else:
         weight_map = read_json(directory / INDEX_FILE).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{directory / INDEX_FILE}: no weight_map; the index is damaged")
         files = [directory / str(name) for name in sorted(set(cast("dict[str, str]", weight_map).values()))]
-    else:
-        files = [directory / WEIGHTS_FILE]
     for file in files:
         tensor_names(file)
     return files

@@ -1,14 +1,13 @@
 """Does a checkpoint on disk say what a model said? Compare logits on real input."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
 from coordexp.coord_tokens.offset_adapter import DTypeName, inner_model
@@ -16,8 +15,11 @@ from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
 from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
+from coordexp.model.checkpoint_io import AdapterInfo
 from coordexp.model.processor import Message, Processor
-from coordexp.model.quiet import quiet
+from coordexp.model.progress import Progress, silent
+from coordexp.model.skeleton import Skeleton, attach_adapter
+from coordexp.model.streaming import stream
 
 Sample = Mapping[str, Tensor]
 
@@ -32,21 +34,26 @@ class Agreement:
     """How well two models agree.
 
     Attributes:
-        max_abs_diff: largest difference of a logit.
-        max_abs_logit: largest logit.
-        tolerance: what ``max_abs_diff`` has to stay below.
+        max_abs_diff: largest difference of a logit; NaN if one is no number.
+        max_abs_logit: largest logit of the reference.
+        relative_tolerance: what the difference may be of that.
         tie_word_embeddings: whether the checkpoint shares embedding and head.
     """
 
     max_abs_diff: float
     max_abs_logit: float
-    tolerance: float
+    relative_tolerance: float
     tie_word_embeddings: bool
 
     @property
+    def tolerance(self) -> float:
+        """What ``max_abs_diff`` has to stay below."""
+        return self.relative_tolerance * self.max_abs_logit
+
+    @property
     def holds(self) -> bool:
-        """Whether the difference is finite and within the tolerance."""
-        return self.max_abs_diff <= self.tolerance
+        """Whether the difference is a number within the tolerance; NaN never is."""
+        return math.isfinite(self.max_abs_diff) and self.max_abs_diff <= self.tolerance
 
 
 @dataclass(frozen=True)
@@ -67,42 +74,73 @@ class Reference:
 
     @classmethod
     def of(cls, model: nn.Module, samples: Sequence[Sample]) -> "Reference":
-        """Run ``model`` on ``samples``; its training mode is restored."""
-        inner = inner_model(model)
-        return cls(samples, _logits(model, samples), inner.dtype, inner.device)
+        """Run a loaded model on ``samples``; its training mode is restored.
 
-    def against(self, checkpoint: Path, *, stored: str) -> Agreement:
-        """Load ``checkpoint`` with plain transformers, as anyone would, and compare.
+        Raises:
+            CheckpointError: if a logit is not finite.
+        """
+        inner = inner_model(model)
+        return cls(samples, _finite(_logits(model, samples, inner.device)), inner.dtype, inner.device)
+
+    @classmethod
+    def of_adapter(
+        cls,
+        base: Path,
+        info: AdapterInfo,
+        processor: Processor,
+        samples: Sequence[Sample],
+        *,
+        progress: Progress = silent,
+    ) -> "Reference":
+        """Run a saved adapter on its base in float32, with the base's weights streamed from disk.
+
+        Args:
+            base: directory of the base, with all rows that the adapter adds to.
+            info: the adapter.
+            processor: of the base.
+            samples: model inputs.
+            progress: told of every block.
+
+        Raises:
+            CheckpointError: if the adapter does not fit the base, or a logit is not finite.
+            TokenizerError: if it is for another vocabulary.
+        """
+        skeleton = Skeleton.of(base)
+        model = attach_adapter(skeleton, info, processor.tokenizer)
+        device = torch.device("cpu")
+        logits = _streamed_logits(skeleton, model, samples, device, progress=progress, stage="logits of the adapter")
+        return cls(samples, _finite(logits), skeleton.dtype, device)
+
+    def against(
+        self, checkpoint: Path, *, stored: str, title: str = "the merged checkpoint", progress: Progress = silent
+    ) -> Agreement:
+        """Run a checkpoint as plain transformers would load it, streamed from disk, and compare.
 
         Args:
             checkpoint: a directory.
             stored: dtype of its weights, by name.
+            title: what to call it in an error.
+            progress: told of every block.
 
         Raises:
             CheckpointError: if it lacks weights or holds others than the model has.
         """
-        with quiet():
-            model, report = cast(
-                "tuple[PreTrainedModel, dict[str, set[str]]]",
-                AutoModelForImageTextToText.from_pretrained(
-                    checkpoint, dtype=self.dtype, local_files_only=True, output_loading_info=True
-                ),
-            )
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            if report[kind]:
-                raise CheckpointError(
-                    f"the merged checkpoint has {kind.replace('_', ' ')}: {sorted(map(str, report[kind]))[:3]}"
-                )
-        nn.Module.to(model, self.device)
-        logits = _logits(model, self.samples)
-        head = model.get_output_embeddings()
-        largest = max(float(one.abs().max()) for one in self.logits)
-        relative = max(_STORED_TOLERANCE[stored], _COMPUTE_TOLERANCE[dtype_name(self.dtype)])
+        skeleton = Skeleton.of(checkpoint, dtype=self.dtype, title=title)
+        if skeleton.unused:
+            raise CheckpointError(f"{title}: {len(skeleton.unused)} weights are unexpected, e.g. {skeleton.unused[0]}")
+        logits = _streamed_logits(
+            skeleton, skeleton.model, self.samples, self.device, progress=progress, stage=f"logits of {title}"
+        )
+        return self.compare(logits, stored=stored, tied=skeleton.tied)
+
+    def compare(self, logits: Sequence[Tensor], *, stored: str, tied: bool) -> Agreement:
+        """Hold another model's logits of the same samples against these."""
+        differences = [_largest_difference(a, b) for a, b in zip(self.logits, logits, strict=True)]
         return Agreement(
-            max_abs_diff=max(_largest_difference(a, b) for a, b in zip(self.logits, logits, strict=True)),
-            max_abs_logit=largest,
-            tolerance=relative * largest,
-            tie_word_embeddings=head is not None and head.weight is model.get_input_embeddings().weight,
+            max_abs_diff=float(torch.stack(differences).max()),  # of which NaN is the largest
+            max_abs_logit=max(float(one.abs().max()) for one in self.logits),
+            relative_tolerance=max(_STORED_TOLERANCE[stored], _COMPUTE_TOLERANCE[dtype_name(self.dtype)]),
+            tie_word_embeddings=tied,
         )
 
 
@@ -135,9 +173,31 @@ def _answer(processor: Processor, desc: str) -> str:
     return "".join([*marks, desc, *(token for token in bins if token in known), "<|im_end|>"])
 
 
+def _streamed_logits(
+    skeleton: Skeleton,
+    model: nn.Module,
+    samples: Sequence[Sample],
+    device: torch.device,
+    *,
+    progress: Progress,
+    stage: str,
+) -> list[Tensor]:
+    """Run ``model``, the skeleton's own or one around it; the progress of all samples is one stage."""
+    num_done = 0
+
+    def on_block() -> None:
+        nonlocal num_done
+        num_done += 1
+        progress(stage, num_done, total)
+
+    total = stream(skeleton, device=device, on_block=on_block) * len(samples)
+    logits = _logits(model, samples, device)
+    progress(stage, total, total)  # a sample without a picture leaves blocks out
+    return logits
+
+
 @torch.no_grad()
-def _logits(model: nn.Module, samples: Sequence[Sample]) -> list[Tensor]:
-    device = inner_model(model).device
+def _logits(model: nn.Module, samples: Sequence[Sample], device: torch.device) -> list[Tensor]:
     was_training = model.training
     model.eval()
     try:
@@ -147,9 +207,18 @@ def _logits(model: nn.Module, samples: Sequence[Sample]) -> list[Tensor]:
         model.train(was_training)
 
 
-def _largest_difference(a: Tensor, b: Tensor) -> float:
+def _finite(logits: list[Tensor]) -> list[Tensor]:
+    if not all(torch.isfinite(one).all() for one in logits):
+        raise CheckpointError(
+            "the model itself gives logits that are no numbers, before anything is merged; train it again, or take an "
+            "earlier checkpoint"
+        )
+    return logits
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> Tensor:
     if a.shape != b.shape:
         raise CheckpointError(
             f"the merged checkpoint gives logits of shape {tuple(b.shape)}, expected {tuple(a.shape)}"
         )
-    return float((a - b).abs().max())
+    return (a - b).abs().max()

@@ -18,6 +18,9 @@ from coordexp.errors import TokenizerError
 from coordexp.evaluate.categories import CategoryIndex
 from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.model.checkpoint_io import find_checkpoint
+from coordexp.model.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.expand_files import expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.quiet import quiet
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
@@ -85,16 +88,28 @@ def prepare_base(config: ExperimentConfig) -> Path:
     made = target / "base.json"
     if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
         return target
+    with replace_directory(target) as building:
+        coord_ids = _write_base(config, building)
+        _check_ids(config, coord_ids)
+        write_json(building / "base.json", stamp)
+    return target
+
+
+def _write_base(config: ExperimentConfig, building: Path) -> range:
+    """Write the expanded checkpoint; shard by shard, unless its dtype has to change."""
+    if config.model.dtype == "auto":
+        source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
+        directory = find_checkpoint(source, revision=config.model.revision)
+        made = expand_checkpoint(directory, building, init=config.model.vocab_init, structure=config.data.structure)
+        return made.vocab.coord_ids
     loaded = load(config.model.path, dtype=config.model.dtype, revision=config.model.revision)
     assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
     tokenizer = loaded.processor.tokenizer
     vocab = expand_vocab(loaded.model, tokenizer, init=config.model.vocab_init, structure=config.data.structure)
-    _check_ids(config, vocab.coord_ids)
-    with replace_directory(target) as building, quiet():
+    with quiet():
         loaded.model.save_pretrained(str(building))
-        loaded.processor.save_pretrained(building)
-        write_json(building / "base.json", stamp)
-    return target
+    loaded.processor.save_pretrained(building)
+    return vocab.coord_ids
 
 
 def weights_hash(checkpoint: Path) -> str:

@@ -38,17 +38,17 @@ def _wrapped(error: Exception, cause: Exception) -> Exception:
         (
             OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"),
             2,
-            "error: no space left on /runs/x.json; free some or choose another experiment.runs_dir\n",
+            "error: no space left on /runs/x.json; free some, or write elsewhere\n",
         ),
         (
             _wrapped(RuntimeError("write failed"), OSError(errno.ENOSPC, "No space left on device")),
             2,
-            "error: no space left on the device; free some or choose another experiment.runs_dir\n",
+            "error: no space left on the device; free some, or write elsewhere\n",
         ),
         (
             RuntimeError("I/O error: No space left on device (os error 28)"),
             2,
-            "error: no space left on the device; free some or choose another experiment.runs_dir\n",
+            "error: no space left on the device; free some, or write elsewhere\n",
         ),
         (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),

@@ -1,11 +1,14 @@
 """Tiny expanded checkpoints and trained-looking adapters, made once."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
@@ -68,3 +71,23 @@ def make_adapter(make_adapted, tmp_path_factory) -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sharded() -> Callable[[Path, Path], Path]:
+    """Copy a checkpoint and split its weights in two files with an index."""
+
+    def split(base: Path, target: Path) -> Path:
+        shutil.copytree(base, target)
+        weights = load_file(base / "model.safetensors")
+        names = sorted(weights)
+        files = {"model-00001-of-00002.safetensors": names[:50], "model-00002-of-00002.safetensors": names[50:]}
+        for file, members in files.items():
+            save_file({name: weights[name] for name in members}, target / file, {"format": "pt"})
+        (target / "model.safetensors").unlink()
+        weight_map = {name: file for file, members in files.items() for name in members}
+        index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index))
+        return target
+
+    return split

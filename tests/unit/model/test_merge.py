@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -98,24 +97,10 @@ def test_a_base_without_coord_tokens_is_expanded_first(make_base, make_adapter, 
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def _sharded(base: Path, target: Path) -> Path:
-    shutil.copytree(base, target)
-    weights = load_file(base / "model.safetensors")
-    names = sorted(weights)
-    files = {"model-00001-of-00002.safetensors": names[:50], "model-00002-of-00002.safetensors": names[50:]}
-    for file, members in files.items():
-        save_file({name: weights[name] for name in members}, target / file, {"format": "pt"})
-    (target / "model.safetensors").unlink()
-    weight_map = {name: file for file, members in files.items() for name in members}
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (target / "model.safetensors.index.json").write_text(json.dumps(index))
-    return target
-
-
 @pytest.mark.parametrize("tie_head", [True, False])
-def test_shards_stay_shards(make_base, make_adapter, tmp_path, tie_head):
+def test_shards_stay_shards(make_base, make_adapter, sharded, tmp_path, tie_head):
     adapter = make_adapter(make_base(), tuning="lora", tie_head=tie_head)
-    base = _sharded(make_base(), tmp_path / "base")
+    base = sharded(make_base(), tmp_path / "base")
     merge(adapter, tmp_path / "merged", base=base)
     merge(adapter, tmp_path / "whole")
     whole = load_file(tmp_path / "whole" / "model.safetensors")
@@ -176,16 +161,16 @@ def test_own_samples_are_used(make_base, make_adapter, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "break_it",
     [
-        lambda delta, name, weight: weight,  # nothing is merged
-        lambda delta, name, weight: weight if name.startswith("model.language_model.embed") else delta(name, weight),
-        lambda delta, name, weight: delta(name, weight) * math.nan if name.endswith("q_proj.weight") else weight,
+        lambda delta, name, *rows: rows[0],  # nothing is merged
+        lambda delta, name, *rows: rows[0] if name.startswith("model.language_model.embed") else delta(name, *rows),
+        lambda delta, name, *rows: delta(name, *rows) * 1.1 if name.endswith("v_proj.weight") else delta(name, *rows),
     ],
-    ids=["nothing", "no-offset", "nan"],
+    ids=["nothing", "no-offset", "scaled"],
 )
 def test_a_merge_that_disagrees_fails_and_leaves_nothing(make_base, make_adapter, tmp_path, monkeypatch, break_it):
     right = merge_files.AdapterDelta.apply
     monkeypatch.setattr(
-        merge_files.AdapterDelta, "apply", lambda self, n, w: break_it(lambda *a: right(self, *a), n, w)
+        merge_files.AdapterDelta, "apply", lambda self, *given: break_it(lambda *a: right(self, *a), *given)
     )
     with pytest.raises(CheckpointError, match=r"disagrees with the model by .* nothing was written"):
         merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged")
@@ -238,7 +223,7 @@ def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tm
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(merge_files, "save_file", full)
+    monkeypatch.setattr(merge_files, "write_safetensors", full)
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         merge(adapter, tmp_path / "merged", overwrite=True)
     assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before
