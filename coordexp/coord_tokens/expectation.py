@@ -3,12 +3,14 @@
 Shapes: N coord tokens, K bins, M boxes, B batch, T sequence, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list, bin_values
+from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list
+from coordexp.coord_tokens.soft_ce_w1 import at_least_float32, is_integer
 
 
 def expected_values(logits_NK: Tensor) -> Tensor:
@@ -30,8 +32,10 @@ def expected_values(logits_NK: Tensor) -> Tensor:
     """
     if logits_NK.ndim != 2 or logits_NK.shape[1] != NUM_BINS:
         raise ValueError(f"expected logits [N, {NUM_BINS}] of the coord vocabulary, got {tuple(logits_NK.shape)}")
-    dtype = torch.promote_types(logits_NK.dtype, torch.float32)
-    return logits_NK.to(dtype).softmax(dim=1) @ bin_values(device=logits_NK.device).to(dtype)
+    p_NK = at_least_float32(logits_NK).softmax(dim=1)
+    bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
+    # Not a matrix product: autocast would do that one in bfloat16, and a GPU may in TF32.
+    return (p_NK * bins_K).sum(dim=1) / NUM_BINS
 
 
 class CoordExp(nn.Module):
@@ -53,27 +57,61 @@ class CoordExp(nn.Module):
             raise ValueError(f"expected {NUM_BINS} coord ids, got {len(ids)}")
         self.coord_ids: Tensor
         self.register_buffer("coord_ids", torch.tensor(ids), persistent=False)
+        self._largest_id = max(ids)
+        self._columns = slice(ids[0], ids[-1] + 1) if ids == list(range(ids[0], ids[-1] + 1)) else None
 
     def forward(self, logits_BTV: Tensor, positions: Sequence[Tensor]) -> Tensor:
         """Decode the boxes of a batch.
 
         Args:
             logits_BTV: ``[B, T, V]`` logits.
-            positions: for each sequence ``[M, 4]`` positions of x1, y1, x2, y2 (M may be 0).
+            positions: for each sequence ``[M, 4]`` integer positions of x1, y1, x2, y2; M may be 0.
 
         Returns:
-            ``[sum M, 4]`` float32 boxes, xyxy fractions, sequence by sequence. Corners are as
-            decoded: an undertrained model may give x2 < x1.
+            ``[sum M, 4]`` float32 (float64 for float64 logits) boxes, xyxy fractions, sequence by
+            sequence. Corners are as decoded: an undertrained model may give x2 < x1.
 
         Raises:
-            ValueError: if ``positions`` has not one entry for each sequence.
+            ValueError: if the shapes do not fit, the logits have no column for a coord id, or a
+                position is outside 0..T-1. Positions on an accelerator are not read back: a
+                coordinate at such a position is NaN.
         """
+        if logits_BTV.ndim != 3 or logits_BTV.shape[2] <= self._largest_id:
+            raise ValueError(
+                f"expected logits [B, T, V] with V above the largest coord id {self._largest_id}, "
+                f"got {tuple(logits_BTV.shape)}"
+            )
         batch, length, _ = logits_BTV.shape
         if len(positions) != batch:
             raise ValueError(
                 f"positions must have one [M, 4] tensor for each of {batch} sequences, got {len(positions)}"
             )
-        flat = [position.reshape(-1, 4) + row * length for row, position in enumerate(positions)]
-        rows_M4 = torch.cat(flat).to(device=logits_BTV.device, dtype=torch.int64)
-        rows_NV = logits_BTV.reshape(batch * length, -1)[rows_M4.flatten()]
-        return expected_values(rows_NV.index_select(1, self.coord_ids)).view(-1, 4)
+        checked = [_checked(position, row=row, length=length) for row, position in enumerate(positions)]
+        if not checked:
+            return at_least_float32(logits_BTV.new_zeros(0, 4))
+        device = logits_BTV.device
+        position_M4 = torch.cat(checked).to(device, non_blocking=True)
+        row_M4 = torch.cat([torch.full_like(position, row) for row, position in enumerate(checked)])
+        inside_M4 = (position_M4 >= 0) & (position_M4 < length)
+        at = row_M4.to(device, non_blocking=True).flatten(), position_M4.clamp(0, length - 1).flatten()
+        if self._columns is None:
+            logits_NK = logits_BTV[at].index_select(1, self.coord_ids)
+        else:
+            logits_NK = logits_BTV[:, :, self._columns][at]
+        return expected_values(logits_NK).view(-1, 4).masked_fill(~inside_M4, math.nan)
+
+
+def _checked(position_M4: Tensor, *, row: int, length: int) -> Tensor:
+    """Return the positions of one sequence as int64 ``[M, 4]``; a tensor of shape ``[0]`` has none."""
+    shape = tuple(position_M4.shape)
+    if shape in ((0,), (0, 4)):
+        return torch.zeros(0, 4, dtype=torch.int64, device=position_M4.device)
+    if len(shape) != 2 or shape[1] != 4 or not is_integer(position_M4):
+        raise ValueError(f"positions[{row}]: expected integer positions [M, 4], got {position_M4.dtype} {shape}")
+    position_M4 = position_M4.to(torch.int64)
+    if position_M4.device.type == "cpu":
+        outside_M4 = (position_M4 < 0) | (position_M4 >= length)
+        if bool(outside_M4.any()):
+            bad = int(position_M4[outside_M4][0])
+            raise ValueError(f"positions[{row}]: position {bad} is outside a sequence of {length} logits")
+    return position_M4

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coordexp.coord_tokens.codec import coord_mask
 from coordexp.coord_tokens.vocab import CoordVocab
 
 
 @dataclass(frozen=True)
 class SequenceLayout:
     """Positions in a target sequence, in sequence order.
+
+    Objects are numbered in sequence order, complete ones only: row ``i`` of ``coord_positions`` and
+    of ``object_spans``, and the entries ``desc_positions[desc_object == i]``, belong to object ``i``.
 
     Attributes:
         coord_positions: ``[M, 4]`` int64, the positions of x1, y1, x2, y2 of each complete object.
@@ -42,7 +44,8 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
         vocab: the ids of markers and coord tokens.
 
     Returns:
-        The layout, on the device of ``ids_T``.
+        The layout, on the device of ``ids_T``. Its shapes depend on the ids: parse on the CPU, an
+        accelerator would be waited for.
 
     Raises:
         ValueError: if ``ids_T`` is not 1-D.
@@ -52,7 +55,7 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     if ids_T.ndim != 1:
         raise ValueError(f"parse_targets takes one sequence [T], got shape {tuple(ids_T.shape)}")
     position_T = torch.arange(ids_T.shape[0], device=ids_T.device)
-    coord_T = coord_mask(ids_T, vocab.coord_ids)
+    coord_T = (ids_T >= vocab.coord_ids.start) & (ids_T < vocab.coord_ids.stop)
     opens_T = ids_T == vocab.obj_start_id
     closes_T = ids_T == vocab.obj_end_id
     stops_T = closes_T | coord_T | (ids_T == vocab.end_id) | (ids_T < 0)

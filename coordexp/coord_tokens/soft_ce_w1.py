@@ -1,13 +1,19 @@
 """Distribution losses on coord tokens: Gaussian soft CE, Wasserstein-1, and the coord gate.
 
-Shapes: N coord tokens, K bins, V vocabulary. Everything is computed in float32 (or float64 when
-given float64), whatever the dtype of the logits.
+Shapes: N coord tokens, K bins, V vocabulary, R = V - K others. Everything is computed in float32 (or
+float64 when given float64), whatever the dtype of the logits.
 """
+
+import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list
+
+# Below this width the float32 target is one-hot to the last bit; sigma itself could underflow to 0.
+_ONE_HOT_SIGMA = 1e-3
 
 
 def gaussian_soft_targets(
@@ -19,8 +25,8 @@ def gaussian_soft_targets(
     the vocabulary, and is renormalised: at a border the label keeps the mass that fits.
 
     Args:
-        bins_N: ``[N]`` int64 true bins.
-        sigma: standard deviation in bins, > 0.
+        bins_N: ``[N]`` true bins, any integer type.
+        sigma: standard deviation in bins, > 0 and finite.
         truncate: radius in bins beyond which q is zero; None for no limit.
         num_bins: K.
 
@@ -28,17 +34,26 @@ def gaussian_soft_targets(
         ``[N, K]`` float32; each row sums to 1.
 
     Raises:
-        ValueError: if ``sigma`` is not positive or ``truncate`` is negative.
+        ValueError: if ``sigma``, ``truncate`` or ``num_bins`` is out of range, ``bins_N`` is not a
+            1-D integer tensor, or a bin is outside 0..K-1. On an accelerator bins are not read
+            back: the row of such a bin is NaN.
 
     Source: coord_objective_and_adapter, coord distribution loss.
     """
-    if sigma <= 0 or (truncate is not None and truncate < 0):
-        raise ValueError(f"sigma must be > 0 and truncate >= 0, got sigma={sigma}, truncate={truncate}")
-    ks_K = torch.arange(num_bins, device=bins_N.device, dtype=torch.float32)
-    distance_NK = ks_K - bins_N.to(torch.float32).unsqueeze(1)
-    log_q_NK = -0.5 * (distance_NK / sigma) ** 2
+    if not 0 < sigma < math.inf or (truncate is not None and not truncate >= 0):
+        raise ValueError(f"sigma must be > 0 and finite, truncate >= 0; got sigma={sigma}, truncate={truncate}")
+    if num_bins < 1:
+        raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+    if bins_N.ndim != 1 or (bins_N.numel() and not is_integer(bins_N)):
+        raise ValueError(f"expected integer bins [N], got {bins_N.dtype} {tuple(bins_N.shape)}")
+    outside_N = (bins_N < 0) | (bins_N >= num_bins)
+    if bins_N.device.type == "cpu" and bool(outside_N.any()):
+        raise ValueError(f"bin {int(bins_N[outside_N][0])} is outside 0..{num_bins - 1}")
+    centre_N = bins_N.to(torch.float32).masked_fill(outside_N, math.nan)
+    distance_NK = torch.arange(num_bins, device=bins_N.device, dtype=torch.float32) - centre_N.unsqueeze(1)
+    log_q_NK = -0.5 * (distance_NK / max(sigma, _ONE_HOT_SIGMA)) ** 2
     if truncate is not None:
-        log_q_NK = log_q_NK.masked_fill(distance_NK.abs() > truncate, float("-inf"))
+        log_q_NK = log_q_NK.masked_fill(distance_NK.abs() > truncate, -math.inf)
     return log_q_NK.softmax(dim=1)
 
 
@@ -48,17 +63,18 @@ def soft_cross_entropy(logits_NK: Tensor, targets_NK: Tensor, *, temperature: fl
     Args:
         logits_NK: ``[N, K]`` logits of the coord vocabulary.
         targets_NK: ``[N, K]`` target distribution q.
-        temperature: > 0.
+        temperature: > 0 and finite.
 
     Returns:
         ``[N]``, in nats, at least the entropy of q.
 
     Raises:
-        ValueError: if ``temperature`` is not positive.
+        ValueError: if ``temperature`` is out of range or the shapes are not one ``[N, K]``.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature must be > 0, got {temperature}")
-    log_p_NK = (_at_least_float32(logits_NK) / temperature).log_softmax(dim=1)
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be > 0 and finite, got {temperature}")
+    _check_pair(logits_NK, targets_NK, what="logits and targets")
+    log_p_NK = (at_least_float32(logits_NK) / temperature).log_softmax(dim=1)
     return -(targets_NK * log_p_NK).sum(dim=1)
 
 
@@ -66,31 +82,70 @@ def wasserstein_1(probs_NK: Tensor, targets_NK: Tensor) -> Tensor:
     """Wasserstein-1 distance of two bin distributions: mean |CDF difference|.
 
     Args:
-        probs_NK: ``[N, K]`` predicted distribution.
+        probs_NK: ``[N, K]`` predicted distribution, K >= 2.
         targets_NK: ``[N, K]`` target distribution.
 
     Returns:
         ``[N]`` in [0, 1]: the distance in bins divided by K-1.
+
+    Raises:
+        ValueError: if the shapes are not one ``[N, K]``, or K < 2.
     """
-    difference_NK = _at_least_float32(probs_NK) - _at_least_float32(targets_NK)
+    _check_pair(probs_NK, targets_NK, what="distributions")
     num_bins = probs_NK.shape[1]
+    if num_bins < 2:
+        raise ValueError(f"Wasserstein-1 needs at least 2 bins, got {num_bins}")
+    difference_NK = at_least_float32(probs_NK) - at_least_float32(targets_NK)
     return difference_NK.cumsum(dim=1)[:, : num_bins - 1].abs().sum(dim=1) / (num_bins - 1)
 
 
 def coord_gate(logits_NV: Tensor, coord_ids: CoordIds) -> Tensor:
     """Penalty -log P(coord vocabulary) at coord positions.
 
+    As a log-sigmoid of two log-sum-exps: their plain difference loses what lies below the last
+    bit of the logits, and can come out negative.
+
     Args:
         logits_NV: ``[N, V]`` full-vocabulary logits.
-        coord_ids: ids of the coord tokens.
+        coord_ids: ids of the coord tokens, in any order.
 
     Returns:
         ``[N]``, in nats, >= 0.
+
+    Raises:
+        ValueError: if ``logits_NV`` is not 2-D or has no column for one of the ids.
     """
-    logits = _at_least_float32(logits_NV)
-    ids = torch.tensor(as_id_list(coord_ids), device=logits.device)
-    return logits.logsumexp(dim=1) - logits.index_select(1, ids).logsumexp(dim=1)
+    ids = as_id_list(coord_ids)
+    if logits_NV.ndim != 2 or logits_NV.shape[1] <= max(ids):
+        raise ValueError(
+            f"expected logits [N, V] with V above the largest coord id {max(ids)}, got {tuple(logits_NV.shape)}"
+        )
+    coord_NK, text_NR = _split_columns(at_least_float32(logits_NV), ids)
+    return -F.logsigmoid(coord_NK.logsumexp(dim=1) - text_NR.logsumexp(dim=1))
 
 
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return ``values`` as float32; float64 stays."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def is_integer(values: Tensor) -> bool:
+    """Say whether ``values`` hold whole numbers by type; bool does not count."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def _check_pair(a_NK: Tensor, b_NK: Tensor, *, what: str) -> None:
+    if a_NK.ndim != 2 or a_NK.shape != b_NK.shape:
+        raise ValueError(f"expected {what} of one shape [N, K], got {tuple(a_NK.shape)} and {tuple(b_NK.shape)}")
+
+
+def _split_columns(logits_NV: Tensor, ids: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the columns ``ids`` and all others, without waiting for the device."""
+    start, end = min(ids), max(ids) + 1
+    if end - start == len(ids):
+        return logits_NV[:, start:end], torch.cat([logits_NV[:, :start], logits_NV[:, end:]], dim=1)
+    is_text_V = torch.ones(logits_NV.shape[1], dtype=torch.bool)
+    is_text_V[ids] = False
+    columns = (~is_text_V).nonzero().squeeze(1), is_text_V.nonzero().squeeze(1)
+    coord_K, text_R = (column.to(logits_NV.device, non_blocking=True) for column in columns)
+    return logits_NV.index_select(1, coord_K), logits_NV.index_select(1, text_R)

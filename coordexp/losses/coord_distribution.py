@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
+from coordexp.coord_tokens.soft_ce_w1 import (
+    at_least_float32,
+    gaussian_soft_targets,
+    soft_cross_entropy,
+    wasserstein_1,
+)
 from coordexp.losses.term import Term, TermInputs, term
 
 
@@ -39,11 +44,12 @@ def soft_ce_term(shape: SoftTargetShape) -> Term:
 
 
 def w1_term(shape: SoftTargetShape) -> Term:
-    """Wasserstein-1 distance to a Gaussian around the true bin."""
+    """Wasserstein-1 distance to a Gaussian around the true bin, of the same softmax as soft CE."""
 
     def compute(inputs: TermInputs) -> tuple[Tensor, int]:
         targets_NK = shape.targets(inputs.coord_bins_N)
-        values_N = wasserstein_1((inputs.coord_logits_NK / shape.temperature).softmax(dim=1), targets_NK)
+        probs_NK = (at_least_float32(inputs.coord_logits_NK) / shape.temperature).softmax(dim=1)
+        values_N = wasserstein_1(probs_NK, targets_NK)
         return values_N.sum(), values_N.numel()
 
     return Term(name="w1", unit="coord_tokens", compute=compute)

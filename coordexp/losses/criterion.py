@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from coordexp.losses.term import Term, TermInputs, Unit
 
@@ -55,25 +56,31 @@ class Criterion:
             that was computed, not divided.
         """
         total = inputs.log_z_T.new_zeros(())
+        tokens_T = torch.zeros_like(inputs.ce_T)
         sums: dict[str, Tensor] = {}
         for weighted in self.terms:
             name = weighted.term.name
-            if weighted.weight > 0:
+            if weighted.weight > 0 and weighted.term.per_token is not None:
+                values_T = weighted.term.per_token(inputs)
+                tokens_T = tokens_T + weighted.weight * values_T
+                sums[name] = values_T.detach().sum()
+            elif weighted.weight > 0:
                 value, _ = weighted.term.compute(inputs)
-                total = total + weighted.weight * value / _divisor(counts, weighted)
+                total = total + weighted.weight * value / _divisor(counts, weighted.term.unit)
                 sums[name] = value.detach()
             elif unweighted:
                 with torch.no_grad():
                     sums[name], _ = weighted.term.compute(inputs)
-        return total, sums
+        return total + _sum_like_cross_entropy(tokens_T) / _divisor(counts, "tokens"), sums
 
     def shares(self, inputs: TermInputs, counts: StepCounts) -> dict[str, Tensor]:
         """Return what each term that is on adds to the step's loss, differentiable, to look at them apart."""
-        return {
-            weighted.term.name: weighted.weight * weighted.term.compute(inputs)[0] / _divisor(counts, weighted)
-            for weighted in self.terms
-            if weighted.weight > 0
-        }
+        shares: dict[str, Tensor] = {}
+        for weighted in self.terms:
+            if weighted.weight > 0:
+                value, _ = weighted.term.compute(inputs)
+                shares[weighted.term.name] = weighted.weight * value / _divisor(counts, weighted.term.unit)
+        return shares
 
     def total(self, values: Mapping[str, float]) -> float:
         """Weigh mean values of the terms, as the loss does; a term without a value adds nothing."""
@@ -84,5 +91,11 @@ class Criterion:
         return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)
 
 
-def _divisor(counts: StepCounts, weighted: WeightedTerm) -> Tensor:
-    return counts[weighted.term.unit].clamp(min=1)
+def _divisor(counts: StepCounts, unit: Unit) -> Tensor:
+    return counts[unit].clamp(min=1)
+
+
+def _sum_like_cross_entropy(values_T: Tensor) -> Tensor:
+    """Sum ``[T]`` in the order in which ``F.cross_entropy`` does, so that group A is it to the last bit."""
+    nowhere_T = torch.zeros(values_T.shape[0], dtype=torch.int64, device=values_T.device)
+    return F.nll_loss(-values_T.unsqueeze(1), nowhere_T, reduction="sum")

@@ -15,9 +15,8 @@ _CHUNK_ROWS = 16_384  # vocabulary rows cast to float32 at a time, where the pro
 def pass_through_head(model: nn.Module) -> Generator[None]:
     """Make the output embedding return its input inside the block.
 
-    ``model(**batch, logits_to_keep=mask_BT).logits`` is then ``[T, D]``: the hidden states at the
-    marked positions, before the head and without the offset adapter's part (its hook sees that
-    nothing was projected). Works through PEFT, DDP and DeepSpeed, nests, and always restores.
+    ``model(**batch).logits`` is then ``[B, L, D]``: the hidden states before the head and without the
+    offset adapter's part (its hook sees that nothing was projected), at no cost. Works through PEFT, DDP and DeepSpeed, nests, and always restores.
 
     Args:
         model: a Hugging Face model with a head, in any wrappers.

@@ -23,6 +23,7 @@ from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
+from coordexp.train.batch import with_rows
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.objective import build_criterion
 from coordexp.train.paths import base_dir, data_dir
@@ -60,9 +61,10 @@ class Encoding:
     def collate(self, samples: Sequence[EncodedSample]) -> dict[str, Tensor]:
         """Batch samples for training, padded on the right."""
         pad_id = self.tokenizer.pad_token_id
-        return collate(
+        batch = collate(
             samples, pad_id=pad_id if isinstance(pad_id, int) else 0, image_token_id=self.prompt.image_token_id
         )
+        return with_rows(batch, self.vocab.coord_ids)
 
 
 @dataclass(frozen=True)

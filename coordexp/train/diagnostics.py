@@ -53,7 +53,7 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     log_p_NK = inputs.coord_logits_NK.log_softmax(dim=1)
     p_NK = log_p_NK.exp()
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
-    expected_N = p_NK @ bins_K
+    expected_N = (p_NK * bins_K).sum(dim=1)  # a matrix product would lose bits under autocast and TF32
     variance_N = (p_NK * (bins_K - expected_N.unsqueeze(1)).square()).sum(dim=1)
     errors_N = (expected_N - inputs.coord_bins_N).abs()
     boxes_M4 = expected_boxes(inputs)

@@ -13,7 +13,7 @@ from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import TermInputs
 from coordexp.model.head_bypass import pass_through_head
-from coordexp.train.batch import model_inputs, supervised_targets, term_inputs
+from coordexp.train.batch import model_inputs, term_inputs
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,32 @@ class TermForward:
         """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
         inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
         with pass_through_head(self.base):
-            hidden_TD = model(**inputs, use_cache=False).logits
-        with torch.autocast(device_type=hidden_TD.device.type, enabled=False):
-            return term_inputs(self._head(hidden_TD, supervised_targets(batch["labels"])), batch, self.vocab.coord_ids)
+            hidden_BLD = model(**inputs, use_cache=False).logits
+        with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
+            hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch["supervised_rows"])
+            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.coord_ids)
 
-    def _head(self, hidden_TD: Tensor, targets_T: Tensor) -> HeadOutput:
+    def _head(self, hidden_TD: Tensor, batch: Mapping[str, Tensor]) -> HeadOutput:
+        targets_T, coord_rows_N = batch["targets"], batch["coord_rows"]
         weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         first_id = self.vocab.coord_ids.start
         adapter = active_offset(self.base)
         offset_KD = None if adapter is None else head_offset_table(adapter)
+        if weight_VD.dtype in (torch.bfloat16, torch.float16):
+            # Autocast hands outputs on in float32; these values were the model's own, so nothing is lost.
+            hidden_TD = hidden_TD.to(weight_VD.dtype)
         if weight_VD.requires_grad:
-            return plain_head(hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD)
-        num_adapted = len(self.vocab.coord_ids) if offset_KD is None else offset_KD.shape[0]
+            return plain_head(
+                hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD, coord_rows_N=coord_rows_N
+            )
         return split_head(
-            hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD, num_adapted=num_adapted
+            hidden_TD,
+            weight_VD,
+            targets_T,
+            first_id=first_id,
+            offset_KD=offset_KD,
+            num_adapted=len(self.vocab.coord_ids) if offset_KD is None else offset_KD.shape[0],
+            coord_rows_N=coord_rows_N,
         )
 
 

@@ -173,7 +173,7 @@ class CoordTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
         """Count the units of the whole optimizer step: all its microbatches, on all ranks."""
-        counts = count_units(batch_samples, self.forward_terms.vocab.coord_ids).to(device)
+        counts = count_units(batch_samples).to(device)
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(counts)
         return counts

@@ -1,10 +1,31 @@
-"""CoordExp against float64 numpy, and its module form."""
+"""CoordExp against float64 numpy, and its module form.
+
+Tolerance. With u = 2^-24, a softmax over K bins rounds each x - max (u |x - max|; weighted by p that is
+at most u ln K) and sums K numbers (about u sqrt(K)); the mean sums K numbers again: together
+u (ln K + 2 sqrt(K)) = 4.2e-6 of a value below 1. From bfloat16 logits the same holds against float64 on
+the rounded logits. Against logits of size L before rounding: they moved by d = 2^-8 L at most, hence
+the distribution by tanh(d) in total variation, and so did the mean of values within [0, 1].
+"""
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
+
+TOLERANCE = 2.0**-24 * (math.log(1000) + 2 * math.sqrt(1000))
+
+# 10,000 random cases: 40 examples, each of 250 rows of logits from a numpy generator whose seed
+# hypothesis draws; phases and derandomize keep the number of examples and the cases themselves fixed.
+ROWS = 250
+TEN_THOUSAND = settings(max_examples=40, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
+# A busy machine is no failure.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _numpy_expectation(logits):
@@ -14,12 +35,52 @@ def _numpy_expectation(logits):
     return p @ (np.arange(1000) / 1000)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_equals_float64_numpy(dtype):
-    torch.manual_seed(0)
-    logits = (torch.randn(200, 1000) * 4).to(dtype)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@TEN_THOUSAND
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    size=st.sampled_from([0.0, 1.0, 8.0, 40.0]),
+    width=st.sampled_from([0.5, 5.0, 60.0, 1e9]),
+)
+def test_equals_float64_numpy(dtype, seed, size, width):
+    """Noise of any size upon a bump of any width, anywhere and beyond the borders."""
+    rng = np.random.default_rng(seed)
+    bump = -0.5 * ((np.arange(1000) - rng.uniform(-50, 1050, size=(ROWS, 1))) / width) ** 2
+    exact = np.clip(bump + size * rng.uniform(-1, 1, size=(ROWS, 1000)), -40, 40)
+    logits = torch.from_numpy(exact).to(dtype)
     found = expected_values(logits)
-    np.testing.assert_allclose(found.double().numpy(), _numpy_expectation(logits.double()), atol=2e-6)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    atol = 1e-13 if dtype == torch.float64 else TOLERANCE
+    np.testing.assert_allclose(found, _numpy_expectation(logits.double()), rtol=0, atol=atol)
+    if dtype == torch.bfloat16:
+        np.testing.assert_allclose(found, _numpy_expectation(exact), rtol=0, atol=math.tanh(40 * 2**-8) + atol)
+
+
+@UNHURRIED
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 999) | st.sampled_from([0, 999]),
+            st.sampled_from([1e4, -1e4, 88.8]) | st.floats(-1e4, 1e4),
+            max_size=4,
+        ),
+        max_size=3,
+    ),
+    st.sampled_from([-1e4, 0.0, 1e4]),
+)
+def test_spiked_logits_are_exact_and_differentiable(rows, floor):
+    logits = torch.full((len(rows), 1000), floor)
+    for row, spikes in enumerate(rows):
+        for k, value in spikes.items():
+            logits[row, k] = value
+    logits.requires_grad_()
+    found = expected_values(logits)
+    found.sum().backward()
+    np.testing.assert_allclose(found.detach(), _numpy_expectation(logits.detach()), rtol=0, atol=TOLERANCE)
+    assert (found >= 0).all()
+    assert (found <= 0.999 * (1 + 2**-23)).all()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
 
 
 def test_one_hot_and_uniform_by_hand():
@@ -30,9 +91,37 @@ def test_one_hot_and_uniform_by_hand():
     assert expected_values(logits).tolist() == pytest.approx([0.137, 0.4995], abs=1e-6)
 
 
-def test_wrong_number_of_bins_is_refused():
-    with pytest.raises(ValueError, match=r"expected logits \[N, 1000\]"):
-        expected_values(torch.zeros(3, 999))
+def test_a_one_hot_decodes_to_its_bin_exactly():
+    logits = torch.full((1000, 1000), -1e4).fill_diagonal_(1e4)
+    assert torch.equal(expected_values(logits), torch.arange(1000) / 1000)
+
+
+def test_half_precision_around_it_changes_nothing():
+    """Autocast does matrix products in bfloat16; there the 1,000 bin values are 507."""
+    torch.manual_seed(0)
+    logits = torch.randn(50, 1000) * 4
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = expected_values(logits)
+        matrix_product = logits.softmax(dim=1) @ (torch.arange(1000) / 1000)
+    assert torch.equal(found, expected_values(logits))
+    assert (matrix_product.float() - found).abs().max() > 1e-4  # the hazard is there
+
+
+@pytest.mark.parametrize("shape", [(3, 999), (3, 1001), (1000,), (2, 3, 1000)])
+def test_wrong_number_of_bins_is_refused(shape):
+    with pytest.raises(ValueError, match=r"expected logits \[N, 1000\] of the coord vocabulary, got \("):
+        expected_values(torch.zeros(shape))
+
+
+def test_no_logits_give_no_values():
+    logits = torch.zeros(0, 1000, requires_grad=True)
+    found = expected_values(logits)
+    found.sum().backward()
+    assert found.shape == (0,)
+    assert logits.grad is not None
+
+
+# The module
 
 
 def test_module_reads_the_given_positions():
@@ -44,6 +133,44 @@ def test_module_reads_the_given_positions():
     assert boxes[1, 2].item() == pytest.approx(expected_values(logits[0, 6:7, 300:1300]).item())
 
 
+@UNHURRIED
+@given(
+    counts=st.lists(st.integers(0, 5), max_size=5),
+    length=st.integers(1, 12),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+    index_dtype=st.sampled_from([torch.int64, torch.int32, torch.uint8]),
+    shuffled=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_module_equals_a_loop_over_batches_of_mixed_sizes(counts, length, dtype, index_dtype, shuffled, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = (torch.randperm(1000, generator=generator) + 7).tolist() if shuffled else list(range(7, 1007))
+    logits = (torch.randn(len(counts), length, 1010, generator=generator) * 3).to(dtype)
+    positions = [torch.randint(0, length, (m, 4), generator=generator).to(index_dtype) for m in counts]
+    boxes = CoordExp(ids)(logits, positions)
+    rows = [logits[b, int(at), ids] for b, sequence in enumerate(positions) for at in sequence.flatten()]
+    assert boxes.shape == (sum(counts), 4)
+    assert boxes.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    if rows:
+        torch.testing.assert_close(boxes, expected_values(torch.stack(rows)).view(-1, 4), rtol=0, atol=1e-6)
+
+
+def test_module_on_a_view_of_larger_logits():
+    torch.manual_seed(0)
+    logits = torch.randn(6, 3, 1100).transpose(0, 1)[:, ::2]
+    positions = [torch.tensor([[0, 1, 2, 0]])] * 3
+    module = CoordExp(range(1000))
+    assert torch.equal(module(logits, positions), module(logits.contiguous(), positions))
+
+
+def test_module_has_the_ids_of_qwen3_vl_and_no_weights():
+    module = CoordExp()
+    assert module.coord_ids.tolist() == list(range(151_670, 152_670))
+    assert not module.state_dict()
+    assert not list(module.parameters())
+    assert CoordExp({"start": 10, "end": 1009}).coord_ids.tolist() == list(range(10, 1010))
+
+
 def test_module_of_no_boxes_is_differentiable():
     logits = torch.randn(1, 3, 1100, requires_grad=True)
     boxes = CoordExp(range(1000))(logits, [torch.zeros(0, 4, dtype=torch.int64)])
@@ -53,11 +180,120 @@ def test_module_of_no_boxes_is_differentiable():
     assert not logits.grad.any()
 
 
+def test_module_without_a_batch_and_with_an_empty_list():
+    module = CoordExp(range(1000))
+    assert module(torch.zeros(0, 3, 1100), []).shape == (0, 4)
+    assert module(torch.zeros(1, 3, 1100).bfloat16(), [torch.tensor([])]).shape == (0, 4)
+    assert module(torch.zeros(1, 0, 1100), [torch.zeros(0, 4)]).shape == (0, 4)
+
+
+def test_module_gradient_goes_to_the_read_rows_and_coord_columns_only():
+    logits = torch.randn(2, 6, 1100, requires_grad=True)
+    CoordExp(range(50, 1050))(
+        logits, [torch.zeros(0, 4, dtype=torch.int64), torch.tensor([[1, 2, 4, 5]])]
+    ).sum().backward()
+    assert logits.grad is not None
+    touched = logits.grad != 0
+    assert not touched[0].any()
+    assert touched[1].any(dim=1).tolist() == [False, True, True, False, True, True]
+    assert touched[1, 1, 50:1050].sum() > 900
+    assert not touched[:, :, :50].any()
+    assert not touched[:, :, 1050:].any()
+
+
 def test_module_refuses_a_wrong_batch():
     with pytest.raises(ValueError, match="one \\[M, 4\\] tensor for each of 2 sequences"):
         CoordExp(range(1000))(torch.zeros(2, 3, 1100), [torch.zeros(0, 4)])
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.tensor([[0, 1, 2, 8]]), r"positions\[1\]: position 8 is outside a sequence of 8 logits"),
+        (torch.tensor([[0, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: position -1 is outside"),
+        (torch.tensor([0, 1, 2, 3]), r"positions\[1\]: expected integer positions \[M, 4\], got torch.int64 \(4,\)"),
+        (torch.tensor([[0, 1], [2, 3]]), r"got torch.int64 \(2, 2\)"),
+        (torch.zeros(4, 0, dtype=torch.int64), r"got torch.int64 \(4, 0\)"),
+        (torch.zeros(1, 1, 4, dtype=torch.int64), r"got torch.int64 \(1, 1, 4\)"),
+        (torch.tensor([[0.1, 0.2, 0.3, 0.4]]), r"got torch.float32 \(1, 4\)"),
+        (torch.tensor([[True, False, True, True]]), "got torch.bool"),
+    ],
+)
+def test_module_refuses_wrong_positions(bad, message):
+    """A negative position would otherwise read the sequence before, one past the end the sequence behind."""
+    with pytest.raises(ValueError, match=message):
+        CoordExp(range(1000))(torch.zeros(3, 8, 1100), [torch.zeros(0, 4), bad, torch.zeros(0, 4)])
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 1000), (8, 1100), (1, 3, 8, 1100)])
+def test_module_refuses_wrong_logits(shape):
+    with pytest.raises(ValueError, match=r"V above the largest coord id 1000, got \("):
+        CoordExp(range(1, 1001))(torch.zeros(shape), [torch.zeros(0, 4)] * shape[0])
+
+
+def test_module_refuses_a_wrong_number_of_ids():
+    with pytest.raises(ValueError, match="expected 1000 coord ids, got 999"):
+        CoordExp(range(999))
+
+
 def test_gradcheck():
     logits = torch.randn(2, 1000, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(expected_values, (logits,), fast_mode=True)
+    whole = torch.randn(2, 3, 1003, dtype=torch.float64, requires_grad=True)
+    positions = [torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2, 2, 1, 1]])]
+    assert torch.autograd.gradcheck(lambda x: CoordExp(range(2, 1002))(x, positions), (whole,), fast_mode=True)
+
+
+class _CountOperations(TorchDispatchMode):
+    """Counts what PyTorch is asked to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_work_does_not_grow_with_the_objects():
+    module, logits = CoordExp(range(1000)), torch.zeros(1, 8, 1100)
+    counts = []
+    for num_objects in (1, 200):
+        with _CountOperations() as operations:
+            module(logits, [torch.zeros(num_objects, 4, dtype=torch.int64)])
+        counts.append(operations.count)
+    assert counts[0] == counts[1]
+    with _CountOperations() as operations:  # the count does see a loop
+        for _ in range(200):
+            module(logits, [torch.zeros(1, 4, dtype=torch.int64)])
+    assert operations.count >= 100 * counts[0]
+
+
+def test_nothing_is_read_back_from_the_device():
+    """Meta tensors have no values: whoever reads one, and would make an accelerator wait, raises."""
+    positions = [torch.zeros(2, 4, dtype=torch.int64, device="meta"), torch.zeros(1, 4, device="meta").long()]
+    logits = torch.empty(2, 5, 1100, device="meta")
+    assert CoordExp(range(1000)).to("meta")(logits, positions).shape == (3, 4)
+    assert CoordExp(list(range(1000))[::-1]).to("meta")(logits, positions).shape == (3, 4)
+    assert expected_values(torch.empty(5, 1000, device="meta")).shape == (5,)
+    with pytest.raises(RuntimeError, match="meta"):
+        float(logits[0, 0, 0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_nothing_waits_and_a_wrong_position_is_nan():
+    torch.manual_seed(0)
+    logits = torch.randn(2, 5, 1100, device="cuda")
+    positions = [torch.tensor([[0, 1, 2, 5]], device="cuda"), torch.tensor([[-1, 1, 2, 3]], device="cuda")]
+    module = CoordExp(range(1000)).cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        boxes = module(logits, positions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert boxes.isnan().tolist() == [[False, False, False, True], [True, False, False, False]]
+    right = [position.clamp(0, 4).cpu() for position in positions]
+    expected = CoordExp(range(1000))(logits.cpu(), right)
+    torch.testing.assert_close(boxes.cpu(), expected.masked_fill(boxes.isnan().cpu(), math.nan), equal_nan=True)

@@ -1,11 +1,13 @@
-"""Sequence layout: hand-written sequences, and a regular expression as an independent parser."""
+"""Sequence layout: hand-written sequences, and two independent parsers: a slow loop and a regular expression."""
 
+import random
 import re
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab
@@ -13,6 +15,9 @@ from coordexp.coord_tokens.vocab import CoordVocab
 START, BOX, CLOSE, END, WILDCARD, C0 = 10, 11, 12, 13, 99, 100
 NATIVE = CoordVocab(range(C0, C0 + 1000), WILDCARD, START, BOX, CLOSE, END, "native")
 SPEC = CoordVocab(range(C0, C0 + 1000), WILDCARD, START, None, CLOSE, END, "spec")
+
+# A busy machine is no failure.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def layout(ids, vocab=NATIVE):
@@ -93,6 +98,14 @@ def test_incomplete_objects_give_no_box(ids):
     assert layout(ids)["spans"] == []
 
 
+@pytest.mark.parametrize("vocab", [NATIVE, SPEC], ids=["native", "spec"])
+def test_coordinates_at_the_very_start_borrow_no_description_from_the_end(vocab):
+    head = [BOX] if vocab is NATIVE else []
+    for end in ([START, 50], [50, START, 51, 52]):
+        found = layout([*head, 100, 101, 102, 103, CLOSE, *end], vocab)
+        assert found["spans"] == found["coords"] == []
+
+
 def test_a_second_opening_starts_over():
     ids = [START, 50, START, 51, BOX, 100, 101, 102, 103, CLOSE]
     assert layout(ids)["spans"] == [[2, 10]]
@@ -104,10 +117,108 @@ def test_one_sequence_at_a_time():
         parse_targets(torch.zeros(2, 3, dtype=torch.int64), NATIVE)
 
 
+# Two independent parsers
+
+
+def slow_layout(ids, vocab):
+    """Read token by token: the state is what the current object has so far."""
+    objects, desc = [], []
+    start, state, coords = None, "outside", []
+    for position, token in enumerate(ids):
+        is_coord = token in vocab.coord_ids
+        is_marker = token < 0 or token in (vocab.box_start_id, vocab.obj_end_id, vocab.end_id)
+        has_desc = bool(desc) and desc[-1][1] == start
+        if token == vocab.obj_start_id:
+            start, state, coords = position, "description", []
+        elif state == "description" and not is_coord and not is_marker:
+            desc.append((position, start))
+        elif state == "description" and has_desc and token == vocab.box_start_id:
+            state = "box"
+        elif state == "description" and has_desc and is_coord and vocab.box_start_id is None:
+            state, coords = "box", [position]
+        elif state == "box" and is_coord and len(coords) < 4:
+            coords.append(position)
+        elif state == "box" and token == vocab.obj_end_id and len(coords) == 4:
+            objects.append((start, position + 1, coords))
+            state = "outside"
+        else:
+            state = "outside"
+    starts = [begin for begin, _, _ in objects]
+    return {
+        "coords": [coords for _, _, coords in objects],
+        "desc": [position for position, _ in desc],
+        "object": [starts.index(begin) if begin in starts else -1 for _, begin in desc],
+        "spans": [[begin, end] for begin, end, _ in objects],
+    }
+
+
+def random_sequence(rng, vocab):
+    """A prompt, objects, an end and padding; half of the time damaged; at times cut."""
+    ids = [rng.choice([5, 6, END, 50]) for _ in range(rng.randrange(4))]
+    for _ in range(rng.randrange(5)):
+        ids.append(START)
+        ids.extend(rng.randrange(40, 99) for _ in range(rng.randrange(1, 5)))
+        if vocab.box_start_id is not None:
+            ids.append(BOX)
+        ids.extend(C0 + rng.randrange(1000) for _ in range(4))
+        ids.append(CLOSE)
+    ids.append(END)
+    if rng.random() < 0.5:
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(ids) + 1)
+            token = rng.choice([START, BOX, CLOSE, END, WILDCARD, 50, C0, C0 + 999, C0 - 1, C0 + 1000, -100, 0])
+            match rng.randrange(4):
+                case 0:
+                    ids.insert(at, token)
+                case 1:
+                    ids[at : at + 1] = [token]
+                case 2:
+                    del ids[at : at + rng.randrange(1, 4)]
+                case _:
+                    other = rng.randrange(len(ids) + 1)
+                    ids[at : at + 1], ids[other : other + 1] = ids[other : other + 1], ids[at : at + 1]
+    if rng.random() < 0.3:
+        ids = ids[: rng.randrange(len(ids) + 1)]
+    return ids + [-100] * rng.randrange(3)
+
+
+# 10,000 random sequences: 25 examples, each of 200 sequences from a seed that hypothesis draws, for
+# each of the two structures; phases and derandomize keep their number fixed.
+@pytest.mark.parametrize("vocab", [NATIVE, SPEC], ids=["native", "spec"])
+@settings(max_examples=25, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
+@given(seed=st.integers(0, 2**63 - 1))
+def test_against_a_slow_parser(vocab, seed):
+    rng = random.Random(seed)
+    num_objects = num_cut = 0
+    for _ in range(200):
+        ids = random_sequence(rng, vocab)
+        expected = slow_layout(ids, vocab)
+        assert layout(ids, vocab) == expected, ids
+        num_objects += len(expected["spans"])
+        num_cut += -1 in expected["object"]
+    assert num_objects > 200  # the corpus holds what the test is about
+    assert num_cut > 10
+
+
+def test_the_slow_parser_sees_a_wrong_layout():
+    ids = [START, 50, BOX, 100, 101, 102, 103, CLOSE]
+    assert slow_layout(ids, NATIVE) == layout(ids)
+    assert slow_layout(ids[:-1], NATIVE) != layout(ids)
+    assert slow_layout(ids, SPEC) != layout(ids)
+
+
+@UNHURRIED
+@given(st.lists(st.sampled_from([START, BOX, CLOSE, END, C0, C0 + 999, 50, -100, WILDCARD]), max_size=40))
+def test_any_soup_of_tokens(ids):
+    assert layout(ids) == slow_layout(ids, NATIVE)
+    assert layout(ids, SPEC) == slow_layout(ids, SPEC)
+
+
 _IDS = {"S": START, "B": BOX, "C": C0 + 7, "E": CLOSE, "F": END, "D": 50, "N": -100, "W": WILDCARD}
 
 
 @pytest.mark.parametrize(("vocab", "text", "head"), [(NATIVE, "DW", "B"), (SPEC, "DWB", "")], ids=["native", "spec"])
+@UNHURRIED
 @given(letters=st.lists(st.sampled_from(["SDBCCCCE", "SDCCCCE", "SDD", "CCCC", *"SBCEFDNW"])))
 def test_against_a_regular_expression(vocab, text, head, letters):
     letters = "".join(letters)
@@ -122,3 +233,30 @@ def test_against_a_regular_expression(vocab, text, head, letters):
         ],
         "spans": [list(match.span()) for match in whole],
     }
+
+
+# Speed
+
+
+class _CountOperations(TorchDispatchMode):
+    """Counts what PyTorch is asked to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("vocab", [NATIVE, SPEC], ids=["native", "spec"])
+def test_the_work_does_not_grow_with_the_sequence(vocab):
+    whole = [START, 50, *([BOX] if vocab is NATIVE else []), 100, 101, 102, 103, CLOSE]
+    counts = []
+    for num_objects in (1, 300):
+        ids = torch.tensor(whole * num_objects)
+        with _CountOperations() as operations:
+            assert len(parse_targets(ids, vocab).object_spans) == num_objects
+        counts.append(operations.count)
+    assert counts[0] == counts[1]

@@ -1,66 +1,174 @@
-"""Gaussian soft targets, soft CE, Wasserstein-1 and the gate, against independents."""
+"""Soft CE and Wasserstein-1, against independents; targets, both and the gate at extremes.
+
+Tolerances: distribution_support.py.
+"""
 
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from scipy.stats import wasserstein_distance
 from torch.nn import functional as F  # noqa: N812
 
+sys.path.insert(0, str(Path(__file__).parent))
+from distribution_support import (
+    DTYPES,
+    SEEDS,
+    TEN_THOUSAND,
+    TOLERANCE,
+    UNHURRIED,
+    UNIT,
+    W1_TOLERANCE,
+    direct_targets,
+    numpy_lse,
+    numpy_softmax,
+    random_bins,
+    random_logits,
+)
+
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 
-
-def test_targets_by_hand():
-    q = gaussian_soft_targets(torch.tensor([5]), sigma=2.0, truncate=1, num_bins=10)
-    side = math.exp(-1 / 8)
-    assert q[0, 5].item() == pytest.approx(1 / (1 + 2 * side))
-    assert q[0, 4].item() == pytest.approx(side / (1 + 2 * side))
-    assert q[0, [3, 7]].tolist() == [0, 0]
+# Soft cross-entropy
 
 
-def test_targets_renormalise_at_the_border():
-    q = gaussian_soft_targets(torch.tensor([0, 999]), sigma=2.0, truncate=16)
-    torch.testing.assert_close(q.sum(dim=1), torch.ones(2))
-    assert (q[0, 17:] == 0).all()
-    torch.testing.assert_close(q[0], q[1].flip(0))
-
-
-@pytest.mark.parametrize(("sigma", "truncate"), [(0.0, 3), (1.0, -1)])
-def test_bad_targets_are_refused(sigma, truncate):
-    with pytest.raises(ValueError, match="sigma must be > 0"):
-        gaussian_soft_targets(torch.tensor([0]), sigma=sigma, truncate=truncate)
+@DTYPES
+@TEN_THOUSAND
+@given(seed=SEEDS, sigma=st.sampled_from([0.5, 2.0, 20.0]), temperature=st.sampled_from([0.25, 1.0, 3.0]))
+def test_soft_ce_equals_float64_numpy(dtype, seed, sigma, temperature):
+    exact = random_logits(seed)
+    logits = torch.from_numpy(exact).to(dtype)
+    q = direct_targets(random_bins(seed), sigma, 16)
+    found = soft_cross_entropy(logits, torch.from_numpy(q).float(), temperature=temperature)
+    assert found.dtype == torch.float32
+    size = 40 / temperature
+    scaled = logits.double().numpy() / temperature
+    expected = numpy_lse(scaled) - (q * scaled).sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE + 3 * UNIT * 2 * size)
+    if dtype == torch.bfloat16:
+        before = numpy_lse(exact / temperature) - (q * exact).sum(axis=1) / temperature
+        np.testing.assert_allclose(found, before, rtol=0, atol=2 * 2**-8 * size + 1e-4)
+    assert (found.numpy() >= -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1) - 1e-4).all()  # the entropy of q
 
 
 def test_soft_ce_tends_to_hard_ce():
     torch.manual_seed(0)
-    logits, bins = torch.randn(50, 1000), torch.randint(0, 1000, (50,))
+    logits, bins = torch.randn(50, 1000).mul(4), torch.randint(0, 1000, (50,))
     hard = F.cross_entropy(logits, bins, reduction="none")
-    soft = soft_cross_entropy(logits, gaussian_soft_targets(bins, sigma=0.05, truncate=16))
-    torch.testing.assert_close(soft, hard)
-    wide = soft_cross_entropy(logits, gaussian_soft_targets(bins, sigma=4.0, truncate=16))
-    assert not torch.allclose(wide, hard, atol=1e-2)
+    gaps = [
+        (soft_cross_entropy(logits, gaussian_soft_targets(bins, sigma=sigma, truncate=16)) - hard).abs().max().item()
+        for sigma in (4.0, 1.0, 0.4, 0.2, 0.05, 1e-50)
+    ]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 1
+    assert gaps[-1] == gaps[-2] < 1e-5  # equal but for the rounding of another kernel
+
+
+def test_soft_ce_at_a_temperature_is_that_of_divided_logits():
+    torch.manual_seed(0)
+    logits, q = torch.randn(5, 1000), gaussian_soft_targets(torch.tensor([0, 3, 500, 990, 999]), sigma=2.0)
+    divided = soft_cross_entropy(logits / 0.5, q)
+    torch.testing.assert_close(soft_cross_entropy(logits, q, temperature=0.5), divided)
+    assert not torch.allclose(soft_cross_entropy(logits, q), divided, rtol=1e-2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
+def test_bad_temperatures_are_refused(temperature):
+    with pytest.raises(ValueError, match=f"temperature must be > 0 and finite, got {temperature}"):
+        soft_cross_entropy(torch.zeros(1, 5), torch.ones(1, 5) / 5, temperature=temperature)
+
+
+# Wasserstein-1
 
 
 def test_w1_of_one_hots_is_their_distance():
     p, q = F.one_hot(torch.tensor([0, 10, 999]), 1000), F.one_hot(torch.tensor([999, 13, 999]), 1000)
     assert wasserstein_1(p.float(), q.float()).tolist() == pytest.approx([1.0, 3 / 999, 0.0])
+    assert torch.equal(wasserstein_1(p, q), wasserstein_1(p.float(), q.float()))
 
 
-def test_w1_equals_scipy():
-    torch.manual_seed(0)
-    p, q = torch.randn(30, 1000).mul(3).softmax(1), torch.randn(30, 1000).mul(3).softmax(1)
+@DTYPES
+@TEN_THOUSAND
+@given(seed=SEEDS)
+def test_w1_equals_scipy(dtype, seed):
+    exact = random_logits(seed)
+    logits = torch.from_numpy(exact).to(dtype)
+    q = numpy_softmax(random_logits(seed + 1))
+    found = wasserstein_1(logits.float().softmax(dim=1), torch.from_numpy(q).float())
     bins = np.arange(1000)
-    expected = [wasserstein_distance(bins, bins, a, b) / 999 for a, b in zip(p.numpy(), q.numpy(), strict=True)]
-    np.testing.assert_allclose(wasserstein_1(p, q).numpy(), expected, atol=2e-6)
+
+    def scipy_w1(p):
+        return np.array([wasserstein_distance(bins, bins, a, b) for a, b in zip(p, q, strict=True)]) / 999
+
+    np.testing.assert_allclose(found, scipy_w1(numpy_softmax(logits.double().numpy())), rtol=0, atol=W1_TOLERANCE)
+    if dtype == torch.bfloat16:
+        cdf = np.cumsum(numpy_softmax(exact) - q, axis=1)
+        before = np.abs(cdf).sum(axis=1) / 999
+        np.testing.assert_allclose(found, before, rtol=0, atol=math.tanh(40 * 2**-8) + W1_TOLERANCE)
 
 
-def test_gate_is_full_ce_minus_slice_ce():
-    torch.manual_seed(0)
-    logits, bins = torch.randn(20, 1300), torch.randint(0, 1000, (20,))
-    full = F.cross_entropy(logits, bins + 200, reduction="none")
-    part = F.cross_entropy(logits[:, 200:1200], bins, reduction="none")
-    torch.testing.assert_close(coord_gate(logits, range(200, 1200)), full - part)
+def test_w1_from_bfloat16_probabilities_is_computed_in_float32():
+    """Summed up in bfloat16, a CDF would be wrong by some 1e-2; what counts is the rounding of the probabilities."""
+    p = numpy_softmax(random_logits(0, rows=20))
+    rounded = torch.from_numpy(p).bfloat16()
+    q = torch.from_numpy(numpy_softmax(random_logits(1, rows=20))).float()
+    expected = np.abs(np.cumsum(rounded.double().numpy() - q.double().numpy(), axis=1)[:, :999]).sum(axis=1) / 999
+    found = wasserstein_1(rounded, q)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, expected, rtol=0, atol=W1_TOLERANCE)
+
+
+@UNHURRIED
+@given(st.data())
+def test_w1_is_a_metric_on_small_vocabularies(data):
+    shape = data.draw(st.tuples(st.integers(0, 4), st.integers(2, 9)))
+    weights = hnp.arrays(np.float64, shape, elements=st.floats(0, 1) | st.sampled_from([0.0, 1.0, 1e-300, 1e6]))
+    p, q, r = (numpy_softmax(data.draw(weights)) for _ in range(3))
+    one, two, three = (torch.from_numpy(values) for values in (p, q, r))
+    found = wasserstein_1(one, two)
+    bins = np.arange(shape[1])
+    expected = [wasserstein_distance(bins, bins, a, b) / (shape[1] - 1) for a, b in zip(p, q, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-14)
+    assert (found >= 0).all()
+    assert (found <= 1 + 1e-15).all()
+    assert torch.equal(wasserstein_1(one, one), torch.zeros(shape[0], dtype=torch.float64))
+    torch.testing.assert_close(wasserstein_1(two, one), found, rtol=0, atol=1e-15)
+    assert (found <= wasserstein_1(one, three) + wasserstein_1(three, two) + 1e-14).all()
+
+
+# All of them
+
+
+@UNHURRIED
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(0, 3), st.integers(2, 8)),
+        elements=st.sampled_from([-1e4, 1e4, 0.0, 1e-45, -1e-45, 88.8, -103.5]) | st.floats(-1e4, 1e4, width=32),
+    ),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]),
+)
+def test_nasty_logits_give_finite_values_and_gradients(values, dtype):
+    logits = torch.from_numpy(values).to(dtype).requires_grad_()
+    rows, columns = values.shape
+    targets = gaussian_soft_targets(torch.arange(rows) % columns, sigma=0.7, truncate=2, num_bins=columns)
+    probs = logits.to(torch.promote_types(dtype, torch.float32)).softmax(dim=1)
+    found = [
+        soft_cross_entropy(logits, targets, temperature=0.1),
+        wasserstein_1(probs, targets),
+        coord_gate(logits, [columns - 1]),
+    ]
+    total = torch.stack([value.sum() for value in found]).sum()
+    total.backward()
+    assert all(value.shape == (rows,) and value.dtype == probs.dtype for value in found)
+    assert all(value.isfinite().all() and (value >= 0).all() for value in found)
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("num_rows", [0, 3])
@@ -72,14 +180,71 @@ def test_extreme_and_empty_logits_stay_finite(num_rows):
     total = soft_cross_entropy(logits, targets).sum() + wasserstein_1(logits.softmax(1), targets).sum()
     total = total + coord_gate(logits, range(10, 20)).sum()
     total.backward()
-    assert total.isfinite()
+    # Soft CE is the distance of the logits, W1 897 of 999 bins, the gate again the distance less ln 10.
+    by_hand = num_rows * (2e4 + 897 / 999 + 2e4 - math.log(10))
+    assert total.item() == pytest.approx(by_hand, rel=1e-6)
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (soft_cross_entropy, "expected logits and targets of one shape"),
+        (wasserstein_1, "expected distributions of one shape"),
+    ],
+)
+@pytest.mark.parametrize("shapes", [((3, 10), (1, 10)), ((3, 10), (3, 1)), ((10,), (10,)), ((2, 3, 4), (2, 3, 4))])
+def test_shapes_that_would_only_broadcast_are_refused(function, message, shapes):
+    with pytest.raises(ValueError, match=message):
+        function(torch.rand(shapes[0]), torch.rand(shapes[1]))
+
+
+def test_w1_of_a_single_bin_is_refused():
+    with pytest.raises(ValueError, match="needs at least 2 bins, got 1"):
+        wasserstein_1(torch.ones(2, 1), torch.ones(2, 1))
+
+
 def test_gradcheck():
+    torch.manual_seed(0)
     logits = torch.randn(2, 12, dtype=torch.float64, requires_grad=True)
     targets = gaussian_soft_targets(torch.tensor([3, 9]), sigma=1.5, truncate=4, num_bins=12).double()
     assert torch.autograd.gradcheck(lambda x: soft_cross_entropy(x, targets, temperature=0.7), (logits,))
     assert torch.autograd.gradcheck(lambda x: wasserstein_1(x.softmax(1), targets), (logits,))
     assert torch.autograd.gradcheck(lambda x: coord_gate(x, [2, 5, 7]), (logits,))
+    assert torch.autograd.gradcheck(lambda x: coord_gate(x, range(4, 9)), (logits,))
+
+
+def _with_a_read(logits, targets):
+    return soft_cross_entropy(logits, targets) * float(logits[0, 0])
+
+
+def test_nothing_is_read_back_from_the_device():
+    """Meta tensors have no values: whoever reads one, and would make an accelerator wait, raises."""
+    logits, bins = torch.empty(3, 1000, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")
+    targets = gaussian_soft_targets(bins, sigma=2.0, truncate=16)
+    assert targets.shape == (3, 1000)
+    assert soft_cross_entropy(logits, targets).shape == (3,)
+    assert wasserstein_1(logits.softmax(dim=1), targets).shape == (3,)
+    assert coord_gate(logits, range(10, 20)).shape == coord_gate(logits, [1, 5, 3]).shape == (3,)
+    with pytest.raises(RuntimeError, match="meta"):
+        _with_a_read(logits, targets)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_nothing_waits_and_a_wrong_bin_is_nan():
+    torch.manual_seed(0)
+    logits, bins = torch.randn(3, 1300, device="cuda"), torch.tensor([0, 999, 1000], device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        targets = gaussian_soft_targets(bins, sigma=2.0, truncate=16)
+        soft_ce = soft_cross_entropy(logits[:, :1000], targets)
+        w1 = wasserstein_1(logits[:, :1000].softmax(dim=1), targets)
+        gates = [coord_gate(logits, range(200, 1200)), coord_gate(logits, [5, 2, 9])]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert targets.isnan().any(dim=1).tolist() == [False, False, True]
+    assert soft_ce.isnan().tolist() == w1.isnan().tolist() == [False, False, True]
+    for found, ids in zip(gates, (range(200, 1200), [5, 2, 9]), strict=True):
+        torch.testing.assert_close(found.cpu(), coord_gate(logits.cpu(), ids))

@@ -1,29 +1,167 @@
-"""GIoU and L1: hand-derived values, identities, gradients."""
+"""GIoU and L1: hand-derived configurations, an independent reference, gradients.
 
+Tolerance in float32 (u = 2^-24), for coordinates within [-1, 1]: a side is a difference, off by u at most (its
+operands are exact), so an area by 2 u + u, union and hull by 10 u; divided by a hull or union of at least
+AREA that is 10 u / AREA for each of the two ratios. L1 adds four numbers below 2: 8 u.
+"""
+
+import math
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from coordexp.losses.coord_box import giou, l1, order_corners
 
+UNIT = 2.0**-24
+AREA = 1e-3
+# 10,000 random pairs: 40 examples, each of 250 pairs from a numpy generator whose seed hypothesis draws.
+ROWS = 250
+TEN_THOUSAND = settings(max_examples=40, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
+# A busy machine is no failure.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        # Equal boxes.
-        ((0.1, 0.1, 0.5, 0.5), (0.1, 0.1, 0.5, 0.5), 1.0),
-        # Two unit squares, half overlapping in x: inter .5, union 1.5, hull 1.5 -> 1/3 - 0.
-        ((0.0, 0.0, 1.0, 1.0), (0.5, 0.0, 1.5, 1.0), 1 / 3),
-        # Unit squares a unit apart: inter 0, union 2, hull 3 -> -1/3.
-        ((0.0, 0.0, 1.0, 1.0), (2.0, 0.0, 3.0, 1.0), -1 / 3),
-        # Corner overlap: inter .25, union 1.75, hull 2.25 -> 1/7 - 0.5/2.25.
-        ((0.0, 0.0, 1.0, 1.0), (0.5, 0.5, 1.5, 1.5), 1 / 7 - 0.5 / 2.25),
-        # One inside the other: inter 1, union 4, hull 4.
-        ((0.0, 0.0, 2.0, 2.0), (0.5, 0.5, 1.5, 1.5), 0.25),
-    ],
-)
-def test_giou_by_hand(a, b, expected):
-    found = giou(torch.tensor([a], dtype=torch.float64), torch.tensor([b], dtype=torch.float64))
-    assert found.item() == pytest.approx(expected, abs=1e-9)
+# Each box is drawn as a rectangle [x1, x2] x [y1, y2]; "hull" is the smallest box around both.
+CONFIGURATIONS = {
+    "identical": ((0.1, 0.1, 0.5, 0.5), (0.1, 0.1, 0.5, 0.5), 1.0),
+    # Unit squares shifted by half in x: overlap .5, union 1.5, hull 1.5 x 1 -> 1/3 - 0.
+    "half overlapping": ((0, 0, 1, 1), (0.5, 0, 1.5, 1), 1 / 3),
+    # Unit squares a unit apart: overlap 0, union 2, hull 3 x 1 -> 0 - 1/3.
+    "disjoint in x": ((0, 0, 1, 1), (2, 0, 3, 1), -1 / 3),
+    # The same in y, three units apart: union 2, hull 1 x 5 -> -3/5.
+    "disjoint in y": ((0, 0, 1, 1), (0, 4, 1, 5), -3 / 5),
+    # Apart in both: union 2, hull 3 x 3 -> -7/9.
+    "disjoint in both": ((0, 0, 1, 1), (2, 2, 3, 3), -7 / 9),
+    # A common edge: overlap 0, union 2 = hull -> 0.
+    "touching at an edge": ((0, 0, 1, 1), (1, 0, 2, 1), 0.0),
+    # A common corner: union 2, hull 2 x 2 -> -1/2.
+    "touching at a corner": ((0, 0, 1, 1), (1, 1, 2, 2), -1 / 2),
+    # Shifted by half in both: overlap .25, union 1.75, hull 2.25 -> 1/7 - .5/2.25.
+    "corners overlapping": ((0, 0, 1, 1), (0.5, 0.5, 1.5, 1.5), 1 / 7 - 0.5 / 2.25),
+    # One inside the other: overlap 1, union 4 = hull -> 1/4.
+    "contained": ((0, 0, 2, 2), (0.5, 0.5, 1.5, 1.5), 1 / 4),
+    # Contained, three edges in common: overlap 1, union 2 = hull -> 1/2.
+    "contained at an edge": ((0, 0, 2, 1), (0, 0, 1, 1), 1 / 2),
+    # A cross of a 3 x 1 and a 1 x 3 bar: overlap 1, union 5, hull 9 -> 1/5 - 4/9.
+    "crossing": ((0, 1, 3, 2), (1, 0, 2, 3), 1 / 5 - 4 / 9),
+    # A point inside a unit square: overlap 0, union 1 = hull -> 0.
+    "point inside": ((0.5, 0.5, 0.5, 0.5), (0, 0, 1, 1), 0.0),
+    # A point one unit right of a unit square: union 1, hull 2 -> -1/2.
+    "point outside": ((2, 0, 2, 0), (0, 0, 1, 1), -1 / 2),
+    # A horizontal line across a unit square, half a unit beyond: union 1, hull 1.5 -> -1/3.
+    "line across": ((0, 0.5, 1.5, 0.5), (0, 0, 1, 1), -1 / 3),
+    # Boxes without area. Grown by e on each side and e -> 0, IoU -> 0 and the hull is all gap: -1; equal: 1.
+    "equal points": ((0.3, 0.3, 0.3, 0.3), (0.3, 0.3, 0.3, 0.3), 1.0),
+    "equal lines": ((0.2, 0.2, 0.8, 0.2), (0.2, 0.2, 0.8, 0.2), 1.0),
+    "points apart": ((0.1, 0.1, 0.1, 0.1), (0.9, 0.9, 0.9, 0.9), -1.0),
+    "points apart on one horizontal": ((0.1, 0.5, 0.1, 0.5), (0.9, 0.5, 0.9, 0.5), -1.0),
+    "crossing lines": ((0.2, 0.5, 0.8, 0.5), (0.5, 0.2, 0.5, 0.8), -1.0),
+    # Swapped corners are put in order first: this is "contained" and "half overlapping" again.
+    "inverted in both": ((2, 2, 0, 0), (0.5, 0.5, 1.5, 1.5), 1 / 4),
+    "inverted in x": ((1, 0, 0, 1), (0.5, 0, 1.5, 1), 1 / 3),
+    "both inverted": ((1, 1, 0, 0), (1.5, 0, 0.5, 1), 1 / 3),
+}
+
+
+def plain_giou(a, b):
+    """One pair in Python floats: areas by intervals, no tensor."""
+    (ax1, ax2), (ay1, ay2) = sorted((a[0], a[2])), sorted((a[1], a[3]))
+    (bx1, bx2), (by1, by2) = sorted((b[0], b[2])), sorted((b[1], b[3]))
+    width, height = min(ax2, bx2) - max(ax1, bx1), min(ay2, by2) - max(ay1, by1)
+    overlap = width * height if width > 0 and height > 0 else 0.0
+    union = (ax2 - ax1) * (ay2 - ay1) + (bx2 - bx1) * (by2 - by1) - overlap
+    hull = (max(ax2, bx2) - min(ax1, bx1)) * (max(ay2, by2) - min(ay1, by1))
+    if union == 0:
+        return 1.0 if (ax1, ay1, ax2, ay2) == (bx1, by1, bx2, by2) else -1.0
+    return overlap / union - (hull - union) / hull
+
+
+def _pair(a, b, dtype=torch.float64):
+    return torch.tensor([a], dtype=dtype), torch.tensor([b], dtype=dtype)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_giou_by_hand(name):
+    a, b, expected = CONFIGURATIONS[name]
+    assert plain_giou(a, b) == pytest.approx(expected, abs=1e-15)
+    assert giou(*_pair(a, b)).item() == pytest.approx(expected, abs=1e-15)
+    assert giou(*_pair(b, a)).item() == pytest.approx(expected, abs=1e-15)
+    assert giou(*_pair(a, b, torch.float32)).item() == pytest.approx(expected, abs=10 * UNIT)
+    assert giou(*_pair([c / 1000 for c in a], [c / 1000 for c in b])).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_configuration_has_finite_gradients(name):
+    boxes, targets = _pair(*CONFIGURATIONS[name][:2], torch.float32)
+    boxes.requires_grad_()
+    (1 - giou(boxes, targets) + l1(boxes, targets)).sum().backward()
+    assert boxes.grad is not None
+    assert boxes.grad.isfinite().all()
+    assert boxes.grad.abs().max() < 100  # and of the size of the boxes: no division by a guard value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@TEN_THOUSAND
+@given(seed=st.integers(0, 2**63 - 1), inverted=st.booleans())
+def test_giou_and_l1_equal_plain_python(dtype, seed, inverted):
+    rng = np.random.default_rng(seed)
+    centre, shift = rng.uniform(-0.5, 0.5, (2, ROWS, 2))
+    sizes = np.exp(rng.uniform(math.log(AREA) / 2, 0, (2, ROWS, 2))) / 2
+    near = shift * rng.choice([0.0, 0.1, 1.0], (ROWS, 1))
+    pair = [
+        np.hstack([middle - half, middle + half]) for middle, half in zip((centre, near + centre), sizes, strict=True)
+    ]
+    boxes, targets = (torch.from_numpy(values).to(dtype) for values in pair)
+    if inverted:
+        boxes = boxes[:, [2, 1, 0, 3]]
+    plain_pairs = list(zip(boxes.double().tolist(), targets.double().tolist(), strict=True))
+    found = giou(boxes, targets), l1(boxes, targets)
+    assert all(values.dtype == (dtype if dtype == torch.float64 else torch.float32) for values in found)
+    # Rounding to bfloat16 can shrink a union a little below AREA.
+    atol = 1e-12 if dtype == torch.float64 else 2 * 10 * UNIT / (AREA / 2)
+    np.testing.assert_allclose(found[0], [plain_giou(a, b) for a, b in plain_pairs], rtol=0, atol=atol)
+    plain_l1 = [sum(abs(p - q) for p, q in zip(a, b, strict=True)) for a, b in plain_pairs]
+    np.testing.assert_allclose(found[1], plain_l1, rtol=0, atol=8 * UNIT)
+
+
+_COORDINATES = st.sampled_from([0.0, 1.0, 0.5, 1e-30, 0.999, 1 / 3]) | st.floats(0, 1, width=32)
+_BOXES = st.tuples(_COORDINATES, _COORDINATES, _COORDINATES, _COORDINATES)
+
+
+@UNHURRIED
+@given(st.lists(st.tuples(_BOXES, _BOXES), max_size=5))
+def test_giou_of_any_boxes_is_bounded_symmetric_and_differentiable(pairs):
+    boxes = torch.tensor([a for a, _ in pairs]).reshape(-1, 4).requires_grad_()
+    targets = torch.tensor([b for _, b in pairs]).reshape(-1, 4)
+    found = giou(boxes, targets)
+    found.sum().backward()
+    assert found.shape == (len(pairs),)
+    assert (found.abs() <= 1).all()
+    assert torch.equal(found, giou(targets, boxes))
+    assert torch.equal(giou(targets, targets), torch.ones(len(pairs)))
+    assert torch.equal(found, giou(boxes[:, [2, 3, 0, 1]], targets))
+    assert boxes.grad is not None
+    assert boxes.grad.isfinite().all()
+
+
+def test_giou_is_invariant_to_shift_and_scale():
+    torch.manual_seed(0)
+    a, b = torch.rand(500, 4, dtype=torch.float64), torch.rand(500, 4, dtype=torch.float64)
+    torch.testing.assert_close(giou(640 * a + 7, 640 * b + 7), giou(a, b), rtol=1e-9, atol=1e-11)
+
+
+def test_half_precision_is_computed_in_float32():
+    """An area of 1e-6 is exact enough in float32, and 0 or a subnormal in float16."""
+    boxes, targets = (
+        torch.tensor([[0.001, 0.001, 0.002, 0.002]]).half(),
+        torch.tensor([[0.001, 0.001, 0.002, 0.003]]).half(),
+    )
+    expected = plain_giou(boxes[0].tolist(), targets[0].tolist())
+    assert giou(boxes, targets).item() == pytest.approx(expected, rel=1e-6)
+    assert giou(torch.zeros(1, 4).half(), torch.zeros(1, 4).half()).item() == 1
+    assert giou(torch.tensor([[0, 0, 4000, 3000]]), torch.tensor([[0, 0, 2000, 3000]])).item() == 0.5  # integer pixels
 
 
 def test_giou_orders_inverted_corners():
@@ -34,23 +172,17 @@ def test_giou_orders_inverted_corners():
     assert torch.equal(order_corners(inverted), box)
 
 
-def test_giou_is_symmetric_and_bounded():
-    torch.manual_seed(0)
-    a, b = torch.rand(500, 4, dtype=torch.float64), torch.rand(500, 4, dtype=torch.float64)
-    found = giou(a, b)
-    torch.testing.assert_close(found, giou(b, a))
-    assert found.min() >= -1
-    assert found.max() <= 1
+def test_l1_does_not_order_corners():
+    """An inverted box is wrong in L1, which is what pulls it back."""
+    box, inverted = torch.tensor([[0.1, 0.2, 0.6, 0.9]]), torch.tensor([[0.6, 0.9, 0.1, 0.2]])
+    assert l1(inverted, box).item() == pytest.approx(2 * 0.5 + 2 * 0.7)
 
 
-@pytest.mark.parametrize("target", [(0.3, 0.3, 0.3, 0.3), (0.2, 0.2, 0.8, 0.2), (0.2, 0.2, 0.8, 0.8)])
-def test_zero_area_is_finite_and_differentiable(target):
-    box = torch.tensor([[0.3, 0.3, 0.3, 0.3]], requires_grad=True)
-    value = giou(box, torch.tensor([target]))
-    value.sum().backward()
-    assert value.isfinite().all()
-    assert box.grad is not None
-    assert box.grad.isfinite().all()
+def test_disjoint_boxes_are_pulled_together_by_giou_and_not_by_iou():
+    boxes = torch.tensor([[0.1, 0.1, 0.2, 0.2]], requires_grad=True)
+    (1 - giou(boxes, torch.tensor([[0.7, 0.1, 0.8, 0.2]]))).sum().backward()
+    assert boxes.grad is not None
+    assert boxes.grad[0, 2] < 0  # a step against it moves x2 to the right
 
 
 def test_empty_boxes_stay_differentiable():
@@ -58,6 +190,16 @@ def test_empty_boxes_stay_differentiable():
     total = giou(boxes, torch.zeros(0, 4)).sum() + l1(boxes, torch.zeros(0, 4)).sum()
     total.backward()
     assert total.item() == 0
+    assert boxes.grad is not None
+
+
+@pytest.mark.parametrize("function", [giou, l1])
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (1, 4)), ((3, 4), (4,)), ((4,), (4,)), ((3, 5), (3, 5)), ((2, 3, 4), (2, 3, 4))]
+)
+def test_shapes_that_are_no_pairs_are_refused(function, shapes):
+    with pytest.raises(ValueError, match=r"expected boxes and targets of one shape \[M, 4\], got \("):
+        function(torch.rand(shapes[0]), torch.rand(shapes[1]))
 
 
 def test_l1_sums_four_coordinates():
@@ -71,3 +213,14 @@ def test_gradcheck():
     targets = torch.rand(6, 4, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda b: giou(b, targets), (boxes,))
     assert torch.autograd.gradcheck(lambda b: l1(b, targets), (boxes,))
+    assert torch.autograd.gradcheck(order_corners, (boxes,))
+
+
+def test_the_reference_tells_iou_from_giou():
+    """Negative control: plain IoU, and GIoU without ordered corners, are found out by the same comparison."""
+    a, b, expected = CONFIGURATIONS["disjoint in x"]
+    assert max(0.0, expected) != pytest.approx(giou(*_pair(a, b)).item())
+    boxes, targets = _pair(*CONFIGURATIONS["inverted in x"][:2])
+    sides = (torch.minimum(boxes[:, 2:], targets[:, 2:]) - torch.maximum(boxes[:, :2], targets[:, :2])).clamp(min=0)
+    assert sides.prod().item() == 0
+    assert giou(boxes, targets).item() > 0

@@ -15,25 +15,26 @@ from coordexp.train.objective import build_criterion
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 
 
-def _inputs(*, num_boxes=3, num_text=10, seed=0):
+def _inputs(*, num_boxes=3, num_text=10, seed=0, dtype=torch.float64):
     """``num_boxes`` boxes of four coord tokens each, then text tokens."""
     torch.manual_seed(seed)
     num_coord = 4 * num_boxes
-    hidden = torch.randn(num_coord + num_text, HIDDEN, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(VOCAB, HIDDEN, dtype=torch.float64)
+    hidden = torch.randn(num_coord + num_text, HIDDEN, dtype=dtype, requires_grad=True)
+    weight = torch.randn(VOCAB, HIDDEN, dtype=dtype)
     targets = torch.cat([torch.randint(FIRST, FIRST + 1000, (num_coord,)), torch.randint(0, FIRST, (num_text,))])
     logits = (hidden @ weight.T).detach().requires_grad_()
-    out = plain_head(logits, torch.eye(VOCAB, dtype=torch.float64), targets, first_id=FIRST)
+    out = plain_head(logits, torch.eye(VOCAB, dtype=dtype), targets, first_id=FIRST)
     inputs = TermInputs(
         log_z_T=out.log_z_T,
         log_z_coord_T=out.log_z_coord_T,
         log_z_text_T=out.log_z_text_T,
         target_logit_T=out.target_logit_T,
+        ce_T=out.ce_T,
         is_coord_T=(targets >= FIRST) & (targets < FIRST + 1000),
         coord_logits_NK=out.coord_logits_NK,
         coord_bins_N=targets[:num_coord] - FIRST,
         box_rows_M4=torch.arange(num_coord).view(num_boxes, 4),
-        boxes_norm_xyxy_M4=torch.rand(num_boxes, 4, dtype=torch.float64),
+        boxes_norm_xyxy_M4=torch.rand(num_boxes, 4, dtype=dtype),
     )
     return inputs, logits, targets
 
@@ -50,9 +51,26 @@ def _loss(criterion, inputs):
     return criterion(inputs, counts)[0]
 
 
-def test_group_a_is_plain_cross_entropy():
-    inputs, logits, targets = _inputs()
-    torch.testing.assert_close(_loss(_criterion(), inputs), F.cross_entropy(logits, targets), rtol=1e-12, atol=0)
+@pytest.mark.parametrize("num_boxes", [0, 1, 16, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_group_a_is_plain_cross_entropy_bit_for_bit(num_boxes, dtype):
+    """On the mask path, where the logits are whole; an odd order of addition would show in some of these sizes."""
+    inputs, logits, targets = _inputs(num_boxes=num_boxes, num_text=7 * num_boxes + 11, dtype=dtype)
+    loss, reference = _loss(_criterion(), inputs), F.cross_entropy(logits, targets)
+    assert torch.equal(loss, reference)
+    found, expected = (torch.autograd.grad(value, logits)[0] for value in (loss, reference))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_two_sums_added_are_not_plain_cross_entropy_bit_for_bit():
+    """Control: what the criterion would give if it summed text and coord tokens apart."""
+    apart = []
+    for seed in range(20):
+        inputs, logits, targets = _inputs(num_boxes=16, num_text=123, dtype=torch.float32, seed=seed)
+        counts = by_unit(torch.full((4,), float(len(targets)), dtype=torch.float64))
+        shares = _criterion().shares(inputs, counts)
+        apart.append(not torch.equal(shares["text_ce"] + shares["coord_ce"], F.cross_entropy(logits, targets)))
+    assert any(apart)
 
 
 def test_group_c_without_geometry_is_group_a():

@@ -1,97 +1,235 @@
-"""The split head equals plain full-vocabulary logits: values and gradients."""
+"""The split head equals plain full-vocabulary logits: losses and gradients, float32 and bfloat16, and costs less.
+
+Relative errors are norms: of the difference, over that of the plain path's gradient.
+"""
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.losses import head as head_module
+from coordexp.losses import head_functions
 from coordexp.losses.head import plain_head, split_head
 
-FIRST, NUM_COORD, VOCAB, HIDDEN = 40, 1000, 1103, 12
+sys.path.insert(0, str(Path(__file__).parent))
+from head_support import (
+    EACH_AND_SUM,
+    END,
+    EXTRA,
+    LAYOUTS,
+    LOSSES,
+    MIDDLE,
+    Layout,
+    assert_equal,
+    bfloat16_errors,
+    both,
+    distance,
+    full_logits,
+    full_loss,
+    loss_id,
+    make_problem,
+    run_plain_head,
+    run_split_head,
+    term_inputs,
+    term_loss,
+)
+
+PARTS = ("log_z_T", "log_z_coord_T", "log_z_text_T", "target_logit_T", "ce_T", "coord_logits_NK")
 
 
-def _inputs(num_tokens, *, dtype=torch.float64, num_adapted=NUM_COORD):
-    torch.manual_seed(0)
-    hidden = torch.randn(num_tokens, HIDDEN, dtype=dtype, requires_grad=True)
-    weight = torch.randn(VOCAB, HIDDEN, dtype=dtype)
-    offset = (0.1 * torch.randn(num_adapted, HIDDEN, dtype=dtype)).requires_grad_()
-    targets = torch.randint(0, VOCAB, (num_tokens,))
-    targets[: num_tokens // 2] = torch.randint(FIRST, FIRST + NUM_COORD, (num_tokens // 2,))
-    return hidden, weight, offset, targets
+# Values and gradients
 
 
-def _full_logits(hidden, weight, offset):
-    padding = (0, 0, FIRST, VOCAB - FIRST - offset.shape[0])
-    return hidden @ (weight + F.pad(offset, padding)).T
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("names", EACH_AND_SUM, ids=loss_id)
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_each_loss_and_its_gradients_equal_full_logits(layout, names, scale):
+    assert_equal(*both(make_problem(layout, scale=scale), names))
 
 
-@pytest.mark.parametrize("num_adapted", [NUM_COORD, NUM_COORD + 2])
-@pytest.mark.parametrize("chunk_elements", [1, 16 * 1024 * 1024])
-def test_cross_entropy_and_gradients_equal_full_logits(monkeypatch, num_adapted, chunk_elements):
-    monkeypatch.setattr(head_module, "_CHUNK_ELEMENTS", chunk_elements)
-    hidden, weight, offset, targets = _inputs(30, num_adapted=num_adapted)
-    targets[0] = FIRST + num_adapted - 1
-    out = split_head(hidden, weight, targets, first_id=FIRST, offset_KD=offset, num_adapted=num_adapted)
-    loss = (out.log_z_T - out.target_logit_T).sum()
-    reference = F.cross_entropy(_full_logits(hidden, weight, offset), targets, reduction="sum")
-    torch.testing.assert_close(loss, reference)
-    found = torch.autograd.grad(loss, (hidden, offset))
-    for a, b in zip(found, torch.autograd.grad(reference, (hidden, offset)), strict=True):
-        torch.testing.assert_close(a, b)
+COUNTS = {
+    "no coord token": {"num_boxes": 0, "num_loose": 0},
+    "only coord tokens": {"num_text": 0, "num_loose": 0},
+    "one coord token": {"num_boxes": 0, "num_loose": 1, "num_text": 0},
+    "one text token": {"num_boxes": 0, "num_loose": 0, "num_text": 1},
+    "one box": {"num_boxes": 1, "num_loose": 0, "num_text": 0},
+}
 
 
-def test_every_part_equals_the_plain_head():
-    hidden, weight, offset, targets = _inputs(20)
-    split = split_head(hidden, weight, targets, first_id=FIRST, offset_KD=offset)
-    plain = plain_head(hidden, weight.clone().requires_grad_(), targets, first_id=FIRST, offset_KD=offset)
-    for name in ("log_z_T", "log_z_coord_T", "log_z_text_T", "target_logit_T", "coord_logits_NK"):
-        torch.testing.assert_close(getattr(split, name), getattr(plain, name), msg=name)
-    is_coord = (targets >= FIRST) & (targets < FIRST + NUM_COORD)
-    torch.testing.assert_close(
-        split.coord_logits_NK, _full_logits(hidden, weight, offset)[is_coord][:, FIRST : FIRST + NUM_COORD]
-    )
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("layout", [MIDDLE, END, EXTRA], ids=["middle", "end", "extra rows"])
+def test_edge_batches_equal_full_logits(layout, counts):
+    assert_equal(*both(make_problem(layout, **counts), LOSSES))
+
+
+def test_a_comparison_without_the_offset_fails():
+    problem = make_problem()
+    ours, _ = both(problem, LOSSES)
+    without = problem.gradients(full_loss(F.linear(problem.hidden, problem.weight), problem, LOSSES))
+    with pytest.raises(AssertionError, match="off by"):
+        assert_equal(ours, without)
+
+
+@pytest.mark.parametrize(("elements", "tokens"), [(1, 4096), (300, 7), (24_000, 1)])
+def test_the_size_of_chunks_changes_nothing(monkeypatch, elements, tokens):
+    problem = make_problem(EXTRA, num_boxes=2, num_text=6, dtype=torch.float64)
+    whole, _ = both(problem, LOSSES)
+    monkeypatch.setattr(head_functions, "_CHUNK_ELEMENTS_CPU", elements)
+    monkeypatch.setattr(head_functions, "_CHUNK_TOKENS", tokens)
+    assert_equal(both(problem, LOSSES)[0], whole, relative=1e-12)
 
 
 def test_any_mix_of_outputs_has_the_right_gradient():
-    hidden, weight, offset, targets = _inputs(16)
-    out = split_head(hidden, weight, targets, first_id=FIRST, offset_KD=offset)
-    logits = _full_logits(hidden, weight, offset)
-    coord = logits[:, FIRST : FIRST + NUM_COORD].logsumexp(1)
-    loss = (out.log_z_T * 0.3 - 1.7 * out.log_z_coord_T + out.log_z_text_T.square()).sum()
-    text = torch.cat([logits[:, :FIRST], logits[:, FIRST + NUM_COORD :]], 1).logsumexp(1)
-    reference = (logits.logsumexp(1) * 0.3 - 1.7 * coord + text.square()).sum()
-    found = torch.autograd.grad(loss, (hidden, offset))
-    for a, b in zip(found, torch.autograd.grad(reference, (hidden, offset)), strict=True):
-        torch.testing.assert_close(a, b)
+    problem = make_problem(dtype=torch.float64)
+    out, logits, first = run_split_head(problem), full_logits(problem), problem.layout.first_id
+    loss = (out.log_z_T * 0.3 - 1.7 * out.log_z_coord_T + out.log_z_text_T.square() + out.target_logit_T.sin()).sum()
+    coord = logits[:, first : first + 1000].logsumexp(1)
+    text = torch.cat([logits[:, :first], logits[:, first + 1000 :]], 1).logsumexp(1)
+    true = logits.gather(1, problem.targets.unsqueeze(1)).squeeze(1)
+    reference = (logits.logsumexp(1) * 0.3 - 1.7 * coord + text.square() + true.sin()).sum()
+    assert_equal(problem.gradients(loss), problem.gradients(reference), relative=1e-12)
 
 
-def test_bfloat16_is_no_further_from_the_truth_than_plain_autograd():
-    hidden, weight, offset, targets = _inputs(200, dtype=torch.float32)
-    low = [t.detach().to(torch.bfloat16).requires_grad_(t.requires_grad) for t in (hidden, weight, offset)]
-    exact = [t.detach().to(torch.float32) for t in low]
-    truth = F.cross_entropy(_full_logits(*exact), targets)
-    out = split_head(low[0], low[1], targets, first_id=FIRST, offset_KD=low[2])
-    ours = (out.log_z_T - out.target_logit_T).mean()
-    plain = F.cross_entropy(_full_logits(*low), targets).float()
-    assert (ours - truth).abs() <= (plain - truth).abs() + 1e-6
-
-
-def test_a_trainable_table_is_refused():
-    hidden, weight, offset, targets = _inputs(4)
-    with pytest.raises(ValueError, match="frozen table"):
-        split_head(hidden, weight.requires_grad_(), targets, first_id=FIRST, offset_KD=offset)
+@pytest.mark.parametrize("names", EACH_AND_SUM, ids=loss_id)
+def test_logits_of_ten_thousand_stay_finite_and_right(names):
+    problem = make_problem(EXTRA, scale=4000.0, dtype=torch.float64)
+    logits = full_logits(problem)
+    assert logits.max() > 1e4
+    assert logits.min() < -1e4
+    low = problem.moved(dtype=torch.float32)
+    ours = low.gradients(term_loss(term_inputs(run_split_head(low), low), names))
+    assert all(value.isfinite().all() for value in ours.values())
+    truth = full_loss(logits, problem, names).detach()
+    assert distance(ours["loss"], truth) <= 1e-5 * float(truth)
 
 
 def test_no_supervised_token():
-    hidden, weight, offset, targets = _inputs(0)
-    out = split_head(hidden, weight, targets, first_id=FIRST, offset_KD=offset)
-    (out.log_z_T.sum() + out.coord_logits_NK.sum()).backward()
-    assert out.coord_logits_NK.shape == (0, NUM_COORD)
-    assert hidden.grad is not None
+    problem = make_problem(num_boxes=0, num_loose=0, num_text=0)
+    out = run_split_head(problem)
+    (out.ce_T.sum() + out.coord_logits_NK.sum()).backward()
+    assert out.coord_logits_NK.shape == (0, 1000)
+    assert problem.hidden.grad.shape == (0, 24)
 
 
-def test_an_evaluation_forward_stores_nothing():
-    hidden, weight, offset, targets = _inputs(8)
-    with torch.no_grad():
-        out = split_head(hidden, weight, targets, first_id=FIRST, offset_KD=offset)
-    assert not out.log_z_T.requires_grad
+@pytest.mark.parametrize("num_adapted", [6, 8])
+def test_gradcheck(monkeypatch, num_adapted):
+    for module in (head_module, head_functions):
+        monkeypatch.setattr(module, "NUM_BINS", 6)
+    monkeypatch.setattr(head_functions, "_CHUNK_ELEMENTS_CPU", 9)
+    layout = Layout(first_id=2, vocab=11, num_adapted=num_adapted)
+    torch.manual_seed(0)
+    hidden, offset = (torch.randn(rows, 3, dtype=torch.float64, requires_grad=True) for rows in (5, num_adapted))
+    weight = torch.randn(11, 3, dtype=torch.float64)
+    targets = torch.tensor([0, 3, 7, 8, 10])
+
+    def split(hidden, offset):
+        out = split_head(hidden, weight, targets, first_id=2, offset_KD=offset, num_adapted=layout.num_adapted)
+        return tuple(getattr(out, part) for part in PARTS)
+
+    def plain(hidden, offset, table):
+        out = plain_head(hidden, table, targets, first_id=2, offset_KD=offset)
+        return tuple(getattr(out, part) for part in PARTS)
+
+    assert torch.autograd.gradcheck(split, (hidden, offset))
+    assert torch.autograd.gradcheck(plain, (hidden, offset, weight.requires_grad_()))
+
+
+# bfloat16
+
+
+def rounded_product(a, b):
+    """What tensor cores do with two bfloat16 factors: exact products, added up in float32."""
+    return a @ b if a.dtype == b.dtype else a.to(b.dtype).to(a.dtype) @ b.to(a.dtype)
+
+
+@pytest.fixture(params=["cast in chunks", "as tensor cores do"])
+def product(request, monkeypatch):
+    if request.param == "as tensor cores do":
+        monkeypatch.setattr(head_module, "multiplies_low", lambda hidden, weight: True)
+        monkeypatch.setattr(head_functions, "_product", rounded_product)
+
+
+@pytest.mark.usefixtures("product")
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize("names", EACH_AND_SUM, ids=loss_id)
+def test_bfloat16_is_no_further_from_float32_truth_than_plain_autograd(names, scale):
+    def make(seed):
+        return make_problem(EXTRA, seed=seed, scale=scale, dtype=torch.bfloat16)
+
+    ours, _ = both(make(0), names)
+    assert ours["hidden"].dtype == ours["offset"].dtype == torch.bfloat16
+    errors = bfloat16_errors(make, names, seeds=4)
+    assert errors.keys() == {"loss", "hidden", "offset"}
+    assert all(ours <= plain for ours, plain in errors.values())
+
+
+@pytest.mark.usefixtures("product")
+def test_a_trained_bfloat16_table_is_no_further_from_the_truth_than_plain_autograd(monkeypatch):
+    monkeypatch.setattr(head_functions, "_CHUNK_ELEMENTS_CPU", 10_000)
+    totals = {}
+    for seed in range(4):
+        problem = make_problem(seed=seed, scale=2.0, dtype=torch.bfloat16)
+        exact = problem.moved(dtype=torch.float32)
+        results = []
+        for case, ours in ((exact, False), (problem, True), (problem, False)):
+            table = case.weight.requires_grad_()
+            loss = full_loss(full_logits(case), case, LOSSES)
+            if ours:
+                loss = term_loss(term_inputs(run_plain_head(case, table), case), LOSSES)
+            results.append((loss.detach(), *torch.autograd.grad(loss, (case.hidden, case.offset, table))))
+        for i, (truth, found, by_autograd) in enumerate(zip(*results, strict=True)):
+            a, b = totals.get(i, (0.0, 0.0))
+            totals[i] = a + distance(found, truth) ** 2, b + distance(by_autograd, truth) ** 2
+    assert all(ours <= plain for ours, plain in totals.values())
+
+
+def test_float32_hidden_states_on_a_bfloat16_table_are_not_rounded():
+    problem = make_problem()
+    low = problem.weight.bfloat16()
+    out = split_head(problem.hidden, low, problem.targets, first_id=40, offset_KD=problem.offset)
+    wide = split_head(problem.hidden, low.float(), problem.targets, first_id=40, offset_KD=problem.offset)
+    torch.testing.assert_close(out.ce_T, wide.ce_T, rtol=1e-6, atol=1e-6)
+
+
+# The trainable table
+
+
+def test_a_trainable_table_is_refused():
+    problem = make_problem()
+    problem.weight.requires_grad_()
+    with pytest.raises(ValueError, match="frozen table"):
+        run_split_head(problem)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_full_fine_tuning_gives_the_same_numbers(layout):
+    problem = make_problem(layout)
+    plain = run_plain_head(problem, problem.weight.clone().requires_grad_())
+    split = run_split_head(problem)
+    for part in PARTS:
+        torch.testing.assert_close(getattr(split, part), getattr(plain, part), rtol=1e-5, atol=1e-5, msg=part)
+    inputs = [term_inputs(out, problem) for out in (split, plain)]
+    assert_equal(*(problem.gradients(term_loss(each, LOSSES) + each.log_z_text_T.sum()) for each in inputs))
+
+
+@pytest.mark.parametrize("elements", [1, 5000, 2**21])
+def test_ce_of_the_plain_head_is_cross_entropy_bit_for_bit(monkeypatch, elements):
+    monkeypatch.setattr(head_functions, "_CHUNK_ELEMENTS_CPU", elements)
+    problem = make_problem(EXTRA, scale=3.0)
+    table = problem.weight.clone().requires_grad_()
+    for offset, logits in ((problem.offset, full_logits(problem)), (None, problem.hidden @ problem.weight.T)):
+        out = plain_head(problem.hidden, table, problem.targets, first_id=40, offset_KD=offset)
+        assert torch.equal(out.ce_T, F.cross_entropy(logits, problem.targets, reduction="none"))
+
+
+def test_the_table_gets_the_gradient_of_plain_autograd():
+    problem = make_problem(EXTRA)
+    table, own = (problem.weight.clone().requires_grad_() for _ in range(2))
+    inputs = term_inputs(run_plain_head(problem, table), problem)
+    term_loss(inputs, LOSSES).backward()
+    deltas = F.pad(problem.offset, (0, 0, 40, EXTRA.vocab - 40 - EXTRA.num_adapted))
+    full_loss(problem.hidden @ (own + deltas).T, problem, LOSSES).backward()
+    assert_equal({"table": table.grad}, {"table": own.grad})

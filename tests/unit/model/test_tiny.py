@@ -8,7 +8,7 @@ from coordexp.data.image import ImageSpec, pixel_values
 from coordexp.model import load
 from coordexp.model.embedded import TINY_BASE
 from coordexp.model.tiny import Phase, PretrainSpec, _scenes, build_model, build_tokenizer, pretrain
-from coordexp.train.batch import predicts_label, supervised_targets
+from coordexp.train.batch import predicts_label
 
 SHORT = PretrainSpec(
     phases=(
@@ -34,7 +34,8 @@ def _digit_accuracy(model, tokenizer, image_processor, *, num_scenes=24):
             image_grid_thw=batch["image_grid_thw"],
             logits_to_keep=predicts_label(batch["labels"]),
         ).logits
-    targets = supervised_targets(batch["labels"])
+    targets = batch["labels"][:, 1:]
+    targets = targets[targets >= 0]
     digits = torch.tensor([tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)])
     right = (logits.argmax(dim=1) == targets)[torch.isin(targets, digits)].view(-1, 3)
     return right[:, 0].float().mean().item()

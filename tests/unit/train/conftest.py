@@ -39,6 +39,7 @@ def make_inputs() -> MakeInputs:
             log_z_coord_T=head.log_z_coord_T,
             log_z_text_T=head.log_z_text_T,
             target_logit_T=head.target_logit_T,
+            ce_T=head.ce_T,
             is_coord_T=is_coord,
             coord_logits_NK=head.coord_logits_NK if coord_logits is None else coord_logits(bins),
             coord_bins_N=bins,

@@ -5,7 +5,7 @@ import torch
 
 from coordexp.data.collate import EncodedSample, collate
 from coordexp.losses.head import plain_head
-from coordexp.train.batch import count_units, own_counts, predicts_label, supervised_targets, term_inputs
+from coordexp.train.batch import count_units, own_counts, predicts_label, term_inputs, with_rows
 
 FIRST = 20
 COORDS = range(FIRST, FIRST + 1000)
@@ -31,7 +31,7 @@ def _batch():
         _sample([1, 1, 1], first, [[2, 3, 4, 5]], [[0.01, 0.02, 0.03, 0.04]], 11),
         _sample([1], cut, [], [], 12),
     ]
-    return collate(samples, pad_id=0, image_token_id=1)
+    return with_rows(collate(samples, pad_id=0, image_token_id=1), COORDS)
 
 
 def test_predicting_positions_are_one_before_their_labels():
@@ -44,15 +44,46 @@ def test_predicting_positions_are_one_before_their_labels():
 
 def test_counts():
     batch = _batch()
-    assert count_units([batch, batch], COORDS).tolist() == [26, 14, 12, 2]
+    assert count_units([batch, batch]).tolist() == [26, 14, 12, 2]
 
 
 def test_boxes_point_at_the_logits_of_their_own_coordinates():
     batch = _batch()
-    targets = supervised_targets(batch["labels"])
+    targets = batch["targets"]
     hidden = torch.nn.functional.one_hot(targets, 1030).float() * 50
     head = plain_head(hidden, torch.eye(1030), targets, first_id=FIRST)
     inputs = term_inputs(head, batch, COORDS)
     assert inputs.coord_bins_N.tolist() == [10, 20, 30, 40, 1, 2]
     assert inputs.coord_logits_NK[inputs.box_rows_M4].argmax(dim=-1).tolist() == [[10, 20, 30, 40]]
+    assert own_counts(inputs) == {"tokens": 13, "text_tokens": 7, "coord_tokens": 6, "boxes": 1}
+
+
+def test_rows_are_those_that_masks_would_choose():
+    batch = _batch()
+    labels = batch["labels"]
+    assert torch.equal(batch["targets"], labels[:, 1:][labels[:, 1:] >= 0])
+    marked = torch.zeros(labels.numel(), dtype=torch.bool)
+    marked[batch["supervised_rows"]] = True
+    assert torch.equal(marked.view_as(labels), predicts_label(labels))
+    is_coord = (batch["targets"] >= FIRST) & (batch["targets"] < FIRST + 1000)
+    assert torch.equal(batch["coord_rows"], is_coord.nonzero().squeeze(1))
+    coords = batch["targets"][batch["coord_rows"]]
+    assert torch.equal(coords[batch["box_rows"]], labels.flatten()[batch["box_positions"]])
+
+
+def test_a_batch_without_labels_or_boxes_has_empty_rows():
+    batch = with_rows(collate([_sample([1, 1], [], [], [], 1)], pad_id=0, image_token_id=1), COORDS)
+    shapes = {name: tuple(batch[name].shape) for name in ("supervised_rows", "targets", "coord_rows", "box_rows")}
+    assert shapes == {"supervised_rows": (0,), "targets": (0,), "coord_rows": (0,), "box_rows": (0, 4)}
+
+
+def test_nothing_of_a_step_depends_on_data_once_the_batch_is_made():
+    """On a device, a shape that depends on data makes the host wait; the meta device would refuse it."""
+    batch = _batch()
+    hidden = torch.zeros(len(batch["targets"]), 8, device="meta")
+    table = torch.zeros(1030, 8, device="meta")
+    meta = {name: value.to("meta") for name, value in batch.items()}
+    head = plain_head(hidden, table, meta["targets"], first_id=FIRST, coord_rows_N=meta["coord_rows"])
+    inputs = term_inputs(head, meta, COORDS)
+    assert inputs.coord_logits_NK.shape == (6, 1000)
     assert own_counts(inputs) == {"tokens": 13, "text_tokens": 7, "coord_tokens": 6, "boxes": 1}

@@ -1,0 +1,77 @@
+"""What logging costs: one training step of the tiny experiment, bare, and with everything a logging step adds.
+
+``python tests/benchmarks/bench_diagnostics.py [STEPS]`` (default 20 of each kind, alternating). The tiny model is
+the worst case: of a real model's step the terms and diagnostics are a far smaller part.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from coordexp.config import group_config, load_config
+from coordexp.train.batch import by_unit, count_units
+from coordexp.train.components import Components, build_components
+from coordexp.train.diagnostics import coord_diagnostics
+from coordexp.train.prepare import prepare_experiment
+from coordexp.train.term_gradients import gradients_at_outputs
+
+LIMIT = 0.03
+SHAPES = ("data.shapes.num_train=64", "data.shapes.num_val=8")
+
+
+def step(parts: Components, batch: Mapping[str, Tensor], *, logging: bool) -> None:
+    """Go forward and backward once, as the trainer does."""
+    counts = count_units([batch])
+    terms = parts.forward_terms(parts.model, batch)
+    share, _ = parts.criterion(terms, by_unit(counts), unweighted=logging)
+    if logging:
+        diagnostics = coord_diagnostics(terms)
+        norms = gradients_at_outputs(parts.criterion, terms)
+        float(sum(value for value, _ in diagnostics.sums.values()) + sum(norms.values()))
+    share.backward()
+    parts.model.zero_grad()
+
+
+def seconds_of(action: Callable[[], None]) -> float:
+    """Return the CPU seconds of one call."""
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def main(num_steps: int) -> int:
+    """Print the share of a step that logging takes; 1 if it is over the limit at the shipped cadence."""
+    torch.set_num_threads(1)
+    recipe = Path(__file__).parents[2] / "experiments" / "tiny.yaml"
+    with tempfile.TemporaryDirectory() as scratch:
+        config = load_config(recipe, [f"experiment.runs_dir={scratch}", *SHAPES])
+        config = group_config(config, "C", 0)
+        prepare_experiment(config)
+        parts = build_components(config)
+        dataset = parts.encoding.dataset(parts.train.samples)
+        batch = next(
+            iter(DataLoader(dataset, config.training.per_device_batch_size, collate_fn=parts.encoding.collate))
+        )
+    parts.model.train()
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(num_steps + 1):
+        for logging, found in times.items():
+            found.append(seconds_of(lambda logging=logging: step(parts, batch, logging=logging)))
+    bare, logged = (statistics.median(times[kind][1:]) for kind in (False, True))  # the first of each warms up
+    every = config.training.logging_steps
+    print(f"step without logging      {bare * 1000:8.1f} ms   1.000")
+    print(f"step with logging         {logged * 1000:8.1f} ms   {logged / bare:.3f}")
+    share = (logged / bare - 1) / every
+    print(f"cost, logging every {every:>3} steps: {share:.2%} of a step (limit {LIMIT:.0%})")
+    return int(share > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20))

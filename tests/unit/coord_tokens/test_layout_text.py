@@ -1,0 +1,105 @@
+"""Sequence layout of real text: odd Unicode, cuts anywhere, markers that are spelled out."""
+
+import unicodedata
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from coordexp.coord_tokens.codec import ints_to_tokens
+from coordexp.coord_tokens.layout import parse_targets
+from coordexp.coord_tokens.vocab import coord_vocab
+from coordexp.data.sample import DetectionObject
+from coordexp.data.target import encode_target, text_encoder
+from coordexp.errors import DataError
+from coordexp.model.tiny import build_tokenizer
+
+# A busy machine is no failure.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class TextVocab:
+    """A tokenizer and its ids, with a name short enough for hypothesis to print."""
+
+    def __init__(self, tokenizer, structure):
+        self.structure = structure
+        self.both = tokenizer, coord_vocab(tokenizer, structure=structure)
+
+    def __repr__(self):
+        return f"TextVocab({self.structure})"
+
+
+@pytest.fixture(scope="module", params=["native", "spec"])
+def text_vocab(request):
+    tokenizer = build_tokenizer()
+    added = ["<|coord_*|>", *ints_to_tokens(range(1000)), *(["<obj_start>", "<obj_end>"] * (request.param == "spec"))]
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+    return TextVocab(tokenizer, request.param)
+
+
+_ODD = [
+    "\N{CAT}\N{ZERO WIDTH JOINER}\N{BLACK LARGE SQUARE} \U0001f1e9\U0001f1ea",
+    "e\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}te\N{COMBINING ACUTE ACCENT}",
+    "\N{RIGHT-TO-LEFT OVERRIDE}\u05e9\u05dc\u05d5\u05dd \N{POP DIRECTIONAL FORMATTING}\u0645\u0631\u062d\u0628\u0627",
+    "\u0e01\u0e33\u0e41\u0e1e\u0e07 \u4e2d\u6587 \U0001f9d1\u200d\U0001f680",
+    "tab\there\nand\u00a0there\u2028\x00",
+    "coord_5 <|coord_1000|> <|coord_05|> < |box_start| > <box_start> </s>",
+]
+
+
+def _boxes(number):
+    return [(0.001 * i, 0.002 * i, 0.5, 0.5 + 0.01 * i) for i in range(number)]
+
+
+def _parsed_descriptions(ids, found, tokenizer):
+    return [tokenizer.decode(ids[found.desc_positions[found.desc_object == i]]) for i in range(len(found.object_spans))]
+
+
+def test_odd_unicode_stays_in_its_object(text_vocab):
+    tokenizer, vocab = text_vocab.both
+    objects = [DetectionObject(desc, box) for desc, box in zip(_ODD, _boxes(len(_ODD)), strict=True)]
+    target = encode_target(objects, vocab, text_encoder(tokenizer))
+    ids = torch.tensor(target.ids)
+    found = parse_targets(ids, vocab)
+    assert _parsed_descriptions(ids, found, tokenizer) == [unicodedata.normalize("NFC", desc) for desc in _ODD]
+    bins = ids[found.coord_positions] - vocab.coord_ids.start
+    assert bins.tolist() == [[round(1000 * c) for c in item.box_norm_xyxy] for item in objects]
+    assert len(tokenizer.encode(_ODD[0])) > 2 * len(_ODD[0])  # a character is several tokens
+
+
+@UNHURRIED
+@given(descs=st.lists(st.text(min_size=1, max_size=12), max_size=4), data=st.data())
+def test_any_text_and_any_cut(text_vocab, descs, data):
+    """Whatever the text, a cut at any place keeps exactly the objects that end before it."""
+    tokenizer, vocab = text_vocab.both
+    encode_text = text_encoder(tokenizer)
+    objects = [DetectionObject(desc, box) for desc, box in zip(descs, _boxes(len(descs)), strict=True)]
+    target = encode_target(objects, vocab, encode_text)
+    room = data.draw(st.integers(0, len(target.ids)))
+    ends, at = [], 0
+    for desc in descs:
+        at += len(encode_text(desc)) + (7 if vocab.box_start_id is not None else 6)
+        ends.append(at)
+    found = parse_targets(torch.tensor(target.ids[:room], dtype=torch.int64), vocab)
+    num_whole = sum(end <= room for end in ends)
+    assert found.object_spans[:, 1].tolist() == ends[:num_whole]
+    assert found.object_spans[:, 0].tolist() == [0, *ends][:num_whole]
+    assert found.desc_object.tolist().count(-1) == len(found.desc_positions) - sum(
+        len(encode_text(desc)) for desc in descs[:num_whole]
+    )
+
+
+@pytest.mark.parametrize("text", ["<|box_start|>", "a <|box_end|> b", "<|object_ref_start|>", "<|coord_7|>"])
+def test_markers_spelled_in_a_description(text_vocab, text):
+    """The data path refuses them; as ordinary text, split into pieces, they are description like any other."""
+    tokenizer, vocab = text_vocab.both
+    with pytest.raises(DataError, match="contains the special token"):
+        text_encoder(tokenizer)(text)
+    pieces = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    assert len(pieces) > 3
+    target = encode_target([DetectionObject("x", (0, 0, 1, 1))] * 2, vocab, lambda _: tuple(pieces))
+    found = parse_targets(torch.tensor(target.ids), vocab)
+    assert found.coord_positions.shape == (2, 4)
+    assert _parsed_descriptions(torch.tensor(target.ids), found, tokenizer) == [text, text]

@@ -1,0 +1,92 @@
+"""Gaussian soft targets against their definition. Tolerances: distribution_support.py."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+from distribution_support import ROWS, SEEDS, TEN_THOUSAND, TOLERANCE, UNHURRIED, UNIT, direct_targets, random_bins
+
+from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
+
+
+def test_targets_by_hand():
+    q = gaussian_soft_targets(torch.tensor([5]), sigma=2.0, truncate=1, num_bins=10)
+    side = math.exp(-1 / 8)
+    assert q[0, 5].item() == pytest.approx(1 / (1 + 2 * side))
+    assert q[0, 4].item() == pytest.approx(side / (1 + 2 * side))
+    assert q[0, [3, 7]].tolist() == [0, 0]
+
+
+def test_targets_renormalise_at_the_border():
+    q = gaussian_soft_targets(torch.tensor([0, 999]), sigma=2.0, truncate=16)
+    torch.testing.assert_close(q.sum(dim=1), torch.ones(2))
+    assert (q[0, 17:] == 0).all()
+    torch.testing.assert_close(q[0], q[1].flip(0))
+    inner = gaussian_soft_targets(torch.tensor([500]), sigma=2.0, truncate=16)
+    # Half of the bell and its peak are left: the peak weighs 2 / (1 + q_peak) times as much.
+    assert q[0, 0].item() == pytest.approx(2 * inner[0, 500].item() / (1 + inner[0, 500].item()), rel=1e-6)
+
+
+@TEN_THOUSAND
+@given(seed=SEEDS, sigma=st.floats(0.05, 200), truncate=st.none() | st.integers(0, 1200))
+def test_targets_equal_the_formula(seed, sigma, truncate):
+    bins = random_bins(seed)
+    found = gaussian_soft_targets(bins, sigma=sigma, truncate=truncate)
+    assert found.shape == (ROWS, 1000)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), direct_targets(bins, sigma, truncate), rtol=1e-4, atol=UNIT)
+    np.testing.assert_allclose(found.double().sum(dim=1), 1, atol=TOLERANCE)
+
+
+@UNHURRIED
+@given(
+    num_bins=st.integers(1, 40),
+    sigma=st.floats(0, 1e300, exclude_min=True, allow_subnormal=True),
+    truncate=st.none() | st.integers(0, 50),
+    data=st.data(),
+)
+def test_targets_of_any_width_sum_to_one_around_the_true_bin(num_bins, sigma, truncate, data):
+    bins = data.draw(st.lists(st.integers(0, num_bins - 1), max_size=5))
+    q = gaussian_soft_targets(torch.tensor(bins), sigma=sigma, truncate=truncate, num_bins=num_bins)
+    assert q.shape == (len(bins), num_bins)
+    for row, k in zip(q, bins, strict=True):
+        assert row.sum().item() == pytest.approx(1, abs=1e-6)
+        assert row.max() == row[k]
+        assert (row.nonzero() - k).abs().max() <= (num_bins if truncate is None else truncate)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_bins_of_any_integer_type(dtype):
+    found = gaussian_soft_targets(torch.tensor([7, 200], dtype=dtype), sigma=2.0)
+    assert torch.equal(found, gaussian_soft_targets(torch.tensor([7, 200]), sigma=2.0))
+
+
+@pytest.mark.parametrize(("sigma", "truncate"), [(0.0, 3), (1.0, -1), (-1.0, None), (math.nan, 3), (math.inf, 3)])
+def test_bad_targets_are_refused(sigma, truncate):
+    with pytest.raises(ValueError, match=f"sigma must be > 0 and finite, truncate >= 0; got sigma={sigma}"):
+        gaussian_soft_targets(torch.tensor([0]), sigma=sigma, truncate=truncate)
+
+
+@pytest.mark.parametrize(
+    ("bins", "message"),
+    [
+        (torch.tensor([3, 1000]), "bin 1000 is outside 0..999"),
+        (torch.tensor([-100]), "bin -100 is outside 0..999"),
+        (torch.tensor([0.25]), r"expected integer bins \[N\], got torch.float32 \(1,\)"),
+        (torch.tensor([True]), r"expected integer bins \[N\], got torch.bool"),
+        (torch.tensor(5), r"got torch.int64 \(\)"),
+        (torch.tensor([[5]]), r"got torch.int64 \(1, 1\)"),
+    ],
+)
+def test_bad_bins_are_refused(bins, message):
+    with pytest.raises(ValueError, match=message):
+        gaussian_soft_targets(bins, sigma=2.0, truncate=16)
+    with pytest.raises(ValueError, match="num_bins must be at least 1, got 0"):
+        gaussian_soft_targets(torch.tensor([0]), sigma=2.0, num_bins=0)

@@ -1,0 +1,100 @@
+"""Term inputs made from logits in the plainest way, without the head that training uses; a folder for new terms."""
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import coordexp.losses
+from coordexp.losses import term as term_module
+from coordexp.losses.term import TermInputs
+
+FIRST, NUM_BINS, VOCAB = 30, 1000, 1050
+COORD = slice(FIRST, FIRST + NUM_BINS)
+
+
+@dataclass
+class Case:
+    """Logits ``[T, V]`` (a leaf), true tokens ``[T]``, boxes ``[M, 4]``, and the inputs made of them."""
+
+    logits: Tensor
+    targets: Tensor
+    boxes: Tensor
+
+    coord = COORD
+
+    @property
+    def is_coord(self):
+        """Which rows are coord tokens."""
+        return (self.targets >= FIRST) & (self.targets < FIRST + NUM_BINS)
+
+    @property
+    def inputs(self):
+        """The terms' view: the first four coord rows are the first box, and so on; left-over ones are no box."""
+        rest = torch.cat([self.logits[:, :FIRST], self.logits[:, FIRST + NUM_BINS :]], dim=1)
+        return TermInputs(
+            log_z_T=self.logits.logsumexp(dim=1),
+            log_z_coord_T=self.logits[:, COORD].logsumexp(dim=1),
+            log_z_text_T=rest.logsumexp(dim=1),
+            target_logit_T=self.logits.gather(1, self.targets.unsqueeze(1)).squeeze(1),
+            ce_T=torch.nn.functional.cross_entropy(self.logits, self.targets, reduction="none"),
+            is_coord_T=self.is_coord,
+            coord_logits_NK=self.logits[self.is_coord][:, COORD],
+            coord_bins_N=self.targets[self.is_coord] - FIRST,
+            box_rows_M4=torch.arange(4 * len(self.boxes)).view(-1, 4),
+            boxes_norm_xyxy_M4=self.boxes,
+        )
+
+    def gradient(self, term):
+        """Return the gradient of a term's sum at the logits."""
+        value, _ = term.compute(self.inputs)
+        return torch.autograd.grad(value, self.logits)[0]
+
+
+@pytest.fixture
+def make_case():
+    """Make a random case: whole boxes, coord tokens of an object cut short, and text."""
+
+    def make(*, num_boxes=3, num_loose=1, num_text=5, seed=0, dtype=torch.float64, scale=2.0):
+        generator = torch.Generator().manual_seed(seed)
+        boxes = torch.rand(num_boxes, 4, generator=generator, dtype=torch.float64)
+        boxes = torch.cat([boxes[:, :2] * 0.5, 0.5 + boxes[:, 2:] * 0.5], dim=1)
+        bins = (boxes.flatten() * NUM_BINS).round().clamp(0, NUM_BINS - 1).long()
+        loose = torch.randint(NUM_BINS, (num_loose,), generator=generator)
+        text = torch.randint(FIRST, (num_text,), generator=generator)
+        targets = torch.cat([bins + FIRST, loose + FIRST, text])
+        logits = torch.randn(len(targets), VOCAB, generator=generator, dtype=torch.float64) * scale
+        return Case(logits.to(dtype).requires_grad_(), targets, boxes.to(dtype))
+
+    return make
+
+
+@pytest.fixture
+def make_one_hot():
+    """Make a case whose logits are -1e4 but for 1e4 at ``ids``: true tokens and boxes are given."""
+
+    def make(ids, targets, boxes):
+        logits = torch.full((len(ids), VOCAB), -1e4)
+        logits[torch.arange(len(ids)), torch.tensor(ids, dtype=torch.int64)] = 1e4
+        boxes = torch.tensor(boxes, dtype=torch.float32).view(-1, 4)
+        return Case(logits.requires_grad_(), torch.tensor(targets, dtype=torch.int64), boxes)
+
+    return make
+
+
+@pytest.fixture
+def losses_dir(tmp_path, monkeypatch):
+    """A directory that belongs to the package ``coordexp.losses`` for one test."""
+    directory = tmp_path / "more_losses"
+    directory.mkdir()
+    modules, names = set(sys.modules), set(vars(coordexp.losses))
+    monkeypatch.setattr(coordexp.losses, "__path__", [*coordexp.losses.__path__, str(directory)])
+    monkeypatch.setattr(term_module, "_REGISTRY", dict(term_module._REGISTRY))
+    yield directory
+    for name in set(sys.modules) - modules:
+        if name.startswith("coordexp.losses."):
+            del sys.modules[name]
+    for name in set(vars(coordexp.losses)) - names:
+        delattr(coordexp.losses, name)

@@ -1,0 +1,160 @@
+"""Identities that hold for the terms, and the extremes at which each must stay finite and differentiable."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+sys.path.insert(0, str(Path(__file__).parent))
+from term_support import NAMES, SHAPE, terms
+
+from coordexp.losses import coord_box
+from coordexp.losses.coord_distribution import SoftTargetShape
+from coordexp.losses.term import TermInputs
+from coordexp.train.batch import own_counts
+
+
+def _sum(name, case, shape=SHAPE):
+    return terms(shape)[name].compute(case.inputs)[0].detach()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_coord_ce_is_gate_plus_slice_ce(dtype, make_case):
+    """Gate = full CE - slice CE at coord positions, by our terms and by PyTorch's own cross-entropy."""
+    case = make_case(dtype=dtype)
+    gate = _sum("gate", case)
+    close = {"rtol": 0, "atol": 1e-4 if dtype == torch.float32 else 1e-11}  # differences of sums near 150
+    torch.testing.assert_close(_sum("coord_ce", case) - _sum("coord_slice_ce", case), gate, **close)
+    rows, labels = case.logits.detach()[case.is_coord], case.targets[case.is_coord]
+    within = F.cross_entropy(rows[:, case.coord], labels - case.coord.start, reduction="sum")
+    torch.testing.assert_close(F.cross_entropy(rows, labels, reduction="sum") - within, gate, **close)
+    assert gate > 0.1
+
+
+def test_text_and_coord_ce_are_cross_entropy(make_case):
+    case = make_case()
+    whole = F.cross_entropy(case.logits.detach(), case.targets, reduction="sum")
+    torch.testing.assert_close(_sum("text_ce", case) + _sum("coord_ce", case), whole)
+
+
+def test_text_gate_is_the_gate_of_the_other_rows_and_columns(make_case):
+    case = make_case()
+    mass = case.logits.detach().softmax(dim=1)[:, case.coord].sum(dim=1)
+    torch.testing.assert_close(_sum("text_gate", case), -(1 - mass)[~case.is_coord].log().sum())
+    torch.testing.assert_close(_sum("gate", case), -mass[case.is_coord].log().sum())
+
+
+def test_soft_ce_tends_to_slice_ce(make_case):
+    """As sigma tends to 0; in float64, and far apart before."""
+    case = make_case(scale=4.0)
+    hard = _sum("coord_slice_ce", case)
+    gaps = [
+        abs(_sum("soft_ce", case, SoftTargetShape(sigma=sigma, truncate=16, temperature=1.0)) - hard).item()
+        for sigma in (2.0, 0.5, 0.2, 0.1, 1e-3, 1e-300)
+    ]
+    assert gaps[0] > 1
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sum_over_parts_is_the_sum(name, make_case):
+    """Split by rows, boxes whole: what makes accumulation exact."""
+    case = make_case(num_boxes=2, num_loose=0, num_text=4)
+    parts = []
+    for rows, boxes in ((slice(0, 4), slice(0, 1)), (slice(4, None), slice(1, None))):
+        part = make_case()
+        part.logits, part.targets, part.boxes = case.logits[rows], case.targets[rows], case.boxes[boxes]
+        parts.append(terms()[name].compute(part.inputs))
+    value, count = terms()[name].compute(case.inputs)
+    torch.testing.assert_close(parts[0][0] + parts[1][0], value)
+    assert parts[0][1] + parts[1][1] == count
+
+
+@pytest.mark.parametrize("name", ["box_l1", "box_giou", "soft_ce", "w1"])
+def test_a_term_from_bfloat16_logits_is_that_of_the_rounded_logits(name, make_case):
+    case = make_case(dtype=torch.bfloat16)
+    rounded = TermInputs(**{key: t.float() if t.is_floating_point() else t for key, t in vars(case.inputs).items()})
+    assert terms()[name].compute(case.inputs)[0].dtype == torch.float32
+    assert torch.equal(terms()[name].compute(case.inputs)[0], terms()[name].compute(rounded)[0])
+
+
+# Extremes
+
+
+FULL, POINT = (0.2, 0.3, 0.6, 0.7), (0.4, 0.4, 0.4, 0.4)
+BINS = {
+    FULL: [200, 300, 600, 700],
+    POINT: [400, 400, 400, 400],
+    "far": [900, 901, 950, 951],
+    "flipped": [600, 700, 200, 300],
+}
+EXTREMES = {
+    "nothing": ([], [], []),
+    "text only": ([3, 4], [3, 9], []),
+    "a right one-hot": ([30 + k for k in BINS[FULL]], [30 + k for k in BINS[FULL]], FULL),
+    "a wrong one-hot": ([30 + k for k in BINS["far"]], [30 + k for k in BINS[FULL]], FULL),
+    "inverted": ([30 + k for k in BINS["flipped"]], [30 + k for k in BINS[FULL]], FULL),
+    "all mass on text": ([3, 4, 5, 6], [30 + k for k in BINS[FULL]], FULL),
+    "all mass on coords at text": ([30, 1029], [3, 4], []),
+    "box of no area": ([30 + k for k in BINS[POINT]], [30 + k for k in BINS[FULL]], FULL),
+    "target of no area": ([30 + k for k in BINS[FULL]], [30 + k for k in BINS[POINT]], POINT),
+    "both of no area": ([30 + k for k in BINS[POINT]], [30 + k for k in BINS[POINT]], POINT),
+    "two points apart": ([30 + 900] * 4, [30 + k for k in BINS[POINT]], POINT),
+}
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_term_is_finite_and_differentiable(name, extreme, make_one_hot):
+    case = make_one_hot(*EXTREMES[extreme])
+    value, count = terms()[name].compute(case.inputs)
+    (gradient,) = torch.autograd.grad(value, case.logits)
+    assert value.isfinite()
+    assert value >= 0
+    assert gradient.isfinite().all()
+    assert gradient.shape == case.logits.shape
+    assert count == own_counts(case.inputs)[terms()[name].unit]
+    if extreme == "nothing":
+        assert value == 0
+
+
+def test_extremes_by_hand(make_one_hot):
+    """A miss costs the distance of the logits, 2e4; boxes have their plain geometry."""
+    wrong = make_one_hot(*EXTREMES["a wrong one-hot"])
+    assert _sum("coord_ce", wrong).item() == pytest.approx(4 * 2e4)
+    assert _sum("soft_ce", wrong).item() == pytest.approx(4 * 2e4)
+    assert _sum("gate", wrong).item() == 0
+    assert _sum("box_l1", wrong).item() == pytest.approx(0.7 + 0.601 + 0.35 + 0.251)
+    hull, union = (0.951 - 0.3) * (0.95 - 0.2), 0.4 * 0.4 + 0.05 * 0.05
+    assert _sum("box_giou", wrong).item() == pytest.approx(1 + (hull - union) / hull, rel=1e-5)
+    away = make_one_hot(*EXTREMES["all mass on text"])
+    assert _sum("gate", away).item() == pytest.approx(4 * (2e4 - math.log(1000)))
+    same = make_one_hot(*EXTREMES["both of no area"])
+    assert _sum("box_giou", same).item() == _sum("box_l1", same).item() == 0
+    assert _sum("box_giou", make_one_hot(*EXTREMES["two points apart"])).item() == 2
+    assert _sum("box_giou", make_one_hot(*EXTREMES["inverted"])).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_finiteness_test_sees_a_division_by_zero(make_one_hot):
+    """Negative control: IoU without care for an empty union, and |x| as a square root, at the same extremes."""
+    case = make_one_hot(*EXTREMES["both of no area"])
+    boxes = coord_box.expected_boxes(case.inputs)
+    naive_union = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+    (gradient,) = torch.autograd.grad((naive_union / naive_union).sum(), case.logits, retain_graph=True)
+    assert not gradient.isfinite().all()
+    (gradient,) = torch.autograd.grad((boxes - case.boxes).square().sqrt().sum(), case.logits)
+    assert not gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_term_reads_from_the_device(name, make_case):
+    """Meta tensors have no values: a term that reads one, and would make an accelerator wait, raises."""
+    inputs = make_case().inputs
+    meta = TermInputs(**{key: value.to("meta") for key, value in vars(inputs).items()})
+    assert terms()[name].compute(meta)[0].shape == ()
+    with pytest.raises(RuntimeError, match="meta"):
+        meta.log_z_T.sum().item()

@@ -1,0 +1,247 @@
+"""docs/LOSSES.md: its tables and numbers are read and compared with the code."""
+
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+sys.path.insert(0, str(Path(__file__).parent))
+from term_support import NAMES, PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
+
+from coordexp.config import group_config, load_config
+from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
+from coordexp.losses import coord_box
+from coordexp.losses.coord_box import giou
+from coordexp.train.batch import own_counts
+from coordexp.train.objective import build_criterion
+
+
+def page_table(section):
+    """Return the first table of a section of the page, by the name in its first column."""
+    body = PAGE.split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = [line for line in body.splitlines() if line.startswith("|")]
+    rows = rows[: next((i for i in range(2, len(rows)) if rows[i].startswith("| weight of")), len(rows))]
+    header, _, *cells = ([cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows)
+    return {row[0].strip("`"): dict(zip(header[1:], row[1:], strict=True)) for row in cells}
+
+
+# The page
+
+
+@pytest.mark.parametrize("section", ["Terms", "Gradients"])
+def test_every_registered_term_is_on_the_page(section):
+    assert sorted(page_table(section)) == NAMES
+    assert all(f"- **`{name}`**: " in PAGE for name in NAMES)
+
+
+def test_every_test_that_the_page_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 8
+    files = (Path(__file__), Path(__file__).with_name("test_identities.py"))
+    assert named <= set(re.findall(r"def (test_\w+)\(", "".join(path.read_text(encoding="utf-8") for path in files)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_names_the_count_of_each_term(name, make_case):
+    case = make_case(num_boxes=2, num_loose=3, num_text=6)
+    term = terms()[name]
+    assert page_table("Terms")[name]["divided by"] == term.unit
+    expected = {"tokens": 17, "text_tokens": 6, "coord_tokens": 11, "boxes": 2}
+    assert term.compute(case.inputs)[1] == expected[term.unit] == own_counts(case.inputs)[term.unit]
+
+
+def test_groups_weigh_what_the_page_says(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    table = page_table("Groups")
+    groups = list(next(iter(table.values())))
+    assert groups == ["A", "B", "C", "D", "B_gate", "C_D"]
+    config = load_config("experiments/base.yaml", [f"ablation.groups=[{', '.join(groups)}]"])
+    for group in groups:
+        criterion = build_criterion(group_config(config, group, 0))
+        on_page = {name: float(row[group] or 0) for name, row in table.items()}
+        assert {weighted.term.name: weighted.weight for weighted in criterion.terms} == on_page
+
+
+def test_numbers_of_the_page():
+    q = gaussian_soft_targets(torch.tensor([500, 0]), sigma=2.0, truncate=16)
+    entropy = soft_cross_entropy(q.log().clamp(min=-1e4), q)
+    assert entropy[0].item() == pytest.approx(2.112, abs=5e-4)
+    on_the_bin = F.one_hot(torch.tensor([500]), 1000)
+    assert wasserstein_1(on_the_bin, q[:1]).item() == pytest.approx(0.0016, abs=5e-5)
+    flat = torch.full((2, 1000), 0.001)
+    assert wasserstein_1(flat, q).tolist() == pytest.approx([0.25, 0.5], abs=2e-3)
+    one_bin = wasserstein_1(on_the_bin, F.one_hot(torch.tensor([501]), 1000)).item()
+    assert one_bin == pytest.approx(1 / 999)
+    assert f"{one_bin:.3f}" == "0.001"
+    assert math.log(1000) == pytest.approx(6.908, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 8.0, 200.0])
+def test_values_stay_in_the_range_of_the_page(name, scale, make_case):
+    low, high = re.fullmatch(r"\[(\d), (\d|inf)[\])]", page_table("Terms")[name]["range"]).groups()
+    for seed in range(5):
+        case = make_case(num_boxes=1, num_loose=0, num_text=1, seed=seed, scale=scale, dtype=torch.float32)
+        value, count = terms()[name].compute(case.inputs)
+        units = 1 if terms()[name].unit == "tokens" else count
+        assert float(low) * units <= value.item() <= float(high) * units * (1 + 1e-6)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("shape", [SHAPE, WARM], ids=["default", "warm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_reaches_what_the_page_says(name, shape, make_case):
+    case = make_case()
+    gradient = case.gradient(terms(shape)[name])
+    elsewhere = torch.ones(gradient.shape[1], dtype=torch.bool)
+    elsewhere[case.coord] = False
+    found = {
+        "coord row, `C`": gradient[case.is_coord][:, case.coord],
+        "coord row, rest": gradient[case.is_coord][:, elsewhere],
+        "text row, `C`": gradient[~case.is_coord][:, case.coord],
+        "text row, rest": gradient[~case.is_coord][:, elsewhere],
+    }
+    on_page = {block: page_table("Gradients")[name][block] for block in found}
+    assert {block: "yes" if values.any() else "no" for block, values in found.items()} == on_page
+
+
+def _giou_slopes(boxes_M4, targets_M4):
+    """dGIoU/dc by central differences, in float64."""
+    step = 1e-7 * torch.eye(4, dtype=torch.float64)
+    slopes = [(giou(boxes_M4 + row, targets_M4) - giou(boxes_M4 - row, targets_M4)) / 2e-7 for row in step]
+    return torch.stack(slopes, dim=1)
+
+
+def _page_formula(name, case, shape):
+    """The last column of the page's table, written out: ``[T, V]``."""
+    z, y, is_coord, coord = case.logits.detach(), case.targets, case.is_coord, case.coord
+    p, coord_rows = z.softmax(dim=1), case.is_coord.nonzero().squeeze(1)
+    s, bins = z[is_coord][:, coord].softmax(dim=1), y[is_coord] - coord.start
+    t = (z[is_coord][:, coord] / shape.temperature).softmax(dim=1)
+    q, k = shape.targets(bins).double(), torch.arange(1000, dtype=torch.float64)
+    c = (s * k / 1000).sum(dim=1, keepdim=True)
+    mass = p[:, coord].sum(dim=1, keepdim=True)
+    gradient = torch.zeros_like(z)
+    inside = torch.zeros(len(coord_rows), 1000, dtype=torch.float64)
+    if name in ("text_ce", "coord_ce"):
+        rows = is_coord if name == "coord_ce" else ~is_coord
+        gradient[rows] = (p - F.one_hot(y, z.shape[1]))[rows]
+        return gradient
+    if name == "gate":
+        gradient[is_coord] = p[is_coord]
+        inside = -(1 - mass[is_coord]) * s
+    elif name == "text_gate":
+        gradient[~is_coord] = (-mass * p / (1 - mass))[~is_coord]
+        gradient[:, coord] = torch.where(is_coord.unsqueeze(1), 0, p[:, coord])
+        return gradient
+    elif name in ("box_l1", "box_giou"):
+        boxes, targets = c[: case.boxes.numel()].view(-1, 4), case.boxes
+        force = (boxes - targets).sign() if name == "box_l1" else -_giou_slopes(boxes, targets)
+        spread = s * (k / 1000 - c)
+        inside[: force.numel()] = force.view(-1, 1) * spread[: force.numel()]
+    elif name == "soft_ce":
+        inside = (t - q) / shape.temperature
+    elif name == "w1":
+        signs = (t - q).cumsum(dim=1).sign() / 999
+        signs[:, 999] = 0
+        g = signs.flip(1).cumsum(dim=1).flip(1)
+        inside = t * (g - (t * g).sum(dim=1, keepdim=True)) / shape.temperature
+    elif name == "coord_slice_ce":
+        inside = s - F.one_hot(bins, 1000)
+    gradient[coord_rows[:, None], torch.arange(coord.start, coord.stop)] = inside
+    return gradient
+
+
+@pytest.mark.parametrize("shape", [SHAPE, WARM], ids=["default", "warm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_the_formula_of_the_page(name, shape, make_case):
+    case = make_case()
+    found, expected = case.gradient(terms(shape)[name]), _page_formula(name, case, shape)
+    # GIoU's slopes come by differences; the float32 targets sum to 1 up to 2^-24, which multiplies t.
+    atol = {"box_giou": 1e-7, "soft_ce": 1e-7}.get(name, 1e-12)
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+    assert expected.abs().max() > 100 * atol
+
+
+@pytest.mark.parametrize("shape", [SHAPE, WARM], ids=["default", "warm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck_of_every_term(name, shape, make_case):
+    case = make_case(num_boxes=2)
+
+    def value(logits):
+        case.logits = logits
+        return terms(shape)[name].compute(case.inputs)[0]
+
+    assert torch.autograd.gradcheck(value, (case.logits,), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_restricted_terms_do_not_ask_for_coord_tokens(name, make_case):
+    case = make_case()
+    gradient = case.gradient(terms()[name])
+    balanced = torch.allclose(gradient[:, case.coord].sum(dim=1), torch.zeros(len(gradient), dtype=torch.float64))
+    assert balanced == (name in RESTRICTED)
+    before, _ = terms()[name].compute(case.inputs)
+    with torch.no_grad():
+        case.logits[:, case.coord] += 3.0
+    after, _ = terms()[name].compute(case.inputs)
+    assert torch.allclose(before, after, rtol=1e-12) == (name in RESTRICTED)
+
+
+def test_forces_on_the_box():
+    """L1: the same force near and far. GIoU: twice the force on boxes of half the size."""
+    target = torch.tensor([[0.4, 0.4, 0.6, 0.6]], dtype=torch.float64)
+
+    def force(loss, shift, size=1.0):
+        boxes = ((target + shift) * size).requires_grad_()
+        return torch.autograd.grad(loss(boxes, target * size).sum(), boxes)[0]
+
+    assert torch.equal(force(coord_box.l1, 0.001), torch.ones_like(target))
+    assert torch.equal(force(coord_box.l1, 0.3), torch.ones_like(target))
+    torch.testing.assert_close(force(giou, 0.05, size=0.5), 2 * force(giou, 0.05))
+    assert force(giou, 0.05).abs().max() > 1
+
+
+def test_a_sure_and_wrong_distribution_moves_only_under_cross_entropy(make_one_hot):
+    """All mass 100 bins below the true ones, by a gap of 30 nats: with the whole 2e4 all would round to 0."""
+    bins = [200, 300, 600, 700]
+    case = make_one_hot([30 + k - 100 for k in bins], [30 + k for k in bins], [k / 1000 for k in bins])
+    with torch.no_grad():
+        case.logits.clamp_(-10, 20)
+    size = {name: case.gradient(term).abs().max().item() for name, term in terms().items()}
+    assert size["coord_ce"] == pytest.approx(1, abs=1e-6)
+    assert size["coord_slice_ce"] == pytest.approx(1, abs=1e-6)
+    assert size["soft_ce"] > 0.5
+    assert max(size["box_l1"], size["box_giou"], size["w1"]) < 1e-8
+
+
+def test_a_cut_object_has_no_gradient_from_boxes(make_case):
+    case = make_case(num_boxes=1, num_loose=2)
+    for name in ("box_l1", "box_giou"):
+        rows = case.gradient(terms()[name]).any(dim=1)
+        assert rows.tolist() == [True] * 4 + [False] * (len(rows) - 4)
+    assert case.gradient(terms()["soft_ce"]).any(dim=1).tolist() == [True] * 6 + [False] * (len(rows) - 6)
+
+
+def test_groups_a_and_d_train_on_no_decoded_coordinate(make_case, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = load_config("experiments/base.yaml", ["ablation.groups=[A, B, C, D, B_gate, C_D]"])
+
+    def refuse(_):
+        raise AssertionError("a coordinate was decoded")
+
+    monkeypatch.setattr(coord_box, "expected_values", refuse)
+    inputs = make_case().inputs
+    counts = {unit: torch.tensor(1.0) for unit in ("tokens", "text_tokens", "coord_tokens", "boxes")}
+    for group in ("A", "D"):
+        criterion = build_criterion(group_config(config, group, 0))
+        assert criterion(inputs, counts, unweighted=False)[0].isfinite()
+    for group in ("B", "C", "B_gate", "C_D"):
+        with pytest.raises(AssertionError, match="decoded"):
+            build_criterion(group_config(config, group, 0))(inputs, counts, unweighted=False)
