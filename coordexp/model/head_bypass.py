@@ -16,7 +16,8 @@ def pass_through_head(model: nn.Module) -> Generator[None]:
     """Make the output embedding return its input inside the block.
 
     ``model(**batch).logits`` is then ``[B, L, D]``: the hidden states before the head and without the
-    offset adapter's part (its hook sees that nothing was projected), at no cost. Works through PEFT, DDP and DeepSpeed, nests, and always restores.
+    offset adapter's part (its hook sees that nothing was projected), at no cost. Works through PEFT,
+    DDP and DeepSpeed, nests, and always restores.
 
     Args:
         model: a Hugging Face model with a head, in any wrappers.
