@@ -39,3 +39,7 @@ class ResourceError(CoordExpError):
 
 class TrainingError(CoordExpError):
     """Training went wrong in a way that more steps cannot mend (a non-finite loss)."""
+
+
+class DivergedError(TrainingError):
+    """Loss or gradients stopped being finite; every rank raises it at the same step."""

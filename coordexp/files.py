@@ -1,6 +1,7 @@
 """Files that are either whole or absent: write under a temporary name, then rename."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -34,6 +35,7 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
 def replace_directory(path: Path) -> Generator[Path]:
     """Yield an empty folder that becomes ``path`` when the block ends well, and vanishes otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_up_after_killed(path)
     building = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
@@ -46,6 +48,28 @@ def replace_directory(path: Path) -> Generator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _clear_up_after_killed(path: Path) -> None:
+    """Remove what writers of ``path`` left that were killed, and bring back what one had moved aside."""
+    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*.*")):
+        pid, kind = left.name.rsplit(".", 2)[1:]
+        if kind not in ("tmp", "old") or not pid.isdigit() or _is_alive(int(pid)):
+            continue
+        if kind == "old" and not path.exists():
+            left.rename(path)
+        elif left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def sha256_of_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.soft_ce_w1 import (
     at_least_float32,
@@ -58,13 +59,13 @@ def w1_term(shape: SoftTargetShape) -> Term:
 @term("gate", unit="coord_tokens")
 def gate(inputs: TermInputs) -> tuple[Tensor, int]:
     """-log P(coord vocabulary) at coord positions."""
-    values_T = inputs.log_z_T - inputs.log_z_coord_T
+    values_T = F.softplus(inputs.log_z_text_T - inputs.log_z_coord_T)  # a difference of sums could be negative
     return values_T.masked_fill(~inputs.is_coord_T, 0).sum(), inputs.coord_bins_N.numel()
 
 
 @term("text_gate", unit="text_tokens")
 def text_gate(inputs: TermInputs) -> tuple[Tensor, int]:
     """-log P(not coord vocabulary) at text positions."""
-    values_T = inputs.log_z_T - inputs.log_z_text_T
+    values_T = F.softplus(inputs.log_z_coord_T - inputs.log_z_text_T)
     count = values_T.numel() - inputs.coord_bins_N.numel()
     return values_T.masked_fill(inputs.is_coord_T, 0).sum(), count

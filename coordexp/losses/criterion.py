@@ -41,19 +41,16 @@ class Criterion:
             raise ValueError("the criterion has no term with a positive weight")
         self.terms = tuple(terms)
 
-    def __call__(
-        self, inputs: TermInputs, counts: StepCounts, *, unweighted: bool = True
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, inputs: TermInputs, counts: StepCounts) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute a microbatch's share of the step's loss.
 
         Args:
             inputs: the microbatch.
             counts: units over the whole step, all microbatches and ranks, as scalar tensors.
-            unweighted: also compute the terms of weight 0, for the log, without gradients.
 
         Returns:
-            The share (the shares of a step add up to its loss), and the detached sum of each term
-            that was computed, not divided.
+            The share (the shares of a step add up to its loss), and the detached sum of each term,
+            not divided; the terms of weight 0 are computed for the log, without gradients.
         """
         total = inputs.log_z_T.new_zeros(())
         tokens_T = torch.zeros_like(inputs.ce_T)
@@ -68,7 +65,7 @@ class Criterion:
                 value, _ = weighted.term.compute(inputs)
                 total = total + weighted.weight * value / _divisor(counts, weighted.term.unit)
                 sums[name] = value.detach()
-            elif unweighted:
+            else:
                 with torch.no_grad():
                     sums[name], _ = weighted.term.compute(inputs)
         return total + _sum_like_cross_entropy(tokens_T) / _divisor(counts, "tokens"), sums

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -109,19 +110,23 @@ def merge_model(
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
     dtype = dtype_name(inner.dtype)
-    reference = Reference.of(inner if peft is None else peft, samples or default_samples(processor))
+    chosen = samples or default_samples(processor)
     if peft is None:
         if active_offset(inner) is not None:
             raise CheckpointError("coord offsets are merged from a PEFT model only; wrap the model with apply_tuning")
         with building_of(checked_output(output, overwrite=overwrite, inputs=())) as building:
             with quiet():
                 inner.save_pretrained(building)
-            return _finish(building, processor, reference, stored=dtype)
+            return _finish(building, processor, Reference.of(inner, chosen), stored=dtype)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
         delta = AdapterDelta.read(info)
-    source = base_directory(base or info.base, wanted_by="the model")
+        source = base_directory(base or info.base, wanted_by="the model")
+        if inner.dtype == torch.float32:
+            reference = Reference.of(peft, chosen)
+        else:  # in half precision the rounding of activations would hide what the merge did, or look like it
+            reference = Reference.of_adapter(source, info, processor, chosen)
     with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
         skeleton = Skeleton.of(source)
         write_merged(skeleton, delta, building, dtype=dtype, base_dtype=dtype)

@@ -46,7 +46,7 @@ class Alarms:
         """Look at one logging step.
 
         Args:
-            gradients: norm of each term's gradient at the head's outputs.
+            gradients: norm of each term's gradient at the head's input.
             units: what there was to count since the last logging step, by name of the unit.
 
         Returns:
@@ -67,6 +67,11 @@ class Alarms:
                 )
         self.raised += len(sentences)
         return sentences
+
+    def not_finite(self, names: list[str]) -> list[str]:
+        """Return a sentence for metrics that are infinite or no number."""
+        self.raised += 1
+        return [f"not finite, and left out of the record: {', '.join(names)}"]
 
     def apart(self, train: Mapping[str, float], validation: Mapping[str, float]) -> list[str]:
         """Compare the means of each term that is on, as training and validation measured them.

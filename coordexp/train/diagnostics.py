@@ -49,7 +49,7 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     - ``inverted_fraction``: share of expected boxes with x2 < x1 or y2 < y1.
     """
     num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
-    mass_T = (inputs.log_z_coord_T - inputs.log_z_T).exp()
+    mass_T = (inputs.log_z_coord_T - inputs.log_z_text_T).sigmoid()
     log_p_NK = inputs.coord_logits_NK.log_softmax(dim=1)
     p_NK = log_p_NK.exp()
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)

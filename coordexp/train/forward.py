@@ -32,12 +32,16 @@ class TermForward:
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TermInputs:
         """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
+        return self.with_hidden(model, batch)[0]
+
+    def with_hidden(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[TermInputs, Tensor]:
+        """Return the term inputs, and the hidden states ``[T, D]`` that all of them come from."""
         inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
         with pass_through_head(self.base):
             hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
             hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch["supervised_rows"])
-            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.coord_ids)
+            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.coord_ids), hidden_TD
 
     def _head(self, hidden_TD: Tensor, batch: Mapping[str, Tensor]) -> HeadOutput:
         targets_T, coord_rows_N = batch["targets"], batch["coord_rows"]

@@ -1,5 +1,6 @@
 """Sums, counts and distributions between two logging steps, read once over all ranks."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -59,7 +60,7 @@ class Meter:
         self._totals, self._errors = {}, None
         rows = list(zip(names, *table, strict=True))
         means = {name: total / count for name, total, count in rows if count}
-        if sum(cells):
+        if sum(cells) and math.isfinite(means.get("expected_bin_mae", 0.0)):
             means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
         return means, {name: total for name, total, _ in rows}
 

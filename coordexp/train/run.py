@@ -1,17 +1,21 @@
 """One run: train, evaluate, merge. Knows nothing of Ray; resumes from its reporter's checkpoint."""
 
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import set_seed
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sampler import LengthBucketSampler
+from coordexp.errors import DivergedError
 from coordexp.model.merge import merge_model
 from coordexp.train import ranks
 from coordexp.train.arguments import training_arguments
+from coordexp.train.batch import model_inputs
 from coordexp.train.components import build_components
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
@@ -45,6 +49,10 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
     session = Session(config=config, parts=parts, reporter=reporter, announce=announce)
     run_dir(config).mkdir(parents=True, exist_ok=True)
     if ranks.rank() == 0:
+        for left_over in run_dir(config).glob(".scratch-*"):  # of a killed process; the experiment is locked
+            shutil.rmtree(left_over, ignore_errors=True)
+    ranks.barrier()
+    if ranks.rank() == 0:
         write_param_groups(parts, run_dir(config))
     # On the run's own disk, whose room was checked before the start.
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=run_dir(config)) as scratch:
@@ -55,16 +63,19 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
 def _train(session: Session, scratch: Path) -> None:
     trainer = make_trainer(session, scratch)
     checkpoint = session.reporter.latest_checkpoint()
-    if checkpoint is None:
-        for line in start_lines(session.parts):
-            session.announce(f"{session.name}  {line}")
-    else:
+    if checkpoint is not None:
         session.resume(checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
+    for line in start_lines(session.parts):
+        session.announce(f"{session.name}  {line}")
     if checkpoint is not None and session.first_step >= session.config.training.max_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         return
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except DivergedError:
+        session.commit(trainer.state.global_step, None)  # the rows since the last checkpoint say how it came about
+        raise
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     trainer.accelerator.free_memory()
@@ -108,9 +119,19 @@ def _finish(session: Session, started: float) -> None:
     session.evaluate_all(step)
     session.commit(step, None)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
-        merge_model(parts.model, parts.processor, run_dir(config) / "merged", overwrite=True)
+        samples = _merge_samples(session)
+        merge_model(parts.model, parts.processor, run_dir(config) / "merged", overwrite=True, samples=samples)
         metrics = {"final/train_seconds": session.train_seconds, "final/steps": float(step)}
         metrics["final/seconds"] = time.monotonic() - started
         session.add_row(step, metrics)
     ranks.barrier()
     session.commit(step, None)
+
+
+def _merge_samples(session: Session) -> list[dict[str, Tensor]] | None:
+    """Return two short validation samples, answers included, as inputs of the plain model; None if there are none."""
+    encoding = session.parts.encoding
+    dataset = encoding.dataset(session.parts.val.samples)
+    shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:2]
+    batches = [encoding.collate([dataset[index]]) for index in shortest]
+    return [model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None

@@ -66,7 +66,7 @@ class Session:
         metrics = train_metrics(log, config=self.config, criterion=self.parts.criterion)
         self.train_seconds += log.seconds
         self._train_means = log.means
-        self._raise_alarms(log.step, self._alarms.silent_terms(log.output_gradients, log.units))
+        self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
         self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         if ranks.rank() == 0:
             self.announce(
@@ -81,11 +81,14 @@ class Session:
 
     def on_term_gradients(self, step: int, norms: dict[str, float]) -> None:
         """Make a row of the norms of each term's gradient."""
-        self.add_row(step, {f"grad_norm/{name}": norm for name, norm in norms.items() if math.isfinite(norm)})
+        self.add_row(step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
 
     def add_row(self, step: int, metrics: dict[str, float]) -> None:
-        """Keep a row until the next commit."""
-        self.rows.append(Row(step=step, time=time.time(), metrics=metrics))
+        """Keep a row until the next commit; what is not finite raises an alarm and is left out."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self.rows.append(Row(step=step, time=time.time(), metrics=finite))
+        if len(finite) < len(metrics):
+            self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
 
     def commit(self, step: int, checkpoint: Path | None) -> None:
         """Hand rows, and a checkpoint, to the reporter."""
@@ -106,15 +109,17 @@ class Session:
     def pause(self) -> Generator[None]:
         """Keep what happens inside out of the training time."""
         started = time.monotonic()
-        yield
-        self._paused_seconds += time.monotonic() - started
+        try:
+            yield
+        finally:
+            self._paused_seconds += time.monotonic() - started
 
     def validate(self, step: int) -> None:
         """Add a row of teacher-forced losses on validation samples."""
         indices = stratified_subset(self.parts.val.samples, self.config.evaluation.loss_images)
         if not indices:
             return
-        means = validation_means(
+        means, sums = validation_means(
             self.parts.encoding.dataset([self.parts.val.samples[i] for i in indices]),
             forward_terms=self.parts.forward_terms,
             criterion=self.parts.criterion,
@@ -123,8 +128,9 @@ class Session:
             device=_device(self.parts.model),
         )
         named = means_to_metrics(means, prefix="eval", config=self.config, criterion=self.parts.criterion)
-        self.add_row(step, named)
+        named["eval_coord_diag/coord_tokens"] = sums["num_coord_tokens"]
         self._raise_alarms(step, self._alarms.apart(self._train_means, means))
+        self.add_row(step, named | {"alarms": float(self._alarms.raised)})
 
     def evaluate_subset(self, step: int) -> None:
         """Add a row of AP on the fixed subset, under constrained decoding."""

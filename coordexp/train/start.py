@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.files import write_json
 from coordexp.model.param_groups import GroupRow, describe
@@ -40,7 +42,16 @@ def write_param_groups(parts: Components, run_dir: Path) -> None:
 
 def _notes(parts: Components) -> list[str]:
     adapter, vocab = active_offset(parts.model), parts.encoding.vocab
-    if adapter is None or not vocab.added_structure_ids:
-        return []
-    ids = ", ".join(map(str, vocab.added_structure_ids))
-    return [f"data.structure spec: the rows of the added object tokens ({ids}) train in the coord-offset adapter"]
+    notes: list[str] = []
+    if adapter is not None and vocab.added_structure_ids:
+        ids = ", ".join(map(str, vocab.added_structure_ids))
+        notes.append(
+            f"data.structure spec: the rows of the added object tokens ({ids}) train in the coord-offset adapter"
+        )
+    low = {str(p.dtype)[6:] for p in parts.model.parameters() if p.requires_grad and p.dtype != torch.float32}
+    if low:
+        notes.append(
+            f"parameters train in {', '.join(sorted(low))}, where small updates round away; set "
+            "custom.coord_offset.dtype (or, for full tuning, model.dtype) to float32"
+        )
+    return notes

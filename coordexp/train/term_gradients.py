@@ -1,7 +1,6 @@
-"""What gradient each term gives: cheaply at the outputs of the head, on request at the parameters."""
+"""What gradient each term gives: cheaply at the head's input, on request at the parameters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 
 import torch
 from torch import Tensor, distributed, nn
@@ -11,28 +10,23 @@ from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import TermInputs
 from coordexp.train import ranks
 
-_NOT_OUTPUTS = ("boxes_norm_xyxy_M4",)
 
+def gradients_at_hidden(criterion: Criterion, inputs: TermInputs, hidden_TD: Tensor) -> dict[str, Tensor]:
+    """Return, for each term that is on, the norm of its unweighted gradient at the head's input.
 
-def gradients_at_outputs(criterion: Criterion, inputs: TermInputs) -> dict[str, Tensor]:
-    """Return, for each term that is on, the norm of its unweighted gradient at the head's outputs.
-
-    Costs what the terms cost: head and model take no part. Zero means that the term teaches
-    nothing from this batch.
+    Costs one backward pass through the head a term; the model takes no part, and the graph is kept.
+    Zero means that the term teaches nothing from this batch.
 
     Args:
         criterion: gives the terms.
-        inputs: one microbatch; its graph is neither used nor kept.
+        inputs: one microbatch.
+        hidden_TD: ``[T, D]`` what ``inputs`` were computed from.
     """
-    values = {field.name: getattr(inputs, field.name) for field in fields(inputs) if field.name not in _NOT_OUTPUTS}
-    leaves = {name: value.detach().requires_grad_() for name, value in values.items() if value.is_floating_point()}
-    detached = replace(inputs, **leaves)
     norms: dict[str, Tensor] = {}
-    with torch.enable_grad():
-        for weighted in criterion.terms:
-            if weighted.weight > 0:
-                value, _ = weighted.term.compute(detached)
-                norms[weighted.term.name] = _norm(_gradients(value, list(leaves.values())))
+    for weighted in criterion.terms:
+        if weighted.weight > 0:
+            value, _ = weighted.term.compute(inputs)
+            norms[weighted.term.name] = _norm(_gradients(value, [hidden_TD]))
     return norms
 
 
@@ -44,7 +38,10 @@ class TermGradients:
         self._sums: dict[str, list[Tensor]] = {}
 
     def add(self, shares: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> None:
-        """Add a microbatch's weighted shares of the loss: one backward pass each, and the graph is kept."""
+        """Add a microbatch's weighted shares of the loss: one backward pass each, and the graph is kept.
+
+        Memory: one copy of every trained parameter's gradient a term, so a few copies under full tuning.
+        """
         for name, share in shares.items():
             found = _gradients(share, parameters)
             before = self._sums.get(name)

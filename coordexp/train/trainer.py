@@ -1,7 +1,8 @@
 """CoordTrainer: Hugging Face's loop with our loss, counts, optimizer groups and sampler.
 
-DeepSpeed, DDP, bf16, accumulation, schedules, activation checkpointing and resume are Hugging
-Face's, by configuration (DESIGN 8).
+DDP, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by
+configuration (DESIGN 8). DeepSpeed's ZeRO-2 works too, but no key of ours selects it yet, and it steps
+inside its backward: a loss that is not finite is noticed only after that.
 """
 
 import math
@@ -17,16 +18,16 @@ from torch.utils.data import Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 
 from coordexp.data.collate import EncodedSample
-from coordexp.errors import TrainingError
+from coordexp.errors import DivergedError
 from coordexp.losses.criterion import UNITS, Criterion
 from coordexp.model.checkpoint_io import save_adapter
 from coordexp.train.batch import by_unit, count_units, own_counts
 from coordexp.train.diagnostics import coord_diagnostics
 from coordexp.train.forward import TermForward
 from coordexp.train.meter import Meter
-from coordexp.train.term_gradients import TermGradients, gradients_at_outputs
+from coordexp.train.term_gradients import TermGradients, gradients_at_hidden
 
-OUTPUT_GRADIENT = "gradient_at_outputs/"
+HIDDEN_GRADIENT = "gradient_at_hidden/"
 _LISTED_IMAGES = 32
 
 Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
@@ -60,9 +61,9 @@ class StepLog:
         return {unit: self.sums[f"num_{unit}"] for unit in UNITS}
 
     @property
-    def output_gradients(self) -> dict[str, float]:
-        """Norm of each term's gradient at the head's outputs, summed over the microbatches of this step."""
-        prefix = OUTPUT_GRADIENT
+    def hidden_gradients(self) -> dict[str, float]:
+        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
+        prefix = HIDDEN_GRADIENT
         return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
 
 
@@ -101,6 +102,7 @@ class CoordTrainer(Trainer):
         self._term_gradient_steps = term_gradient_steps
         self._window_started = time.monotonic()
         self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
+        self._loss = torch.zeros(())  # of the present step, this rank's part
 
     def compute_loss(
         self,
@@ -113,17 +115,18 @@ class CoordTrainer(Trainer):
         assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
-        logging_step = step % self.args.logging_steps == 0 or step == self.args.max_steps
         self._image_ids.append(inputs["image_ids"])
-        terms, counts = self.forward_terms(model, inputs), by_unit(num_items_in_batch)
-        share, sums = self.criterion(terms, counts, unweighted=logging_step)
+        (terms, hidden_TD), counts = self.forward_terms.with_hidden(model, inputs), by_unit(num_items_in_batch)
+        # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
+        share, sums = self.criterion(terms, counts)
+        self._loss = self._loss + share.detach()
         self.meter.add_terms(self.criterion, sums, own_counts(terms))
         self.meter.add("num_images", float(inputs["input_ids"].shape[0]))
         self.meter.add("num_sequence_tokens", inputs["attention_mask"].sum())
-        if logging_step:
-            self.meter.add_diagnostics(coord_diagnostics(terms))
-            for name, norm in gradients_at_outputs(self.criterion, terms).items():
-                self.meter.add(f"{OUTPUT_GRADIENT}{name}", norm)
+        self.meter.add_diagnostics(coord_diagnostics(terms))
+        if step % self.args.logging_steps == 0 or step == self.args.max_steps:
+            for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
+                self.meter.add(f"{HIDDEN_GRADIENT}{name}", norm)
         if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
             shares = self.criterion.shares(terms, counts)
             self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
@@ -181,19 +184,23 @@ class CoordTrainer(Trainer):
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
         norm = torch.as_tensor(super()._clip_grad_norm(model))
-        if not math.isfinite(float(norm)):
-            raise TrainingError(self._not_finite(float(norm)))
+        loss = self._loss.to(norm.device)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(loss)
+        if not math.isfinite(float(norm + loss)):
+            raise DivergedError(self._not_finite(float(loss), float(norm)))
         self._image_ids.clear()
+        self._loss = torch.zeros_like(loss)
         return norm
 
-    def _not_finite(self, norm: float) -> str:
-        """Name step, terms and images; every rank says so at the same step, since the norm is shared."""
+    def _not_finite(self, loss: float, norm: float) -> str:
+        """Name step, terms and images; every rank says so at the same step, since loss and norm are shared."""
         means, _ = self.meter.read()
         bad = [name for name, value in means.items() if not math.isfinite(value)]
         images = torch.cat(self._image_ids).tolist()
         listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
         return (
-            f"step {self.state.global_step + 1}: the gradient norm is {norm} "
+            f"step {self.state.global_step + 1}: the loss is {loss}, the gradient norm {norm} "
             f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
-            "the weights were not changed and the last checkpoint is kept"
+            "the weights were not changed, and checkpoints from before are kept"
         )

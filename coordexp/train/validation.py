@@ -1,6 +1,7 @@
 """Teacher-forced validation: the terms and diagnostics of training, on validation samples."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ def validation_means(
     collate: Callable[[Sequence[EncodedSample]], dict[str, Tensor]],
     batch_size: int,
     device: torch.device,
-) -> dict[str, float]:
-    """Return the mean of every term and diagnostic over all samples; ranks share the work.
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return means and sums, by name, of every term and diagnostic over all samples; ranks share the work.
 
     Normalised as in training: every term by its unit's count over all samples.
     """
@@ -35,11 +36,9 @@ def validation_means(
         meter.add(name, torch.zeros((), device=device), 0)
     meter.add_errors(torch.zeros(0, device=device))
     model: nn.Module = forward_terms.base
-    was_training = model.training
-    model.eval()
     ones: dict[Unit, Tensor] = {unit: torch.ones((), device=device) for unit in UNITS}
     mine = range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size)
-    with torch.no_grad():
+    with _evaluating(model), torch.no_grad():
         for start in mine:
             chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
             batch = {name: value.to(device) for name, value in collate(chosen).items()}
@@ -47,6 +46,14 @@ def validation_means(
             _, sums = criterion(terms, ones)
             meter.add_terms(criterion, sums, own_counts(terms))
             meter.add_diagnostics(coord_diagnostics(terms))
-    model.train(was_training)
-    means, _ = meter.read()
-    return means
+    return meter.read()
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Generator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -172,7 +172,7 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
         inputs = TermInputs(**{field.name: known[field.name] for field in fields(TermInputs)})
         units = ("tokens", "text_tokens", "coord_tokens", "boxes")
         counts = {unit: targets_S.new_full((), inputs.num_units(unit)) for unit in units}
-        return criterion(inputs, counts, unweighted=False)[0]
+        return criterion(inputs, counts)[0]
 
     return Variant(forward, offset_KD)
 

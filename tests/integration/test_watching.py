@@ -40,20 +40,22 @@ def _session(config, lines):
 
 
 class _Explodes:
-    """A term that is finite but in one call."""
+    """A term that is finite but in one call; then infinite, with a gradient that is too, or is not."""
 
-    def __init__(self, at_call):
-        self.calls, self.at_call = 0, at_call
+    def __init__(self, at_call, *, gradient=True):
+        self.calls, self.at_call, self.gradient = 0, at_call, gradient
 
     def __call__(self, inputs):
         self.calls += 1
-        factor = math.inf if self.calls == self.at_call else 0.0
-        return (inputs.log_z_T * factor).sum(), inputs.log_z_T.numel()
+        size = math.inf if self.calls == self.at_call else 0.0
+        value = (inputs.log_z_T * size).sum() if self.gradient else inputs.log_z_T.sum() * 0 + size
+        return value, inputs.log_z_T.numel()
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base, tmp_path, monkeypatch):
+@pytest.mark.parametrize("gradient", [True, False])
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base, tmp_path, monkeypatch, gradient):
     config = prepared(small_config(base, tmp_path, logging_steps=10))
-    config = _with_term(monkeypatch, config, _Explodes(at_call=1))
+    config = _with_term(monkeypatch, config, _Explodes(at_call=1, gradient=gradient))
     session = _session(config, [])
     before = {name: p.detach().clone() for name, p in session.parts.model.named_parameters()}
     with pytest.raises(TrainingError, match=r"^step 1: .*not finite: planted\) on images \d+, \d+, \d+, \d+; the w"):
@@ -63,11 +65,51 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base
 
 
 def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
-    # One call a step: only logging steps look at the terms twice.
-    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, logging_steps=10)), _Explodes(at_call=3))
-    with pytest.raises(TrainingError, match="^step 3: "):
+    # Two calls in a step: every step is a logging step, which looks at the terms twice.
+    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, max_steps=5)), _Explodes(at_call=7))
+    with pytest.raises(TrainingError, match="^step 4: "):
         train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
     assert [path.name for path in committed_checkpoints(run_dir(config))] == ["step_000002"]
+    # The rows up to the end tell how it came about, also those after the checkpoint.
+    assert [row.step for row in read_rows(run_dir(config) / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_path, monkeypatch):
+    def compute(inputs):
+        size = 0.0 if torch.is_grad_enabled() else math.inf
+        return inputs.log_z_T.sum() * 0 + size, inputs.log_z_T.numel()
+
+    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path)), compute)
+    lines = []
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    (said,) = [line for line in lines if "not finite" in line]
+    assert said.startswith("C-s0  ALARM at step 4: not finite, and left out of the record: eval_extra/planted, eval_t")
+    assert [path.name for path in committed_checkpoints(run_dir(config))] == ["step_000002", "step_000004"]
+
+
+def test_an_alarm_of_the_last_validation_is_counted(base, tmp_path):
+    config = prepared(small_config(base, tmp_path, alarm_factor=1.0001))
+    lines = []
+    make_trainer(_session(config, lines), tmp_path / "scratch").train()
+    num_alarms = sum("apart: overfitting" in line for line in lines)
+    rows = [row.metrics for row in read_rows(run_dir(config) / "metrics.jsonl") if "alarms" in row.metrics]
+    assert num_alarms > 0
+    assert rows[-1]["alarms"] == num_alarms
+
+
+def test_training_and_validation_log_the_same_names_in_every_group(base, tmp_path):
+    names = {}
+    for group in ("A", "B", "C"):
+        config = prepared(small_config(base, tmp_path / group, group=group, max_steps=2, checkpoint_steps=2))
+        make_trainer(_session(config, []), tmp_path / f"scratch-{group}").train()
+        rows = read_rows(run_dir(config) / "metrics.jsonl")
+        found = {name for row in rows for name in row.metrics}
+        train = {name for name in found if name.startswith(("train_", "coord_diag/"))}
+        evaluated = {name for name in found if name.startswith(("eval_", "eval_coord_diag/"))}
+        assert {name.replace("train_", "eval_").replace("coord_diag", "eval_coord_diag") for name in train} == evaluated
+        names[group] = train
+    assert names["A"] == names["B"] == names["C"]
+    assert len(names["A"]) == 17
 
 
 def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path, monkeypatch):
@@ -83,7 +125,8 @@ def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path,
         "C-s0  ALARM at step 2: the term planted is on (weight 1) but had zero gradient in the last 2 logging steps"
     ]
     rows = [row for row in read_rows(run_dir(config) / "metrics.jsonl") if "alarms" in row.metrics]
-    assert [(row.step, row.metrics["alarms"]) for row in rows] == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+    # The last one is validation's.
+    assert [(row.step, row.metrics["alarms"]) for row in rows] == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0), (4, 1.0)]
 
 
 def test_a_healthy_run_raises_none(base, tmp_path):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError
 from coordexp.model import merge_files
+from coordexp.model.checkpoint_io import save_adapter
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.merge import merge, merge_model
@@ -121,8 +122,12 @@ def test_a_model_in_memory_merges_and_stays_as_it_is(make_base, make_adapted, tm
     assert model.training
     assert active_offset(model) is not None
     assert report.dtype == "bfloat16"
-    difference = (_logits(load(tmp_path / "merged").model, processor) - _logits(model.eval(), processor)).abs().max()
-    assert float(difference) == pytest.approx(report.max_abs_logit_diff)
+    # Compared in float32: in bfloat16 the rounding of activations is larger than that of the merged weights.
+    save_adapter(model, tmp_path / "adapter")
+    exact = load(base, tmp_path / "adapter", dtype="float32").model
+    merged = load(tmp_path / "merged", dtype="float32").model
+    difference = (_logits(merged, processor) - _logits(exact, processor)).abs().max()
+    assert float(difference) == pytest.approx(report.max_abs_logit_diff, rel=1e-4)
 
 
 def test_a_model_in_another_dtype_than_its_base_keeps_its_precision(make_base, tmp_path):

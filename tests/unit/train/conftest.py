@@ -19,7 +19,7 @@ MakeInputs = Callable[..., TermInputs]
 def make_inputs() -> MakeInputs:
     """Return the inputs of ``num_boxes`` boxes and ``num_text`` text tokens, with the given coord logits."""
 
-    def make(*, num_boxes=2, num_text=5, seed=0, coord_logits=None, weight=None) -> TermInputs:
+    def make(*, num_boxes=2, num_text=5, seed=0, coord_logits=None, weight=None, hidden=None) -> TermInputs:
         generator = torch.Generator().manual_seed(seed)
         num_coord = 4 * num_boxes
         targets = torch.cat(
@@ -30,7 +30,8 @@ def make_inputs() -> MakeInputs:
         )
         if weight is None:
             weight = torch.randn(VOCAB, HIDDEN, generator=generator)
-        hidden = torch.randn(num_coord + num_text, HIDDEN, generator=generator).requires_grad_()
+        drawn = torch.randn(num_coord + num_text, HIDDEN, generator=generator).requires_grad_()
+        hidden = drawn if hidden is None else hidden
         head = plain_head(hidden, weight, targets, first_id=FIRST)
         is_coord = (targets >= FIRST) & (targets < FIRST + 1000)
         bins = targets[is_coord] - FIRST

@@ -1,14 +1,12 @@
 """Alarms: raised after their patience, once, and not by a healthy run."""
 
-import dataclasses
-
 import pytest
 import torch
 
 from coordexp.losses.criterion import Criterion, WeightedTerm
-from coordexp.losses.term import Term
+from coordexp.losses.term import Term, find_term
 from coordexp.train.alarms import Alarms
-from coordexp.train.term_gradients import gradients_at_outputs
+from coordexp.train.term_gradients import gradients_at_hidden
 
 UNITS = {"tokens": 40.0, "text_tokens": 20.0, "coord_tokens": 20.0, "boxes": 5.0}
 
@@ -70,20 +68,42 @@ def test_a_normalisation_bug_between_training_and_validation_is_named(alarms):
     assert said.startswith("the term text_ce is 1 in training and 8 on validation images, more than a factor 5 apart")
 
 
-def test_gradients_at_outputs_tell_a_living_term_from_a_dead_one(make_inputs, make_criterion):
+@pytest.fixture
+def hidden():
+    return torch.randn(13, 8, generator=torch.Generator().manual_seed(4)).requires_grad_()
+
+
+def test_gradients_at_hidden_tell_a_living_term_from_a_dead_one(make_inputs, make_criterion, hidden):
     dead = Term(name="dead", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.detach().sum(), 1))
     flat = Term(name="flat", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.sum() * 0, 1))
     living = make_criterion(use_coordexp_loss=True, use_geom_loss=True).terms
     criterion = Criterion([*living, WeightedTerm(dead, 1.0), WeightedTerm(flat, 1.0)])
-    norms = gradients_at_outputs(criterion, make_inputs())
+    norms = gradients_at_hidden(criterion, make_inputs(hidden=hidden), hidden)
     assert set(norms) == {"text_ce", "coord_ce", "box_l1", "box_giou", "dead", "flat"}
     assert {name for name, norm in norms.items() if float(norm) == 0} == {"dead", "flat"}
 
 
-def test_gradients_at_outputs_leave_the_graph_alone(make_inputs, make_criterion):
-    inputs = make_inputs()
-    copies = {field.name: getattr(inputs, field.name).clone() for field in dataclasses.fields(inputs)}
-    with torch.no_grad():
-        gradients_at_outputs(make_criterion(), inputs)
-    assert all(torch.equal(getattr(inputs, name), value) for name, value in copies.items())
-    (inputs.log_z_T - inputs.target_logit_T).sum().backward()  # still there to go through
+def test_a_saturated_gate_has_no_gradient(make_inputs):
+    """All mass on the coord vocabulary, as far as float32 can tell: the term is on and teaches nothing."""
+    weight = torch.zeros(1050, 8)
+    weight[30:1030, 0] = 1.0
+    sure = torch.full((8, 8), 200.0, requires_grad=True)
+    criterion = Criterion([WeightedTerm(find_term("gate"), 1.0), WeightedTerm(find_term("coord_ce"), 1.0)])
+    norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=sure), sure)
+    assert float(norms["gate"]) == 0
+    unsure = torch.zeros(8, 8, requires_grad=True)
+    norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=unsure), unsure)
+    assert float(norms["gate"]) > 0  # control
+
+
+def test_gradients_at_hidden_leave_the_graph_alone(make_inputs, make_criterion, hidden):
+    inputs = make_inputs(hidden=hidden)
+    gradients_at_hidden(make_criterion(), inputs, hidden)
+    assert hidden.grad is None
+    inputs.ce_T.sum().backward()  # still there to go through
+    assert hidden.grad is not None
+
+
+def test_a_metric_that_is_not_finite_is_an_alarm(alarms):
+    assert alarms.not_finite(["a", "b"]) == ["not finite, and left out of the record: a, b"]
+    assert alarms.raised == 1
