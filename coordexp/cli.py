@@ -93,7 +93,7 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
         return _EXIT_INTERRUPTED, "interrupted"
     full = next((link for link in _chain(error) if _says_no_space(link)), None)
     if full is not None:
-        return _EXIT_INPUT, f"error: no space left on {_place(full)}; free some or choose another experiment.runs_dir"
+        return _EXIT_INPUT, f"error: no space left on {_place(full)}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
         return _EXIT_INPUT, f"error: {error}"
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
@@ -132,12 +132,37 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(command=commands.train)
 
     prepare = verbs.add_parser("prepare", help="write a data set").add_subparsers(required=True, metavar="DATA")
-    _add_shapes(prepare.add_parser("shapes", help="generated coloured shapes, as COCO files"))
+    _add_annotations(prepare.add_parser("coco", help="COCO annotations as JSONL, with a manifest"), "coco")
+    _add_annotations(prepare.add_parser("lvis", help="LVIS annotations as JSONL, with a manifest"), "lvis")
+    _add_shapes(prepare.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL"))
+    _add_inspect(verbs.add_parser("inspect", help="training samples: tokens by role, boxes drawn on the image"))
     _add_evaluate(verbs.add_parser("evaluate", help="COCO AP of a checkpoint"))
     _add_merge(verbs.add_parser("merge", help="fold a trained adapter into its base"))
     _add_expand(verbs.add_parser("expand-vocab", help="add the coordinate tokens to a checkpoint"))
     verbs.add_parser("report", help="tables and curves of an experiment", add_help=False)
     return parser
+
+
+def _add_annotations(parser: argparse.ArgumentParser, dialect: str) -> None:
+    parser.add_argument("--annotations", type=Path, required=True, help="instances JSON")
+    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
+    parser.add_argument("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
+    parser.add_argument("--max-objects", type=_count, help="keep this many of an image, the largest (default: all)")
+    parser.add_argument("--ordering", choices=("top_left", "random"), default="top_left")
+    parser.add_argument("--seed", type=_whole, default=0, help="of --ordering random (%(default)s)")
+    boxes = parser.add_mutually_exclusive_group()
+    boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
+    boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
+    parser.add_argument("--workers", type=_count, help="processes (default: one a CPU, or one for little work)")
+    parser.add_argument("--max-bad-fraction", type=_fraction, default=0.0, help="bad records to accept (%(default)s)")
+    parser.add_argument(
+        "--check-images",
+        choices=("none", "names", "headers"),
+        default="names",
+        help="names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)",
+    )
+    parser.set_defaults(dialect=dialect)
+    _finish(parser, commands.prepare_annotations)
 
 
 def _add_shapes(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +171,15 @@ def _add_shapes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-val", type=_count, default=300)
     parser.add_argument("--seed", type=int, default=0)
     _finish(parser, commands.prepare_shapes)
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML of the experiment (%(default)s)")
+    parser.add_argument("--num", type=_count, default=3, help="how many samples (%(default)s)")
+    parser.add_argument("--split", choices=("train", "val"), default="train")
+    parser.add_argument("--output", type=Path, help="folder of the drawn images (default: in the experiment's)")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
+    _finish(parser, commands.inspect)
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -168,6 +202,18 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    parser.add_argument(
+        "--format",
+        choices=("hf", "peft-tokens"),
+        default="hf",
+        help="hf: a whole checkpoint; peft-tokens: an adapter for stock PEFT (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vocab-init",
+        choices=("mean", "numeric"),
+        default="numeric",
+        help="how training started new rows, for a base without coord tokens (default: %(default)s)",
+    )
     _finish(parser, commands.merge)
 
 
@@ -188,4 +234,18 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected at least 0, got {value}")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
     return value

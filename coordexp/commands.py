@@ -1,11 +1,18 @@
 """What each verb of ``python -m coordexp`` does; every one imports what it needs when it runs."""
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordexp.errors import CheckpointError, DataError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from coordexp.model.progress import Progress
 
 _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for the tables
 
@@ -29,7 +36,8 @@ def train(options: argparse.Namespace) -> int:
 
 
 def prepare_shapes(options: argparse.Namespace) -> None:
-    """Write the generated data set."""
+    """Write the generated data set, as COCO files and as JSONL."""
+    from coordexp.data.prepare_command import prepare_shapes_records
     from coordexp.data.shapes import ShapesSpec, write_shapes
 
     output: Path = options.output
@@ -38,7 +46,52 @@ def prepare_shapes(options: argparse.Namespace) -> None:
         raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")
     spec = ShapesSpec(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
     write_shapes(output, spec)
+    prepare_shapes_records(output)
     sys.stdout.write(f"{output}: {spec.num_train} training and {spec.num_val} validation images\n")
+
+
+def prepare_annotations(options: argparse.Namespace) -> None:
+    """Write COCO or LVIS annotations as JSONL, with a manifest."""
+    from coordexp.data.prepare import PrepareSpec
+    from coordexp.data.prepare_command import prepare_command
+
+    spec = PrepareSpec(
+        annotations=options.annotations,
+        images=options.images,
+        output=options.output,
+        dialect=options.dialect,
+        coord_tokens=options.coord_tokens,
+        ordering=options.ordering,
+        seed=options.seed,
+        max_objects=options.max_objects,
+        max_bad_fraction=options.max_bad_fraction,
+        check_images=options.check_images,
+    )
+    prepare_command(spec, num_workers=options.workers)
+
+
+def inspect(options: argparse.Namespace) -> None:
+    """Show training samples: tokens coloured by role, and the boxes they say drawn on the image."""
+    from rich.console import Console
+
+    from coordexp.cluster.experiment import check_experiment
+    from coordexp.cluster.plan import with_absolute_paths
+    from coordexp.config import group_config, load_config
+    from coordexp.train.paths import experiment_dir
+    from coordexp.train.preview import previews
+    from coordexp.train.preview_view import draw, legend, show
+
+    whole = with_absolute_paths(load_config(options.config, options.overrides))
+    check_experiment(whole)  # its generated data must not be replaced by another configuration's
+    config = group_config(whole, whole.experiment.group, whole.experiment.seed)
+    folder: Path = options.output or experiment_dir(config) / "inspect"
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(legend())
+    for preview in previews(config, num=options.num, split=options.split):
+        drawn = folder / f"{options.split}_{preview.sample.image_id}.png"
+        draw(preview).save(drawn)
+        show(preview, console, drawn=drawn)
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -62,32 +115,38 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def merge(options: argparse.Namespace) -> None:
-    """Fold an adapter into its base and say how exact that was."""
+    """Fold an adapter into its base, or export it for stock PEFT, and say how exact that was."""
     from coordexp.model.merge import merge as merge_adapter
+    from coordexp.model.merge_report import next_command, report_rows
+    from coordexp.model.peft_tokens import export_peft_tokens
 
-    report = merge_adapter(options.adapter, options.output, base=options.base, overwrite=options.overwrite)
-    sys.stdout.write(f"{options.output}: largest difference of a logit {report.max_abs_logit_diff:.2e}\n")
+    arguments = (options.adapter, options.output, options.base, options.overwrite)
+    with _progress() as progress:
+        if options.format == "hf":
+            merged = merge_adapter(*arguments, vocab_init=options.vocab_init, progress=progress)
+        else:
+            merged = export_peft_tokens(*arguments, progress=progress)
+    rows = report_rows(merged)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {value}\n" for name, value in rows]
+    sys.stdout.writelines([f"{options.output}: written\n", *lines, f"next: {next_command(merged, options.output)}\n"])
 
 
 def expand_vocab(options: argparse.Namespace) -> None:
     """Add the coordinate tokens to a checkpoint and save it elsewhere."""
-    from transformers import PreTrainedModel
-
-    from coordexp.coord_tokens.vocab import expand_vocab as expand
-    from coordexp.files import replace_directory
-    from coordexp.model.load import load
-    from coordexp.model.quiet import quiet
+    from coordexp.model.expand_files import expand_checkpoint
+    from coordexp.model.merge_target import base_directory, building_of
 
     output: Path = options.output
     if output.exists():
         raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
-    loaded = load(options.model)
-    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
-    vocab = expand(loaded.model, loaded.processor.tokenizer, init=options.init, structure=options.structure)
-    with replace_directory(output) as building, quiet():
-        loaded.model.save_pretrained(str(building))
-        loaded.processor.save_pretrained(building)
-    sys.stdout.write(f"{output}: coordinate ids {vocab.coord_ids.start}..{vocab.coord_ids.stop - 1}\n")
+    source = base_directory(options.model, wanted_by="--model")
+    with building_of(output) as building, _progress() as progress:
+        done = expand_checkpoint(source, building, init=options.init, structure=options.structure, progress=progress)
+    ids = done.vocab.coord_ids
+    if not done.num_added:
+        sys.stdout.write(f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy\n")
+    sys.stdout.write(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")
 
 
 def report(argv: Sequence[str]) -> int:
@@ -95,6 +154,24 @@ def report(argv: Sequence[str]) -> int:
     from coordexp.report.__main__ import main
 
     return main(argv)
+
+
+@contextlib.contextmanager
+def _progress() -> Generator["Progress"]:
+    """Draw a bar on stderr, where that is a terminal, and remove it at the end."""
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        yield progress
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -1,70 +1,47 @@
-"""Coordinates <-> bins <-> coord tokens: the one module that owns the number 1000.
+"""Coordinates <-> bins <-> coord tokens, for tensors.
 
 A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``,
 clamped to 0..999; bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding
-with ``k / 999`` would move every box (DESIGN 3.1).
+with ``k / 999`` would move every box (DESIGN 3.1). The number itself, and all that needs no torch,
+is in :mod:`coordexp.coord_tokens.bins`, and is public here as well.
 """
 
-# Tokens and bins come out of JSON: what is annotated as str or int is checked nevertheless.
-# pyright: reportUnnecessaryIsInstance=false
-
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-NUM_BINS = 1000
+from coordexp.coord_tokens.bins import (
+    CODEC_VERSION,
+    NUM_BINS,
+    int_to_token,
+    ints_to_tokens,
+    is_coord_token,
+    quantise_boxes,
+    token_to_int,
+    tokens_to_ints,
+)
+
+__all__ = [
+    "CODEC_VERSION",
+    "NUM_BINS",
+    "CoordIds",
+    "as_id_list",
+    "bin_values",
+    "coord_mask",
+    "decode",
+    "encode",
+    "int_to_token",
+    "ints_to_tokens",
+    "is_coord_token",
+    "quantise_boxes",
+    "token_to_int",
+    "tokens_to_ints",
+]
 
 CoordIds = range | Mapping[str, int] | Sequence[int]
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-_COORD_TOKEN = re.compile(r"<\|coord_(0|[1-9][0-9]{0,2})\|>")
-
-
-def is_coord_token(text: str) -> bool:
-    """Tell whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
-
-    The wildcard ``<|coord_*|>`` and forms with leading zeros are not coord tokens.
-    """
-    return isinstance(text, str) and _COORD_TOKEN.fullmatch(text) is not None
-
-
-def token_to_int(token: str) -> int:
-    """Return the bin ``k`` of ``<|coord_k|>``.
-
-    Raises:
-        ValueError: if ``token`` is not a coord token.
-    """
-    match = _COORD_TOKEN.fullmatch(token) if isinstance(token, str) else None
-    if match is None:
-        raise ValueError(f"not a coord token: {token!r}; expected '<|coord_0|>' .. '<|coord_999|>'")
-    return int(match.group(1))
-
-
-def int_to_token(k: int) -> str:
-    """Return ``<|coord_k|>``.
-
-    Raises:
-        ValueError: if ``k`` is not an integer in 0..999.
-    """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < NUM_BINS:
-        raise ValueError(f"not a coord bin: {k!r}; expected an integer in 0..{NUM_BINS - 1}")
-    return f"<|coord_{int(k)}|>"
-
-
-def tokens_to_ints(tokens: Iterable[str]) -> list[int]:
-    """Return the bin of each token; a ValueError names the first bad item and its index."""
-    return [_located(token_to_int, token, index) for index, token in enumerate(tokens)]
-
-
-def ints_to_tokens(ks: Iterable[int]) -> list[str]:
-    """Return the token of each bin; a ValueError names the first bad item and its index."""
-    return [_located(int_to_token, k, index) for index, k in enumerate(ks)]
 
 
 def encode(values: Tensor | ArrayLike) -> Tensor:
@@ -154,10 +131,3 @@ def _as_float64(values: Tensor | ArrayLike) -> Tensor:
     if isinstance(values, Tensor):
         return values.to(torch.float64)
     return torch.from_numpy(np.asarray(values, dtype=np.float64))
-
-
-def _located(convert: Callable[[_Item], _Result], item: _Item, index: int) -> _Result:
-    try:
-        return convert(item)
-    except ValueError as error:
-        raise ValueError(f"item {index}: {error}") from None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from coordexp.coord_tokens.codec import NUM_BINS, decode, encode, ints_to_tokens, tokens_to_ints
+from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
 from coordexp.errors import DataError
 
 BBOX_FORMAT = "norm1000"
@@ -41,7 +41,9 @@ class RecordBoxes:
 def annotate_coord_tokens(record: dict[str, object]) -> bool:
     """Add ``bbox_coord_tokens`` and ``bbox_coord_ints`` to each object of a record, in place.
 
-    A record that is refused is left as it was. Annotating twice changes nothing.
+    Numbers are quantised so that every box is at least one bin wide and high; tokens and bins are
+    final and stay as they are. A record that is refused is left as it was. Annotating twice changes
+    nothing.
 
     Args:
         record: an image's record; ``objects`` is a list of ``{"desc": ..., "bbox": [...]}``.
@@ -53,8 +55,9 @@ def annotate_coord_tokens(record: dict[str, object]) -> bool:
         DataError: if a box is wrong, or boxes are written in different forms; it names the object.
     """
     found = record_boxes(record)
-    for item, box in zip(found.objects, found.boxes_norm_xyxy, strict=True):
-        ints = encode(box).tolist()
+    quantise = encode_array if found.prequantised else quantise_boxes
+    bins = quantise(found.boxes_norm_xyxy).tolist()
+    for item, ints in zip(found.objects, bins, strict=True):
         item["bbox_coord_ints"] = ints
         item["bbox_coord_tokens"] = ints_to_tokens(ints)
     return found.prequantised
@@ -86,6 +89,24 @@ def record_boxes(record: Mapping[str, object]) -> RecordBoxes:
         boxes.append(box)
         forms.append(form)
     return RecordBoxes(objects, boxes, prequantised=is_norm1000 if not forms else forms[0] != "numbers in [0, 1]")
+
+
+def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
+    """Refuse pre-quantised boxes where something would scale them once more.
+
+    Args:
+        boxes: the boxes of a record.
+        accept_prequantised: ``custom.coord_tokens.enabled and custom.coord_tokens.skip_bbox_norm``:
+            only then does nothing scale boxes that are bins already.
+
+    Raises:
+        DataError: naming the switch.
+    """
+    if boxes.prequantised and not accept_prequantised:
+        raise DataError(
+            "its boxes are bins already, and would be scaled a second time; set custom.coord_tokens.enabled and "
+            "custom.coord_tokens.skip_bbox_norm to true, or write the boxes as numbers in [0, 1]"
+        )
 
 
 def _is_norm1000(record: Mapping[str, object]) -> bool:
@@ -129,7 +150,7 @@ def _from_bins(bins: list[int]) -> Box:
         raise DataError(f"bbox {reprlib.repr(bins)} has a bin outside 0..{NUM_BINS - 1}")
     if bins[2] < bins[0] or bins[3] < bins[1]:
         raise DataError(f"bbox {reprlib.repr(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
-    x1, y1, x2, y2 = decode(bins).tolist()
+    x1, y1, x2, y2 = (k / NUM_BINS for k in bins)
     return x1, y1, x2, y2
 
 

@@ -1,15 +1,11 @@
-"""Image file -> uint8 patches, and uint8 patches -> the pixel values a Qwen3-VL vision tower takes.
+"""RGB pixels -> uint8 patches, and uint8 patches -> the pixel values a Qwen3-VL vision tower takes.
 
 Patches travel as bytes and are normalised where the model is: an eighth of the bytes that the
 Hugging Face processor makes, and the same numbers.
 """
 
 import math
-import struct
-import warnings
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,24 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from coordexp.errors import ConfigError, DataError
+from coordexp.data.image_file import read_image, size_problem
+from coordexp.errors import ConfigError
 
-MAX_IMAGE_PIXELS = 120_000_000
-_MAX_ASPECT_RATIO = 200
-# What Pillow's plugins raise on damaged files, besides its own UnidentifiedImageError (an OSError); found by fuzzing.
-_DECODE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+__all__ = ["ImageProcessor", "ImageSpec", "pixel_values", "read_image", "size_problem", "to_patches"]
 
 
 class ImageProcessor(Protocol):
@@ -110,44 +92,6 @@ class ImageSpec:
         return rows * columns // self.merge_size**2
 
 
-def read_image(path: Path, *, width: int | None = None, height: int | None = None) -> Image.Image:
-    """Decode an image file to RGB: the stored pixels, EXIF orientation ignored.
-
-    COCO's ``width``, ``height`` and boxes are those of the stored pixels, and its own tools read
-    them so; a picture turned by its EXIF tag would no longer fit its boxes.
-
-    Args:
-        path: image file.
-        width: expected width in pixels, from the annotations; None to accept any.
-        height: expected height in pixels.
-
-    Raises:
-        DataError: if the file is missing, does not decode, is too large, or has another size.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns of large images (our own limit is stricter) and of odd metadata (not read here).
-            warnings.simplefilter("ignore")
-            with Image.open(path) as picture:
-                _check_size(picture, path, width=width, height=height)
-                return _to_rgb(picture)
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: image not found") from None
-    except _DECODE_ERRORS as error:
-        raise DataError(f"{path}: image does not decode ({error})") from None
-
-
-def size_problem(width: int, height: int) -> str | None:
-    """Return why an image of this size in pixels cannot be used; None if it can."""
-    if width * height > MAX_IMAGE_PIXELS:
-        return f"{width} x {height} pixels is too large (limit {MAX_IMAGE_PIXELS})"
-    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
-        return f"{width} x {height} pixels is too elongated (limit {_MAX_ASPECT_RATIO}:1)"
-    return None
-
-
 def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Resize and cut an RGB image.
 
@@ -180,20 +124,3 @@ def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     std = torch.tensor(spec.std, device=patches.device).view(1, 3, 1, 1, 1)
     values = (scaled - mean) / std
     return values.expand(-1, 3, spec.temporal_patch_size, side, side).reshape(patches.shape[0], -1)
-
-
-def _check_size(picture: Image.Image, path: Path, *, width: int | None, height: int | None) -> None:
-    problem = size_problem(picture.width, picture.height)
-    if problem is not None:
-        raise DataError(f"{path}: {problem}")
-    if (width is not None and picture.width != width) or (height is not None and picture.height != height):
-        raise DataError(
-            f"{path}: the image is {picture.width} x {picture.height} pixels, its annotation says {width} x {height}"
-        )
-
-
-def _to_rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I;16") or picture.mode in {"I", "F"}:
-        values = np.asarray(picture, dtype=np.float64)
-        return Image.fromarray((values / 257).round().clip(0, 255).astype(np.uint8)).convert("RGB")
-    return picture.convert("RGB")

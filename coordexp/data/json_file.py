@@ -29,7 +29,7 @@ def read_json(path: Path, *, drop: str) -> object:
 
     try:
         text = path.read_text(encoding="utf-8")
-        with _collector_paused():
+        with collector_paused():
             return json.loads(text, object_hook=without_dropped)
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
@@ -69,7 +69,7 @@ def is_text(value: object) -> bool:
 
 
 @contextmanager
-def _collector_paused() -> Generator[None]:
+def collector_paused() -> Generator[None]:
     """Stop cyclic garbage collection: it would walk millions of live JSON values again and again."""
     was_enabled = gc.isenabled()
     gc.disable()

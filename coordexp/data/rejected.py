@@ -56,6 +56,10 @@ class Rejections:
         over = [kind for kind in bad if bad[kind] > max_bad_fraction * totals[kind]]
         if over:
             raise DataError(self._message(over, bad, totals, max_bad_fraction))
+        return self.all()
+
+    def all(self) -> tuple[Rejected, ...]:
+        """Return the bad records, in the order in which they were noted."""
         return tuple(Rejected(where=f"{self._source}: {entry}", reason=reason) for _, entry, reason in self._found)
 
     def _message(
@@ -67,5 +71,6 @@ class Rejections:
         more = f"; and {len(found) - _NUM_SHOWN} more" if len(found) > _NUM_SHOWN else ""
         return (
             f"{self._source}: {counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
-            f"{shown}{more}. Correct them, or raise data.max_bad_fraction to leave them out"
+            f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare: --max-bad-fraction) to leave them "
+            "out"
         )

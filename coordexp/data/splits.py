@@ -8,6 +8,7 @@ from typing import Literal
 
 from coordexp.config.data_section import Data
 from coordexp.data.coco import CocoData, read_coco
+from coordexp.data.jsonlines import read_jsonl
 from coordexp.data.sample import Sample
 from coordexp.data.shapes import ShapesSpec, write_shapes
 from coordexp.errors import ConfigError, DataError
@@ -16,24 +17,35 @@ from coordexp.files import sha256_of_file
 Split = Literal["train", "val"]
 
 
-def load_split(data_config: Data, split: Split, *, data_dir: Path) -> CocoData:
+def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> CocoData:
     """Read a split; under ``format: shapes`` generate the data set first, unless it is there.
+
+    Training annotations may be JSONL (a name that ends in ``.jsonl``), such as ``prepare`` writes.
 
     Args:
         data_config: the section ``data``.
         split: ``train`` or ``val``.
         data_dir: where generated data lives.
+        accept_prequantised: as :func:`coordexp.data.jsonlines.read_jsonl`.
 
     Raises:
-        DataError: as :func:`read_coco`.
+        DataError: as :func:`read_coco` and :func:`coordexp.data.jsonlines.read_jsonl`.
     """
     if data_config.format == "shapes":
         write_shapes(data_dir, ShapesSpec(**data_config.shapes.model_dump()))
-    return read_coco(
-        annotations_path(data_config, split, data_dir=data_dir),
-        images_path(data_config, split, data_dir=data_dir),
-        max_bad_fraction=data_config.max_bad_fraction,
-    )
+    annotations = annotations_path(data_config, split, data_dir=data_dir)
+    images = images_path(data_config, split, data_dir=data_dir)
+    if annotations.suffix == ".jsonl":
+        if split == "val":
+            raise DataError(f"{annotations}: AP is measured on the original annotations; expected COCO JSON")
+        found = read_jsonl(
+            annotations,
+            images,
+            max_bad_fraction=data_config.max_bad_fraction,
+            accept_prequantised=accept_prequantised,
+        )
+        return CocoData(samples=found.samples, rejected=found.rejected, counts=found.counts, categories={})
+    return read_coco(annotations, images, max_bad_fraction=data_config.max_bad_fraction)
 
 
 def annotations_path(data_config: Data, split: Split, *, data_dir: Path) -> Path:

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.codec import encode
+from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.objects import Ordering, cap_objects, order_objects
 from coordexp.data.sample import DetectionObject
 from coordexp.errors import DataError
 
-Ordering = Literal["top_left", "random"]
+__all__ = ["EncodeText", "Ordering", "Target", "cap_objects", "encode_target", "order_objects", "text_encoder"]
+
 EncodeText = Callable[[str], tuple[int, ...]]
 
 
@@ -51,30 +51,15 @@ def text_encoder(tokenizer: PreTrainedTokenizerBase) -> EncodeText:
     return encode_text
 
 
-def order_objects(
-    objects: Sequence[DetectionObject], *, ordering: Ordering = "top_left", seed: Sequence[int] = (0,)
-) -> list[DetectionObject]:
-    """Order objects: y1, then x1, then the original index; or a seeded shuffle (DESIGN 3.9)."""
-    if ordering == "random":
-        order = np.random.default_rng(list(seed)).permutation(len(objects))
-        return [objects[i] for i in order]
-    return sorted(objects, key=lambda item: (item.box_norm_xyxy[1], item.box_norm_xyxy[0]))
-
-
-def cap_objects(objects: Sequence[DetectionObject], max_objects: int) -> list[DetectionObject]:
-    """Keep the ``max_objects`` largest boxes (earlier first among equals), in their given order."""
-    if len(objects) <= max_objects:
-        return list(objects)
-    keep = sorted(range(len(objects)), key=lambda i: -_area(objects[i]))[:max_objects]
-    return [objects[i] for i in sorted(keep)]
-
-
 def encode_target(objects: Sequence[DetectionObject], vocab: CoordVocab, encode_text: EncodeText) -> Target:
-    """Write ordered objects as ids: opening token, description, [box marker], 4 coords, closing token."""
+    """Write ordered objects as ids: opening token, description, [box marker], 4 coords, closing token.
+
+    A box thinner than a bin is written one bin wide: a box of no area could not be matched with its own truth.
+    """
     first_coord = vocab.coord_ids.start
+    bins = quantise_boxes([item.box_norm_xyxy for item in objects]).tolist()
     ids: list[int] = []
-    for item in objects:
-        x1, y1, x2, y2 = encode(item.box_norm_xyxy).tolist()
+    for item, (x1, y1, x2, y2) in zip(objects, bins, strict=True):
         ids.append(vocab.obj_start_id)
         ids.extend(encode_text(item.desc))
         if vocab.box_start_id is not None:
@@ -83,8 +68,3 @@ def encode_target(objects: Sequence[DetectionObject], vocab: CoordVocab, encode_
         ids.append(vocab.obj_end_id)
     ids.append(vocab.end_id)
     return Target(ids=ids, boxes_norm_xyxy=[item.box_norm_xyxy for item in objects])
-
-
-def _area(item: DetectionObject) -> float:
-    x1, y1, x2, y2 = item.box_norm_xyxy
-    return (x2 - x1) * (y2 - y1)

@@ -17,7 +17,6 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.image import ImageSpec
 from coordexp.data.prompt import Prompt
 from coordexp.data.sample import Sample
-from coordexp.data.splits import load_split
 from coordexp.losses.criterion import Criterion
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
@@ -26,7 +25,8 @@ from coordexp.model.processor import Processor
 from coordexp.train.batch import with_rows
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.objective import build_criterion
-from coordexp.train.paths import base_dir, data_dir
+from coordexp.train.paths import base_dir
+from coordexp.train.samples import read_split
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Components:
 def build_components(config: ExperimentConfig) -> Components:
     """Load the prepared base, add adapters, read the data; equal seeds give equal parts."""
     criterion = build_criterion(config)
-    train = load_split(config.data, "train", data_dir=data_dir(config))
-    val = load_split(config.data, "val", data_dir=data_dir(config))
+    train = read_split(config, "train")
+    val = read_split(config, "val")
     model, processor, vocab = _adapted_model(config)
     encoding = build_encoding(config, processor, vocab)
     forward_terms = TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec)

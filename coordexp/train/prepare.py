@@ -13,7 +13,7 @@ from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.coco import CocoData
 from coordexp.data.image import read_image
 from coordexp.data.sample import Sample
-from coordexp.data.splits import annotations_path, data_fingerprint, images_path, load_split
+from coordexp.data.splits import annotations_path, data_fingerprint, images_path
 from coordexp.errors import TokenizerError
 from coordexp.evaluate.categories import CategoryIndex
 from coordexp.evaluate.coco_files import read_ground_truth
@@ -24,6 +24,7 @@ from coordexp.model.expand_files import expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.quiet import quiet
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
+from coordexp.train.samples import read_split
 
 _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
 
@@ -56,8 +57,8 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         CoordExpError: whatever would stop a run later and can be known now.
     """
     root = data_dir(config)
-    train = load_split(config.data, "train", data_dir=root)
-    val = load_split(config.data, "val", data_dir=root)
+    train = read_split(config, "train")
+    val = read_split(config, "val")
     _check_images(config, [*train.samples, *val.samples])
     # A bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(annotations_path(config.data, "val", data_dir=root))

@@ -15,12 +15,12 @@ from coordexp.coord_tokens.vocab import expand_tokenizer
 from coordexp.data.image import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.splits import Split, load_split
+from coordexp.data.splits import Split
 from coordexp.model.checkpoint_io import find_checkpoint
 from coordexp.model.embedded import EMBEDDED, TINY_BASE
 from coordexp.model.processor import Processor
 from coordexp.train.components import Encoding, build_encoding
-from coordexp.train.paths import data_dir
+from coordexp.train.samples import read_split
 from coordexp.train.token_stream import global_batch_size
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
@@ -78,7 +78,7 @@ def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> I
     processor = Processor.from_directory(find_checkpoint(source, revision=config.model.revision, weights=False))
     vocab = expand_tokenizer(processor.tokenizer, structure=config.data.structure)
     encoding = build_encoding(config, processor, vocab)
-    samples = load_split(config.data, split, data_dir=data_dir(config)).samples
+    samples = read_split(config, split).samples
     dataset = encoding.dataset(samples)
     order = range(len(samples)) if split == "val" else _training_order(config, dataset.lengths)
     for index in islice(order, num):

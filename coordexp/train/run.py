@@ -4,12 +4,14 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import set_seed
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
 from coordexp.model.merge import merge_model
@@ -66,7 +68,7 @@ def _train(session: Session, scratch: Path) -> None:
     if checkpoint is not None:
         session.resume(checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
-    for line in start_lines(session.parts):
+    for line in start_lines(session.parts, cast(DetectionDataset, trainer.train_dataset)):
         session.announce(f"{session.name}  {line}")
     if checkpoint is not None and session.first_step >= session.config.training.max_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from coordexp.coord_tokens.offset_adapter import active_offset
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.summary import data_lines
 from coordexp.files import write_json
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.train.components import Components
@@ -14,13 +16,19 @@ from coordexp.train.components import Components
 PARAM_GROUPS_FILE = "param_groups.json"
 
 
-def start_lines(parts: Components) -> list[str]:
-    """Return the summary of a run's parts, with the table of optimizer groups."""
+def start_lines(parts: Components, dataset: DetectionDataset) -> list[str]:
+    """Return the summary of a run's parts and data, with the table of optimizer groups.
+
+    Args:
+        parts: of the run.
+        dataset: its encoded training samples.
+    """
     model = parts.model
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in model.parameters())
-    summary = f"starts: {trainable:,} of {total:,} parameters train, {len(parts.train.samples)} images"
-    return [summary, *group_table(describe(parts.param_groups)), *_notes(parts)]
+    data = [*data_lines("train", parts.train, dataset), *data_lines("val", parts.val)]
+    summary = f"starts: {trainable:,} of {total:,} parameters train"
+    return [summary, *data, *group_table(describe(parts.param_groups)), *_notes(parts)]
 
 
 def group_table(rows: Sequence[GroupRow]) -> list[str]:

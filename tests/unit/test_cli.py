@@ -157,6 +157,18 @@ def test_wrong_runs_are_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_inspect_shows_samples_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    small = [f"experiment.runs_dir={tmp_path}", "data.shapes.num_train=8", "data.shapes.num_val=4"]
+    config = str(Path(__file__).parents[2] / "experiments" / "tiny.yaml")
+    assert main(["inspect", "--config", config, "--num", "2", *small]) == 0
+    text = capsys.readouterr().out
+    assert text.count("<|im_start|>assistant") == 2
+    assert text.count("read back from the tokens") == 2
+    drawn = sorted((tmp_path / "tiny" / "inspect").glob("train_*.png"))
+    assert len(drawn) == 2
+    assert all(file.name in text for file in drawn)
+
+
 def test_prepare_shapes(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     output = tmp_path / "shapes"
     argv = ["prepare", "shapes", "--output", str(output), "--num-train", "3", "--num-val", "2", "--seed", "4"]

@@ -1,5 +1,7 @@
 """Codec: hand values, round trips, errors that name the bad item, and the cost of a mixed divisor."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,8 @@ from coordexp.coord_tokens.codec import (
     token_to_int,
     tokens_to_ints,
 )
+from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
+from coordexp.coord_tokens.validator import annotate_coord_tokens
 
 
 @pytest.mark.parametrize(
@@ -148,3 +152,22 @@ def test_a_mixed_divisor_would_ruin_small_boxes():
     mixed = (_iou(boxes, bins.numpy() / 999) < 0.95).mean()
     assert matched == pytest.approx(0.25, abs=0.01)
     assert mixed == pytest.approx(0.79, abs=0.01)
+
+
+def test_the_promised_signatures():
+    """DESIGN 10: others call these."""
+    promised = {
+        is_coord_token: "(text: str) -> bool",
+        token_to_int: "(token: str) -> int",
+        int_to_token: "(k: int) -> str",
+        annotate_coord_tokens: "(record: dict[str, object]) -> bool",
+        apply_coord_template_adapter: (
+            "(template: coordexp.coord_tokens.template_adapter.BoxTemplate, *, enabled: bool, skip_bbox_norm: bool)"
+            " -> None"
+        ),
+    }
+    assert {function: str(inspect.signature(function)) for function in promised} == promised
+    names = {function: list(inspect.signature(function).parameters) for function in (encode, decode, coord_mask)}
+    assert names == {encode: ["values"], decode: ["bins"], coord_mask: ["ids", "coord_ids"]}
+    assert list(inspect.signature(tokens_to_ints).parameters) == ["tokens"]
+    assert list(inspect.signature(ints_to_tokens).parameters) == ["ks"]

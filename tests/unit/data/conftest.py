@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from coordexp.coord_tokens.vocab import expand_vocab
+from coordexp.data import prepare_shard
 from coordexp.data.image import ImageSpec
 from coordexp.data.prompt import Prompt
 from coordexp.data.target import text_encoder
@@ -33,6 +34,27 @@ class CocoFolder:
     def save(self):
         self.annotations.write_text(json.dumps(self.document), encoding="utf-8")
         return self
+
+    def enlarge(self, num_images=60, seed=0):
+        """Replace the images by many of one file, with seven scattered objects each on average."""
+        rng = np.random.default_rng(seed)
+        Image.new("RGB", (640, 480)).save(self.images / "c.jpg")
+        self.document["images"] = [
+            {"id": int(key), "file_name": "c.jpg", "width": 640, "height": 480}
+            for key in rng.permutation(10**6)[:num_images]
+        ]
+        self.document["annotations"] = [
+            {
+                "id": number,
+                "image_id": self.document["images"][int(rng.integers(num_images))]["id"],
+                "category_id": int(rng.integers(1, 3)),
+                "bbox": [*rng.uniform(0, 400, 2).round(2), *rng.uniform(1, 80, 2).round(2)],
+                "iscrowd": int(rng.random() < 0.05),
+                "segmentation": [rng.uniform(0, 400, 12).round(1).tolist()],
+            }
+            for number in range(num_images * 7)
+        ]
+        return self.save()
 
 
 @pytest.fixture
@@ -84,3 +106,8 @@ def prompt(native):
 @pytest.fixture(scope="session")
 def image_spec():
     return ImageSpec.from_processor(build_image_processor())
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(prepare_shard, "IMAGES_PER_SHARD", 7)

@@ -44,12 +44,13 @@ def test_the_record_by_hand(coco, samples):
 def test_tokens_survive_as_bins(coco, samples):
     path = coco.root / "train.jsonl"
     write_jsonl(samples, path, coord_tokens=True, image_root=coco.images)
-    for found, sample in zip(read_jsonl(path, coco.images).samples, samples, strict=True):
+    again = read_jsonl(path, coco.images, accept_prequantised=True).samples
+    for found, sample in zip(again, samples, strict=True):
         for item, wanted in zip(found.objects, sample.objects, strict=True):
             assert item.box_norm_xyxy == tuple(decode(encode(wanted.box_norm_xyxy)).tolist())
-    again = coco.root / "again.jsonl"
-    write_jsonl(read_jsonl(path, coco.images).samples, again, coord_tokens=True, image_root=coco.images)
-    assert again.read_bytes() == path.read_bytes()
+    twice = coco.root / "again.jsonl"
+    write_jsonl(again, twice, coord_tokens=True, image_root=coco.images)
+    assert twice.read_bytes() == path.read_bytes()
 
 
 def test_real_coco_survives(coco_tiny, tmp_path):
@@ -100,6 +101,10 @@ def write(coco, *lines):
         (RECORD | {"objects": [{"desc": " ", "bbox": [0, 0, 1, 1]}]}, r"objects\[0\]: desc is ' '"),
         (RECORD | {"objects": [{"desc": "cat", "bbox": [0, 0, 1, 2]}]}, r"objects\[0\]: bbox"),
         (RECORD | {"bbox_format": "xywh"}, "bbox_format is 'xywh'"),
+        (RECORD | {"ignored_objects": 7}, "ignored_objects: objects is a int"),
+        (RECORD | {"ignored_objects": [{"bbox": [0, 0, 2, 2]}]}, r"ignored_objects: objects\[0\]: bbox"),
+        (RECORD | {"image": "/etc/passwd", "image_id": 2}, "leaves the image folder"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
     ],
 )
 def test_a_bad_record_is_named_by_line(coco, line, reason):
@@ -139,7 +144,8 @@ def test_mutated_records_raise_nothing_but_data_error(coco, data):
         del record["bbox_format"]
     for _ in range(data.draw(st.integers(1, 3))):
         target = data.draw(st.sampled_from([record, record["objects"][0]] if _intact(record) else [record]))
-        target[data.draw(st.sampled_from([*RECORD, "bbox_format", "desc", "bbox"]))] = data.draw(_JUNK)
+        key = st.sampled_from([*RECORD, "bbox_format", "desc", "bbox", "ignored_objects"])
+        target[data.draw(key)] = data.draw(_JUNK)
     line = json.dumps(record).encode()
     if data.draw(st.integers(0, 4)) == 0:
         cut = data.draw(st.integers(0, len(line)))
@@ -147,7 +153,7 @@ def test_mutated_records_raise_nothing_but_data_error(coco, data):
     path = write(coco, line)
     problem = None
     try:
-        for sample in read_jsonl(path, coco.images).samples:
+        for sample in read_jsonl(path, coco.images, accept_prequantised=True).samples:
             assert all(0 <= value <= 1 for item in sample.objects for value in item.box_norm_xyxy)
             assert sample.image.is_relative_to(coco.images)
     except DataError as error:
@@ -158,3 +164,17 @@ def test_mutated_records_raise_nothing_but_data_error(coco, data):
 def _intact(record):
     objects = record.get("objects")
     return isinstance(objects, list) and bool(objects) and isinstance(objects[0], dict)
+
+
+def test_what_is_in_a_file_is_counted(coco):
+    second = RECORD | {"image_id": 2, "objects": [], "ignored_objects": [{"desc": "cat", "bbox": [0, 0, 0.5, 0.5]}]}
+    third = RECORD | {"image_id": 3, "objects": [{"desc": "cat", "bbox": [0.5001, 0.1, 0.5003, 0.2]}]}
+    assert read_jsonl(write(coco, RECORD, second, third, b"{}"), coco.images, max_bad_fraction=0.25).counts == {
+        "records": 4,
+        "boxes": 2,
+        "ignored": 1,
+        "thin": 1,
+        "images_without_objects": 1,
+        "repeated_file_names": 2,
+        "rejected_records": 1,
+    }

@@ -1,0 +1,138 @@
+"""Bins and coord tokens without torch: the one place of the number 1000, for readers and their worker processes.
+
+A coordinate ``c`` in [0, 1] is bin ``round(c * 1000)``, clamped to 0..999; bin ``k`` decodes to
+``k / 1000``. :mod:`coordexp.coord_tokens.codec` offers the same for tensors.
+
+Shapes: M boxes.
+"""
+
+# Tokens and bins come out of JSON: what is annotated as str or int is checked nevertheless.
+# pyright: reportUnnecessaryIsInstance=false
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NUM_BINS = 1000
+# Raised when equal coordinates would become other bins: prepared data names the version that made it.
+CODEC_VERSION = 1
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_COORD_TOKEN = re.compile(r"<\|coord_(0|[1-9][0-9]{0,2})\|>")
+
+
+def is_coord_token(text: str) -> bool:
+    """Tell whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
+
+    The wildcard ``<|coord_*|>`` and forms with leading zeros are not coord tokens.
+    """
+    return isinstance(text, str) and _COORD_TOKEN.fullmatch(text) is not None
+
+
+def token_to_int(token: str) -> int:
+    """Return the bin ``k`` of ``<|coord_k|>``.
+
+    Raises:
+        ValueError: if ``token`` is not a coord token.
+    """
+    match = _COORD_TOKEN.fullmatch(token) if isinstance(token, str) else None
+    if match is None:
+        raise ValueError(f"not a coord token: {token!r}; expected '<|coord_0|>' .. '<|coord_999|>'")
+    return int(match.group(1))
+
+
+def int_to_token(k: int) -> str:
+    """Return ``<|coord_k|>``.
+
+    Raises:
+        ValueError: if ``k`` is not an integer in 0..999.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k < NUM_BINS:
+        raise ValueError(f"not a coord bin: {k!r}; expected an integer in 0..{NUM_BINS - 1}")
+    return f"<|coord_{int(k)}|>"
+
+
+def tokens_to_ints(tokens: Iterable[str]) -> list[int]:
+    """Return the bin of each token; a ValueError names the first bad item and its index."""
+    return [_located(token_to_int, token, index) for index, token in enumerate(tokens)]
+
+
+def ints_to_tokens(ks: Iterable[int]) -> list[str]:
+    """Return the token of each bin; a ValueError names the first bad item and its index."""
+    return [_located(int_to_token, k, index) for index, k in enumerate(ks)]
+
+
+def encode_array(values: ArrayLike) -> NDArray[np.int64]:
+    """Quantise coordinates: ``round(c * 1000)`` in float64, halves to even, clamped to 0..999.
+
+    Args:
+        values: coordinates as fractions of the image side, any shape.
+
+    Raises:
+        ValueError: if a value is not finite.
+    """
+    values_f64 = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(values_f64).all():
+        raise ValueError("coordinates must be finite numbers, got NaN or infinity")
+    return np.rint(values_f64 * NUM_BINS).clip(0, NUM_BINS - 1).astype(np.int64)
+
+
+def decode_array(bins: ArrayLike) -> NDArray[np.float64]:
+    """Return ``k / 1000`` for each bin.
+
+    Args:
+        bins: integers in 0..999, any shape; or floats (expected bins) in [0, 999].
+
+    Raises:
+        ValueError: if a bin is outside 0..999.
+    """
+    bins_f64 = np.asarray(bins, dtype=np.float64)
+    inside = (bins_f64 >= 0) & (bins_f64 <= NUM_BINS - 1)
+    if not inside.all():
+        raise ValueError(f"bin {bins_f64[~inside].flat[0]} is outside 0..{NUM_BINS - 1}")
+    return bins_f64 / NUM_BINS
+
+
+def quantise_boxes(boxes_norm_xyxy: ArrayLike) -> NDArray[np.int64]:
+    """Quantise boxes; one whose edges fall into the same bin becomes one bin wide (or high).
+
+    A box of no area overlaps with nothing, not even with itself. It grows to the side on which
+    its true centre lies, and inwards at the border.
+
+    Args:
+        boxes_norm_xyxy: ``[M, 4]`` fractions of image width and height, corners in order.
+
+    Returns:
+        ``[M, 4]`` bins, with x1 < x2 and y1 < y2.
+
+    Raises:
+        ValueError: if a corner is not finite, or corners are not in order.
+    """
+    boxes = np.asarray(boxes_norm_xyxy, dtype=np.float64).reshape(-1, 4)
+    bins = encode_array(boxes)
+    low, high = bins[:, :2], bins[:, 2:]  # views: what is written to them is written to bins
+    if (boxes[:, :2] > boxes[:, 2:]).any():
+        raise ValueError("boxes must have x1 <= x2 and y1 <= y2")
+    thin = low == high
+    centre = (boxes[:, :2] + boxes[:, 2:]) * (NUM_BINS / 2)
+    upwards = thin & ((centre >= low) | (low == 0)) & (low < NUM_BINS - 1)
+    high[upwards] += 1
+    low[thin & ~upwards] -= 1
+    return bins
+
+
+def are_thin(boxes_norm_xyxy: ArrayLike) -> NDArray[np.bool_]:
+    """Tell for each box whether :func:`quantise_boxes` has to widen it, ``[M]``."""
+    bins = encode_array(np.asarray(boxes_norm_xyxy, dtype=np.float64).reshape(-1, 4))
+    return (bins[:, :2] == bins[:, 2:]).any(axis=1)
+
+
+def _located(convert: Callable[[_Item], _Result], item: _Item, index: int) -> _Result:
+    try:
+        return convert(item)
+    except ValueError as error:
+        raise ValueError(f"item {index}: {error}") from None
