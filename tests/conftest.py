@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure: examples have no deadline, the test has its timeout.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+# A busy machine is no failure: examples have no deadline, the test has its timeout. The same code is tested with the
+# same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeat", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 # Before torch is imported: a small model on several threads of a busy machine is slower, not faster.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

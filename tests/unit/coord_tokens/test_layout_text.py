@@ -69,8 +69,12 @@ def test_odd_unicode_stays_in_its_object(text_vocab):
     assert len(tokenizer.encode(_ODD[0])) > 2 * len(_ODD[0])  # a character is several tokens
 
 
+# Spelled-out special tokens are refused by the encoder, and tested apart; hypothesis does think of them.
+_TEXTS = st.text(min_size=1, max_size=12).filter(lambda text: "<" not in text)
+
+
 @UNHURRIED
-@given(descs=st.lists(st.text(min_size=1, max_size=12), max_size=4), data=st.data())
+@given(descs=st.lists(_TEXTS, max_size=4), data=st.data())
 def test_any_text_and_any_cut(text_vocab, descs, data):
     """Whatever the text, a cut at any place keeps exactly the objects that end before it."""
     tokenizer, vocab = text_vocab.both
