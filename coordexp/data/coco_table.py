@@ -18,8 +18,8 @@ from coordexp.errors import DataError
 
 
 @dataclass(frozen=True)
-class CocoTable:
-    """What an annotation file holds.
+class ImageObjects:
+    """Some images and their objects, side by side.
 
     Attributes:
         images: the usable images, in file order; ``file_name`` is relative to the image folder.
@@ -28,9 +28,6 @@ class CocoTable:
         kinds: ``[N]``; TARGET, CROWD or IGNORED.
         boxes_px_xywh: ``[N, 4]`` as in the file.
         boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
-        categories: row of each category id.
-        counts: see :class:`coordexp.data.coco.CocoData`.
-        rejections: what was left out, with reasons.
     """
 
     images: list[ImageRow]
@@ -39,6 +36,18 @@ class CocoTable:
     kinds: NDArray[np.int8]
     boxes_px_xywh: NDArray[np.float64]
     boxes_norm_xyxy: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CocoTable(ImageObjects):
+    """What an annotation file holds.
+
+    Attributes:
+        categories: row of each category id.
+        counts: see :class:`coordexp.data.coco.CocoData`.
+        rejections: what was left out, with reasons.
+    """
+
     categories: dict[int, CategoryRow]
     counts: dict[str, int]
     rejections: Rejections

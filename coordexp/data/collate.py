@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 IGNORE = -100
 
@@ -77,3 +78,8 @@ def collate(
         "box_positions": torch.from_numpy(np.concatenate(box_positions)),
         "image_ids": torch.tensor([sample.image_id for sample in samples]),
     }
+
+
+def predicts_label(labels_BL: Tensor) -> Tensor:
+    """Mark ``[B, L]`` the positions whose *next* token is supervised."""
+    return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)

@@ -8,12 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import CODEC_VERSION
 from coordexp.data.ceiling import match_quantised, quantised_px
 from coordexp.data.coco_rows import CROWD, TARGET, BadEntry, ImageRow
-from coordexp.data.coco_table import CocoTable
+from coordexp.data.coco_table import CocoTable, ImageObjects
 from coordexp.data.image_file import check_image
 from coordexp.data.jsonl_record import format_record
 from coordexp.data.objects import Ordering, cap_objects, order_objects
@@ -46,18 +45,12 @@ class ShardOptions:
 
 
 @dataclass(frozen=True)
-class ShardTask:
-    """Some images with their objects; see :class:`coordexp.data.coco_table.CocoTable`."""
+class ShardTask(ImageObjects):
+    """Images to be written as one shard, with the names of their categories."""
 
     folder: Path
     number: int
     image_root: Path
-    images: list[ImageRow]
-    first: NDArray[np.int64]
-    category_ids: NDArray[np.int64]
-    kinds: NDArray[np.int8]
-    boxes_px_xywh: NDArray[np.float64]
-    boxes_norm_xyxy: NDArray[np.float64]
     names: dict[int, str]
     options: ShardOptions
 

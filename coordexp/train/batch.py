@@ -7,20 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.codec import coord_mask
+from coordexp.data.collate import predicts_label
 from coordexp.data.image import ImageSpec, pixel_values
 from coordexp.losses.criterion import UNITS
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import TermInputs, Unit
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "image_grid_thw")
-
-
-def predicts_label(labels_BL: Tensor) -> Tensor:
-    """Mark ``[B, L]`` the positions whose *next* token is supervised."""
-    return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)
 
 
 def with_rows(batch: Mapping[str, Tensor], coord_ids: range) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ def make(root: Path, num_layers: int, tied: bool, tuning: str) -> None:
     from coordexp.coord_tokens.vocab import expand_vocab
     from coordexp.model.checkpoint_io import save_adapter
     from coordexp.model.lora import apply_tuning
-    from coordexp.model.tiny import build_image_processor
+    from coordexp.model.tiny_parts import build_image_processor
 
     tokenizer = full_size_tokenizer()
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def full_size_tokenizer():
     """Return the small tokenizer, filled up to Qwen's 151,669 entries."""
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-    from coordexp.model.tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
+    from coordexp.model.tiny_parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 
     bpe = json.loads(build_tokenizer().backend_tokenizer.to_str())["model"]
     num_filled = TOKENIZER_ENTRIES - len(SPECIAL_TOKENS)

@@ -20,7 +20,7 @@ from coordexp.data.prompt import DEFAULT_PROMPT
 from coordexp.data.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
-from coordexp.model.tiny import build_image_processor, build_model, build_tokenizer, save_base
+from coordexp.model.tiny_parts import build_image_processor, build_model, build_tokenizer, save_base
 
 WORLD_SIZE = 2
 Sample = tuple[str, Image.Image]

@@ -14,7 +14,7 @@ from coordexp.cluster.plan import plan_runs
 from coordexp.cluster.record import tracking_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
-from coordexp.model.tiny import build_model, build_tokenizer, save_base
+from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
 from coordexp.report.load import load_experiment
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Row

@@ -7,7 +7,7 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.model.tiny import build_model, build_tokenizer, save_base
+from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
 from coordexp.train.components import build_components
 from coordexp.train.prepare import prepare_experiment
 from coordexp.train.reporter import LocalReporter

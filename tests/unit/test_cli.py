@@ -194,7 +194,7 @@ def test_prepare_shapes_leaves_other_folders_alone(capsys: pytest.CaptureFixture
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from coordexp.model.tiny import build_model, build_tokenizer, save_base
+    from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
 
     path = tmp_path_factory.mktemp("base") / "base"
     tokenizer = build_tokenizer()

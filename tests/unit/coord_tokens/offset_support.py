@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3VLForConditionalGeneratio
 from coordexp.coord_tokens.offset_adapter import CoordOffsetAdapter, active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny import build_model, build_tokenizer
+from coordexp.model.tiny_parts import build_model, build_tokenizer
 
 FIRST = 641  # of the tiny tokenizer's coord ids
 COORD_IDS = range(FIRST, FIRST + 1000)

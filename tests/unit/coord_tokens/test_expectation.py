@@ -8,13 +8,17 @@ the distribution by tanh(d) in total variation, and so did the mean of values wi
 """
 
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from operation_support import CountOperations
 
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
 
@@ -244,27 +248,15 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda x: CoordExp(range(2, 1002))(x, positions), (whole,), fast_mode=True)
 
 
-class _CountOperations(TorchDispatchMode):
-    """Counts what PyTorch is asked to do."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
 def test_the_work_does_not_grow_with_the_objects():
     module, logits = CoordExp(range(1000)), torch.zeros(1, 8, 1100)
     counts = []
     for num_objects in (1, 200):
-        with _CountOperations() as operations:
+        with CountOperations() as operations:
             module(logits, [torch.zeros(num_objects, 4, dtype=torch.int64)])
         counts.append(operations.count)
     assert counts[0] == counts[1]
-    with _CountOperations() as operations:  # the count does see a loop
+    with CountOperations() as operations:  # the count does see a loop
         for _ in range(200):
             module(logits, [torch.zeros(1, 4, dtype=torch.int64)])
     assert operations.count >= 100 * counts[0]

@@ -2,12 +2,16 @@
 
 import random
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from operation_support import CountOperations
 
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab
@@ -238,25 +242,13 @@ def test_against_a_regular_expression(vocab, text, head, letters):
 # Speed
 
 
-class _CountOperations(TorchDispatchMode):
-    """Counts what PyTorch is asked to do."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("vocab", [NATIVE, SPEC], ids=["native", "spec"])
 def test_the_work_does_not_grow_with_the_sequence(vocab):
     whole = [START, 50, *([BOX] if vocab is NATIVE else []), 100, 101, 102, 103, CLOSE]
     counts = []
     for num_objects in (1, 300):
         ids = torch.tensor(whole * num_objects)
-        with _CountOperations() as operations:
+        with CountOperations() as operations:
             assert len(parse_targets(ids, vocab).object_spans) == num_objects
         counts.append(operations.count)
     assert counts[0] == counts[1]

@@ -14,7 +14,7 @@ from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.sample import DetectionObject
 from coordexp.data.target import encode_target, text_encoder
 from coordexp.errors import DataError
-from coordexp.model.tiny import build_tokenizer
+from coordexp.model.tiny_parts import build_tokenizer
 
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

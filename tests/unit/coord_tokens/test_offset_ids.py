@@ -16,7 +16,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_of
 from coordexp.coord_tokens.offset_ids import DEFAULT_COORD_IDS
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import ConfigError, TokenizerError
-from coordexp.model.tiny import SPECIAL_TOKENS, build_model
+from coordexp.model.tiny_parts import SPECIAL_TOKENS, build_model
 
 
 def test_ids_may_be_a_range_a_mapping_or_a_list():

@@ -13,7 +13,7 @@ from coordexp.data import prepare_shard
 from coordexp.data.image import ImageSpec
 from coordexp.data.prompt import Prompt
 from coordexp.data.target import text_encoder
-from coordexp.model.tiny import build_image_processor, build_model, build_tokenizer
+from coordexp.model.tiny_parts import build_image_processor, build_model, build_tokenizer
 
 
 @dataclass

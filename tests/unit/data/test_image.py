@@ -14,7 +14,7 @@ from transformers import Qwen2VLImageProcessorPil
 
 from coordexp.data.image import ImageSpec, pixel_values, read_image, size_problem, to_patches
 from coordexp.errors import ConfigError, DataError
-from coordexp.model.tiny import build_image_processor
+from coordexp.model.tiny_parts import build_image_processor
 
 QWEN3_VL = {"patch_size": 16, "merge_size": 2, "size": {"shortest_edge": 65536, "longest_edge": 400_000}}
 

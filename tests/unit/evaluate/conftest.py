@@ -15,7 +15,7 @@ from coordexp.data.prompt import Prompt
 from coordexp.data.shapes import draw_scene
 from coordexp.evaluate.generate import GeneratedSequence, GenerationSpec
 from coordexp.evaluate.grammar import plain_text_ids
-from coordexp.model.tiny import build_image_processor, build_model, build_tokenizer
+from coordexp.model.tiny_parts import build_image_processor, build_model, build_tokenizer
 
 
 @dataclass(frozen=True)

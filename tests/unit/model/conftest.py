@@ -15,7 +15,7 @@ from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.model.checkpoint_io import save_adapter
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny import build_model, build_tokenizer, save_base
+from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
 
 MakeBase = Callable[..., Path]
 MakeAdapted = Callable[..., PeftModel]

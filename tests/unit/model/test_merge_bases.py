@@ -4,11 +4,15 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from merge_support import WEIGHTS, configured, edited
 
 from coordexp.cli import main
 from coordexp.errors import CheckpointError
@@ -18,29 +22,6 @@ from coordexp.model.merge import merge
 from coordexp.model.processor import Processor
 from coordexp.model.skeleton import EMBEDDING, HEAD
 
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-LAYER = "model.language_model.layers.1.mlp.up_proj"
-LORA_B = f"base_model.model.{LAYER}.lora_B.weight"
-OFFSET = "base_model.model.coord_offset_adapter.embed_offset"
-
-
-def _edited(source: Path, target: Path, change, *, file: str = WEIGHTS) -> Path:
-    """Copy a directory with the tensors of one file changed by ``change(tensors)``."""
-    shutil.copytree(source, target)
-    tensors = load_file(target / file)
-    change(tensors)
-    save_file(tensors, target / file, {"format": "pt"})
-    return target
-
-
-def _configured(source: Path, target: Path, change) -> Path:
-    """Copy a checkpoint with its configuration changed by ``change(config)``."""
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
-    change(config)
-    (target / "config.json").write_text(json.dumps(config))
-    return target
-
 
 @pytest.fixture
 def adapter(make_base, make_adapter) -> Path:
@@ -48,12 +29,12 @@ def adapter(make_base, make_adapter) -> Path:
 
 
 def test_a_tied_base_that_also_stores_its_head(make_base, adapter, tmp_path):
-    same = _edited(make_base(), tmp_path / "same", lambda weights: weights.update({HEAD: weights[EMBEDDING].clone()}))
+    same = edited(make_base(), tmp_path / "same", lambda weights: weights.update({HEAD: weights[EMBEDDING].clone()}))
     report = merge(adapter, tmp_path / "a", base=same)
     merge(adapter, tmp_path / "b")
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
     assert (report.tie_word_embeddings, report.num_unused_weights) == (True, 0)
-    other = _edited(make_base(), tmp_path / "other", lambda weights: weights.update({HEAD: weights[EMBEDDING] * 2}))
+    other = edited(make_base(), tmp_path / "other", lambda weights: weights.update({HEAD: weights[EMBEDDING] * 2}))
     with pytest.raises(CheckpointError, match=r"other: says tie_word_embeddings: true, but loads with two tables"):
         merge(adapter, tmp_path / "c", base=other)
 
@@ -102,7 +83,7 @@ def test_old_names_of_the_dtype_are_replaced(make_base, adapter, tmp_path):
         config["text_config"].pop("dtype", None)
         config["vision_config"].pop("dtype", None)
 
-    merge(adapter, tmp_path / "merged", base=_configured(make_base(), tmp_path / "base", rename))
+    merge(adapter, tmp_path / "merged", base=configured(make_base(), tmp_path / "base", rename))
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert config["dtype"] == config["text_config"]["dtype"] == "float32"
     assert "dtype" not in config["vision_config"]

@@ -2,39 +2,19 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from merge_support import ADAPTER, LAYER, LORA_B, OFFSET, WEIGHTS, configured, edited
 
 from coordexp.cli import main
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model import weight_files
 from coordexp.model.merge import merge
-
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
-LAYER = "model.language_model.layers.1.mlp.up_proj"
-LORA_B = f"base_model.model.{LAYER}.lora_B.weight"
-OFFSET = "base_model.model.coord_offset_adapter.embed_offset"
-
-
-def _edited(source: Path, target: Path, change, *, file: str = WEIGHTS) -> Path:
-    """Copy a directory with the tensors of one file changed by ``change(tensors)``."""
-    shutil.copytree(source, target)
-    tensors = load_file(target / file)
-    change(tensors)
-    save_file(tensors, target / file, {"format": "pt"})
-    return target
-
-
-def _configured(source: Path, target: Path, change) -> Path:
-    """Copy a checkpoint with its configuration changed by ``change(config)``."""
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
-    change(config)
-    (target / "config.json").write_text(json.dumps(config))
-    return target
 
 
 @pytest.fixture
@@ -105,7 +85,7 @@ def test_a_truncated_shard_is_refused(make_base, adapter, sharded, tmp_path):
 
 def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
     def refused(change, message, error=CheckpointError):
-        other = _edited(adapter, tmp_path / "other", change, file=ADAPTER)
+        other = edited(adapter, tmp_path / "other", change, file=ADAPTER)
         with pytest.raises(error, match=message):
             merge(other, tmp_path / "merged")
         shutil.rmtree(other)
@@ -134,7 +114,7 @@ def test_layers_that_the_base_does_not_have(make_base, adapter, tmp_path):
         config["text_config"]["num_hidden_layers"] = 3
         config["text_config"].pop("layer_types", None)
 
-    base = _configured(make_base(), tmp_path / "base", fewer)
+    base = configured(make_base(), tmp_path / "base", fewer)
     with pytest.raises(CheckpointError, match=r"changes 7 weights that this base does not have, e\.g\. .*layers\.3"):
         merge(adapter, tmp_path / "merged", base=base)
 
@@ -145,7 +125,7 @@ def test_an_adapter_that_is_no_number_is_refused(adapter, tmp_path, key, value):
     def plant(tensors):
         tensors[key][2, 3] = value
 
-    broken = _edited(adapter, tmp_path / "broken", plant, file=ADAPTER)
+    broken = edited(adapter, tmp_path / "broken", plant, file=ADAPTER)
     with pytest.raises(CheckpointError, match=rf"{key} holds NaN or infinity"):
         merge(broken, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
@@ -155,17 +135,17 @@ def test_dora_cannot_divide_by_a_row_of_norm_zero(make_base, make_adapter, tmp_p
     def zero_row(tensors):
         tensors[LAYER + ".weight" if LAYER + ".weight" in tensors else LORA_B][5] = 0
 
-    base = _edited(make_base(), tmp_path / "base", zero_row)
+    base = edited(make_base(), tmp_path / "base", zero_row)
     adapter = make_adapter(make_base(), tuning="dora")
     merge(adapter, tmp_path / "fine", base=base)  # B A fills the row
-    broken = _edited(adapter, tmp_path / "broken", zero_row, file=ADAPTER)
+    broken = edited(adapter, tmp_path / "broken", zero_row, file=ADAPTER)
     with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: row 5 of W \+ B A is zero, and DoRA divides"):
         merge(broken, tmp_path / "merged", base=base)
 
 
 def test_a_number_too_large_for_the_dtype_is_refused(make_base, make_adapter, tmp_path):
     adapter = make_adapter(make_base(dtype=torch.float16), tuning="lora")
-    huge = _edited(adapter, tmp_path / "huge", lambda tensors: tensors[LORA_B].mul_(1e6), file=ADAPTER)
+    huge = edited(adapter, tmp_path / "huge", lambda tensors: tensors[LORA_B].mul_(1e6), file=ADAPTER)
     with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: the merged weight does not fit float16"):
         merge(huge, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()

@@ -4,11 +4,11 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.data.collate import collate
-from coordexp.data.image import ImageSpec, pixel_values
+from coordexp.data.image import ImageSpec
 from coordexp.model import load
 from coordexp.model.embedded import TINY_BASE
-from coordexp.model.tiny import Phase, PretrainSpec, _scenes, build_model, build_tokenizer, pretrain
-from coordexp.train.batch import predicts_label
+from coordexp.model.tiny import Phase, PretrainSpec, _scenes, pretrain, supervised_logits
+from coordexp.model.tiny_parts import build_model, build_tokenizer
 
 SHORT = PretrainSpec(
     phases=(
@@ -26,16 +26,7 @@ def _digit_accuracy(model, tokenizer, image_processor, *, num_scenes=24):
     samples = _scenes(tokenizer, spec, num_scenes=num_scenes, stream=78)
     batch = collate(samples, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id)
     with torch.inference_mode():
-        logits = model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            mm_token_type_ids=batch["mm_token_type_ids"],
-            pixel_values=pixel_values(batch["patches"], spec),
-            image_grid_thw=batch["image_grid_thw"],
-            logits_to_keep=predicts_label(batch["labels"]),
-        ).logits
-    targets = batch["labels"][:, 1:]
-    targets = targets[targets >= 0]
+        logits, targets = supervised_logits(model, batch, spec)
     digits = torch.tensor([tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)])
     right = (logits.argmax(dim=1) == targets)[torch.isin(targets, digits)].view(-1, 3)
     return right[:, 0].float().mean().item()

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from coordexp.data.collate import EncodedSample, collate
+from coordexp.data.collate import EncodedSample, collate, predicts_label
 from coordexp.losses.head import plain_head
-from coordexp.train.batch import count_units, own_counts, predicts_label, term_inputs, with_rows
+from coordexp.train.batch import count_units, own_counts, term_inputs, with_rows
 
 FIRST = 20
 COORDS = range(FIRST, FIRST + 1000)

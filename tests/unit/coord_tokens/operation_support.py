@@ -1,0 +1,15 @@
+"""Counting what PyTorch is asked to do: a loop in Python shows as a number that grows."""
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class CountOperations(TorchDispatchMode):
+    """Counts what PyTorch is asked to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
