@@ -1,0 +1,107 @@
+"""What the statistics of a comparison say, as frozen objects: written by this package, read by the report.
+
+A difference ``(a, b)`` is always ``a - b``. Intervals are two-sided 95 %. ``None`` stands for what
+is undefined: an AP without ground truth, an interval that cannot be computed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval.
+
+    Attributes:
+        value: computed on the data as they are.
+        low: lower end of the interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Group ``a`` against group ``b`` on the same images.
+
+    Attributes:
+        a: a group's name.
+        b: another's.
+        difference: metric of ``a`` minus metric of ``b``, means over seeds.
+        p_swap: two-sided p of the per-image swap randomisation test.
+        p_holm: ``p_swap`` after Holm's correction over all pairs.
+        image_std: standard deviation of the difference by the choice of images.
+        seed_std: the same by the choice of seeds; None with one seed.
+        detectable: smallest difference this design finds with 80 % power at the 5 % level.
+    """
+
+    a: str
+    b: str
+    difference: Estimate
+    p_swap: float
+    p_holm: float
+    image_std: float
+    seed_std: float | None
+    detectable: float | None
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is told from noise at the 5 % level, all pairs considered."""
+        return self.p_holm < 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All groups of an experiment on one metric.
+
+    Attributes:
+        metric: ``AP`` and so on.
+        groups: names, in the experiment's order.
+        seeds: seeds evaluated, by group.
+        num_images: images of the split.
+        resamples: bootstrap resamples.
+        value: mean over seeds, by group.
+        value_by_seed: by group, then seed.
+        pairs: every pair of groups.
+    """
+
+    metric: str
+    groups: tuple[str, ...]
+    seeds: Mapping[str, tuple[int, ...]]
+    num_images: int
+    resamples: int
+    value: Mapping[str, Estimate]
+    value_by_seed: Mapping[str, Mapping[int, Estimate]]
+    pairs: tuple[PairResult, ...]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A group's metric on the subset at one step, mean over seeds, with what it had been trained on by then."""
+
+    step: int
+    num_images: float | None
+    num_supervised_tokens: float | None
+    metric: Estimate
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """How fast groups get better.
+
+    Attributes:
+        curves: points by group.
+        area: mean height of the curve over the steps all groups share, by group.
+        area_difference: ``(a, b)`` -> difference of areas.
+        steps_to: fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached.
+        steps_to_difference: fraction -> ``(a, b)`` -> difference of steps; absent where one never gets there.
+    """
+
+    curves: Mapping[str, tuple[CurvePoint, ...]]
+    area: Mapping[str, Estimate]
+    area_difference: Mapping[tuple[str, str], Estimate]
+    steps_to: Mapping[float, Mapping[str, Estimate | None]]
+    steps_to_difference: Mapping[float, Mapping[tuple[str, str], Estimate]]
