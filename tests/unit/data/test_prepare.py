@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.coco import read_coco
 from coordexp.data.jsonlines import read_jsonl
 from coordexp.data.prepare import PrepareSpec, prepare
 from coordexp.errors import DataError
-from coordexp.evaluate.coco_eval import codec_ceiling
+from coordexp.evaluate.coco_eval import codec_ceiling, evaluate_detections
 
 
 def spec_of(coco, **options):
@@ -94,6 +95,29 @@ def test_the_ceiling_is_that_of_evaluation(coco_tiny, tmp_path):
     manifest = prepare(PrepareSpec(annotations, coco_tiny / "images" / "val2017", tmp_path / "out")).manifest
     assert manifest["codec_ceiling"]["AP"] == pytest.approx(codec_ceiling(annotations), abs=1e-12)
     assert manifest["codec_ceiling"]["images"] == 6
+
+
+def test_a_thin_box_has_one_ceiling_by_all_three_ways(coco):
+    # 0.06 px of 100: both edges fall into bin 500, and the box is made a bin (0.1 px) wide.
+    thin = {"id": 3, "image_id": 7, "category_id": 1, "bbox": [50.01, 10, 0.06, 30], "iscrowd": 0}
+    coco.document["annotations"].append(thin)
+    annotations = coco.save().annotations
+    manifest = prepare(spec_of(coco)).manifest
+    found = codec_ceiling(annotations)
+    assert manifest["codec_ceiling"]["AP"] == pytest.approx(found, abs=1e-12)
+    # The third way: write the quantised truth as detections and ask pycocotools.
+    detections = []
+    for item in coco.document["annotations"]:
+        width, height = next((i["width"], i["height"]) for i in coco.document["images"] if i["id"] == item["image_id"])
+        x, y, w, h = item["bbox"]
+        corners = [min(max(c, 0.0), 1.0) for c in (x / width, y / height, (x + w) / width, (y + h) / height)]
+        x1, y1, x2, y2 = (quantise_boxes([corners])[0] / 1000).tolist()
+        box = [x1 * width, y1 * height, (x2 - x1) * width, (y2 - y1) * height]
+        detections.append({"image_id": item["image_id"], "category_id": item["category_id"], "bbox": box, "score": 1.0})
+    path = coco.root / "detections.json"
+    path.write_text(json.dumps(detections))
+    assert pytest.approx(found, abs=1e-12) == evaluate_detections(annotations, path).AP
+    assert 0.0 < found < 1.0
 
 
 def test_the_samples_are_those_of_the_annotations(coco_tiny, tmp_path):
