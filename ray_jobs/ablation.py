@@ -35,6 +35,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     overrides = list(options.overrides)
     if options.executor:
         overrides.append(f"cluster.executor={options.executor}")
+    if options.allow_differences:
+        overrides.append("ablation.allow_differences=true")
     config = load_config(options.config, overrides)
     if _is_temporary(config.experiment.runs_dir):
         runs_dir = Path.home() / "coordexp-runs"
@@ -61,6 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(config=ROOT / "experiments" / "tiny.yaml")
     parser.add_argument("--fresh", action="store_true", help="start over; the old experiment is moved aside")
     parser.add_argument("--executor", choices=("tune", "inline"), help="tune: on Ray; inline: here, one by one")
+    parser.add_argument(
+        "--allow-differences",
+        action="store_true",
+        help="compare runs that differ in more than ablation.factor, and show the differences in the report's header",
+    )
     return parser
 
 

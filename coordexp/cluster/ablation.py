@@ -17,6 +17,7 @@ from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
 from coordexp.cluster.progress import Watcher
 from coordexp.cluster.record import Recorder, open_experiment_tracker, tracking_uri
 from coordexp.cluster.shared import prepare_all, shared_metrics
+from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
 from coordexp.train.paths import experiment_dir
 from coordexp.train.status import RunStatus
@@ -76,10 +77,13 @@ def _prepare(
     """Do and check once what all runs need, before anything is recorded; return fingerprints by run name."""
     with console.status("preparing data and base model"):
         prepared = prepare_all(plans)
-        fingerprints = fingerprint_runs(plans, prepared)
+        fingerprints, differences = fingerprint_runs(plans, prepared)
         if executor is not None:
             check_disk_for(pending, prepared[pending[0].name].base)
             executor.check(pending[0].config)
+    if differences:
+        console.print("runs differ in more than the declared factor, as ablation.allow_differences permits:")
+        console.print(differences_table(differences), markup=False, highlight=False, soft_wrap=True)
     for plan in pending:
         write_run_files(plan, fingerprints[plan.name])
     return {name: item.short for name, item in fingerprints.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coordexp.cluster.experiment import check_disk, directory_bytes
 from coordexp.cluster.plan import RunPlan
-from coordexp.config import Fingerprint, check_comparable, fingerprint, to_yaml
+from coordexp.config import Difference, Fingerprint, check_comparable, find_differences, fingerprint, to_yaml
 from coordexp.files import write_text
 from coordexp.train.prepare import PreparedExperiment
 from coordexp.train.token_stream import token_stream_hash
@@ -14,13 +14,15 @@ MIN_FREE_BYTES = 256 * 2**20
 _FINGERPRINT = "fingerprint.json"
 
 
-def fingerprint_runs(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]) -> dict[str, Fingerprint]:
-    """Return every run's fingerprint by its name; refuse runs that differ in more than the factor.
+def fingerprint_runs(
+    plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]
+) -> tuple[dict[str, Fingerprint], list[Difference]]:
+    """Return every run's fingerprint by its name, and in what else than the factor runs differ.
 
     Runs done before count with the fingerprint they stored, so code or data that changed since is found.
 
     Raises:
-        ComparisonError: with all differences outside ``ablation.factor``.
+        ComparisonError: with all differences outside ``ablation.factor``, unless ``ablation.allow_differences``.
     """
     streams: dict[str, str] = {}
     current: dict[str, Fingerprint] = {}
@@ -37,8 +39,10 @@ def fingerprint_runs(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedEx
         path = plan.run_dir / _FINGERPRINT
         if plan.status() is not None and path.is_file():
             known[f"{plan.name} (before)"] = Fingerprint.from_json(path.read_text(encoding="utf-8"))
-    check_comparable(known | current, plans[0].config.ablation.factor)
-    return current
+    ablation = plans[0].config.ablation
+    if not ablation.allow_differences:
+        check_comparable(known | current, ablation.factor)
+    return current, find_differences(known | current, ablation.factor)
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:

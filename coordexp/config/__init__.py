@@ -1,16 +1,26 @@
 """The configuration of an experiment: load it, resolve its groups, fingerprint and compare runs."""
 
-from coordexp.config.compare import check_comparable, diff, outside_factor
+from coordexp.config.compare import (
+    Difference,
+    check_comparable,
+    diff,
+    differences_table,
+    find_differences,
+    outside_factor,
+)
 from coordexp.config.fingerprint import Fingerprint, fingerprint
 from coordexp.config.groups import group_config, group_names, single_run
 from coordexp.config.load import from_json, load_config, to_json, to_yaml
 from coordexp.config.schema import ExperimentConfig
 
 __all__ = [
+    "Difference",
     "ExperimentConfig",
     "Fingerprint",
     "check_comparable",
     "diff",
+    "differences_table",
+    "find_differences",
     "fingerprint",
     "from_json",
     "group_config",

@@ -9,6 +9,7 @@ order of samples, so every pair of runs with one seed must agree in them.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from coordexp.config.fingerprint import Fingerprint
 from coordexp.config.keys import leaves, within
@@ -17,6 +18,36 @@ from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
 
 Differences = dict[str, tuple[JsonValue, JsonValue]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key in which a run differs from the run it is compared with.
+
+    Attributes:
+        key: dotted key, package or hash, as of :func:`diff`.
+        run: the run compared with.
+        value: its value; None where it has none.
+        other_run: the run that differs.
+        other_value: its value.
+    """
+
+    key: str
+    run: str
+    value: JsonValue
+    other_run: str
+    other_value: JsonValue
+
+    @property
+    def shown(self) -> str:
+        """The first value, cut to a table's width."""
+        return _shown(self.value)
+
+    @property
+    def other_shown(self) -> str:
+        """The other value, cut to a table's width."""
+        return _shown(self.other_value)
+
 
 # Which differences in the configuration explain a difference of a hash.
 _SOURCES: dict[str, tuple[str, ...]] = {
@@ -69,8 +100,8 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
     return {key: values for key, values in differences.items() if key not in declared and key not in explained}
 
 
-def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:
-    """Refuse a comparison of runs that differ outside the factor.
+def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[Difference]:
+    """Return what a declared factor neither names nor explains, run by run.
 
     Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
     must agree too, but in what a seed decides: the initial weights and the order of samples.
@@ -78,23 +109,37 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     Args:
         fingerprints: of each run, by its name.
         factor: dotted keys or sections that may differ.
-
-    Raises:
-        ComparisonError: with a table of all differences outside the factor.
     """
     first_of_seed: dict[str, str] = {}
-    rows: list[tuple[str, str, str]] = []
+    found: list[Difference] = []
     for name, current in fingerprints.items():
         reference = first_of_seed.setdefault(_seed(current), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
-        found = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
-        rows += [(key, f"{reference}: {_shown(a)}", f"{name}: {_shown(b)}") for key, (a, b) in found.items()]
-    if rows:
+        outside = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
+        found += [Difference(key, reference, a, name, b) for key, (a, b) in outside.items()]
+    return found
+
+
+def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:
+    """Refuse a comparison of runs that differ outside the factor, see :func:`find_differences`.
+
+    Raises:
+        ComparisonError: with a table of all differences outside the factor.
+    """
+    found = find_differences(fingerprints, factor)
+    if found:
         raise ComparisonError(
             f"runs differ in more than the declared factor ({', '.join(factor)}), so they cannot be compared:\n"
-            + _table(rows)
+            f"{differences_table(found)}\n--allow-differences shows them beside the results instead"
         )
+
+
+def differences_table(differences: Sequence[Difference]) -> str:
+    """Return differences as lines of plain text: key, one run and its value, the other and its value."""
+    rows = [(item.key, f"{item.run}: {item.shown}", f"{item.other_run}: {item.other_shown}") for item in differences]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows)
 
 
 def _flat(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
@@ -118,8 +163,3 @@ def _seed(item: Fingerprint) -> str:
 def _shown(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 24 else f"{text[:16]}..."
-
-
-def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "\n".join(f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows)

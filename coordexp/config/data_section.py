@@ -43,8 +43,9 @@ class Data(Section):
     max_pixels: PositiveInt | None = None
     max_bad_fraction: Fraction = 0.0
     length_buckets: StrictBool = True
-    num_workers: NaturalInt = 0
-    image_cache_mib: NaturalInt = 0
+    packing: StrictBool = Field(default=False, description="the samples of a microbatch as one row without padding")
+    num_workers: NaturalInt = Field(default=0, description="loader processes of each rank; 0: the training process")
+    image_cache_mib: NaturalInt = Field(default=0, description="decoded images kept by each rank, in MiB")
 
     @model_validator(mode="after")
     def _coco_needs_files(self) -> "Data":

@@ -5,8 +5,9 @@ import functools
 import importlib.metadata
 import json
 import platform
+import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordexp.config.keys import within
@@ -16,6 +17,8 @@ from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text
 
 _PACKAGE = Path(__file__).parents[1]
+# They read what runs left behind: a change of theirs changes no run.
+_READERS = ("doctor", "report", "statistics")
 _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
@@ -51,12 +54,14 @@ class Fingerprint:
 
     Attributes:
         config: the keys of the resolved configuration that can change a number, nested.
-        code: hash of the package's sources.
+        code: hash of the sources that decide a run's numbers.
         packages: versions of the packages that compute.
         data: hash of annotations and images; None where not known.
         weights: hash of the trained model's initial weights; None where not known.
         tokens: hash of the order and content of the training sequences; None where not known.
         evaluation: hash of the evaluation's settings and sources.
+        source: git commit and hash of the uncommitted changes, to find the code again; empty outside a
+            repository. It is not compared, ``code`` is.
     """
 
     config: Mapping[str, JsonValue]
@@ -66,11 +71,12 @@ class Fingerprint:
     weights: str | None
     tokens: str | None
     evaluation: str
+    source: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def short(self) -> str:
-        """Twelve hex digits that stand for all of it."""
-        return sha256_of_text(self.to_json())[:12]
+        """Twelve hex digits that stand for all that is compared."""
+        return sha256_of_text(dataclasses.replace(self, source={}).to_json())[:12]
 
     def to_json(self) -> str:
         """Return the fingerprint as JSON with sorted keys."""
@@ -117,19 +123,47 @@ def fingerprint(
         weights=weights,
         tokens=tokens,
         evaluation=sha256_of_text(json.dumps(values["evaluation"], sort_keys=True) + code_hash(_PACKAGE / "evaluate")),
+        source=git_state(),
     )
 
 
 @functools.cache
 def code_hash(root: Path = _PACKAGE) -> str:
-    """Return one hash of all Python sources below a folder, names included."""
-    sources = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    """Return one hash of the Python sources below a folder, names included, but those that only read results."""
+    found = (path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _READERS)
+    sources = sorted(found, key=lambda path: path.relative_to(root).as_posix())
     return sha256_of_text("".join(f"{path.relative_to(root).as_posix()} {sha256_of_file(path)}\n" for path in sources))
 
 
 def package_versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that can change a number."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+@functools.cache
+def git_state(root: Path = _PACKAGE) -> dict[str, str]:
+    """Return ``commit`` and, where there are uncommitted changes below ``root``, their hash as ``changes``.
+
+    Empty where there is no repository, no commit or no git.
+    """
+    try:
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        changes = _git(root, "diff", "HEAD", "--", ".") + _git(root, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": commit} | ({"changes": sha256_of_text(changes)} if changes else {})
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *arguments],
+        capture_output=True,
+        check=True,
+        timeout=20,
+        encoding="utf-8",
+        errors="replace",
+    )
+    return done.stdout
 
 
 def _scientific(tree: Tree, *, prefix: str = "") -> Tree:

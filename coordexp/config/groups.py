@@ -91,7 +91,7 @@ def check_groups(config: ExperimentConfig, draft: Draft, *, overridden: Iterable
     for name, overlay in overlays.items():
         validated(merged(base, overlay), where=_group_place(draft, name))
         for key in leaves(overlay):
-            if not within(key, config.ablation.factor):
+            if not config.ablation.allow_differences and not within(key, config.ablation.factor):
                 raise ConfigError(
                     f"{_group_place(draft, name)(key)}: {key} is outside ablation.factor "
                     f"({', '.join(config.ablation.factor)}): groups may only differ there"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.data_section import Data
 from coordexp.config.fields import Name, NaturalInt, NotNegative, PositiveInt, Section
@@ -92,6 +92,9 @@ class Ablation(Section):
     groups: dict[Name, dict[str, object]] = Field(default={}, description="name -> the keys it changes")
     seeds: tuple[NaturalInt, ...] = Field(default=(0,), min_length=1)
     factor: tuple[str, ...] = ("objective", "custom.coord_soft_ce_w1")
+    allow_differences: StrictBool = Field(
+        default=False, description="show what else differs beside the results, instead of refusing to compare"
+    )
 
     @model_validator(mode="after")
     def _seeds_are_distinct(self) -> "Ablation":
@@ -135,6 +138,15 @@ class ExperimentConfig(Section):
         switched_on = [key for key, on in switches.items() if on]
         if switched_on and not self.custom.coord_tokens.enabled:
             raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
+        return self
+
+    @model_validator(mode="after")
+    def _packing_is_exact(self) -> "ExperimentConfig":
+        if self.data.packing and self.model.attn_implementation == "flash_attention_2":
+            raise ValueError(
+                "data.packing is shown to keep samples apart with model.attn_implementation sdpa and eager only; "
+                "choose one of them, or data.packing: false"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from coordexp.config import (
     load_config,
     outside_factor,
 )
-from coordexp.config.fingerprint import code_hash, package_versions
+from coordexp.config.fingerprint import code_hash, git_state, package_versions
 from coordexp.errors import ComparisonError
 
 FACTOR = ("objective", "custom.coord_soft_ce_w1")
@@ -119,6 +121,39 @@ def test_code_hash_covers_every_source_and_its_name(tmp_path: Path):
     assert first != code_hash(tree("c", {"x.py": "1", "sub/y.py": "3"}))
     assert first != code_hash(tree("d", {"x.py": "1", "y.py": "2"}))
     assert code_hash() == fingerprint(_config()).code
+    # What only reads results changes none.
+    assert code_hash(tree("e", {"x.py": "1", "sub/y.py": "2", "report/z.py": "3", "doctor/z.py": "4"})) == first
+    assert code_hash(tree("f", {"x.py": "1", "sub/y.py": "2", "sub/report/z.py": "3"})) != first
+
+
+def test_the_commit_is_recorded_and_not_compared(tmp_path: Path):
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert git_state(tmp_path / "nowhere") == {}
+    git("init", "-q")
+    assert git_state(tmp_path) == {}  # no commit yet
+    (tmp_path / "x.py").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git_state.cache_clear()
+    clean = git_state(tmp_path)
+    assert clean == {"commit": git("rev-parse", "HEAD")}
+    found = set()
+    for change in (lambda: (tmp_path / "x.py").write_text("2"), lambda: (tmp_path / "y.py").touch()):
+        change()
+        git_state.cache_clear()
+        assert git_state(tmp_path)["commit"] == clean["commit"]
+        found.add(git_state(tmp_path)["changes"])
+    assert len(found) == 2
+    git_state.cache_clear()
+    first = _fingerprint()
+    other = dataclasses.replace(first, source=clean)
+    assert first.short == other.short
+    assert diff(first, other) == {}
+    assert Fingerprint.from_json(other.to_json()).source == clean
 
 
 def test_outside_factor():
@@ -155,6 +190,7 @@ def test_a_difference_outside_the_factor_is_shown_as_a_table():
         f"runs differ in more than the declared factor ({', '.join(FACTOR)}), so they cannot be compared:",
         "  training.learning_rate  A-s0: 0.0001  B-s0: 0.0002",
         "  training.max_steps      A-s0: 1000    B-s0: 7",
+        "--allow-differences shows them beside the results instead",
     ]
 
 

@@ -121,6 +121,25 @@ def test_a_fingerprint_sees_changes(coco, change):
     assert data_fingerprint([coco.annotations, coco.images]) != before
 
 
+def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monkeypatch):
+    def flip(name: str) -> None:
+        content = bytearray((coco.images / name).read_bytes())
+        content[-1] ^= 1
+        (coco.images / name).write_bytes(content)
+
+    before = data_fingerprint([coco.images])
+    flip("b.png")
+    after = data_fingerprint([coco.images])
+    assert after != before
+    # Above the limit every n-th file is read, from the first on: here the first alone.
+    monkeypatch.setattr("coordexp.data.splits._HASHED_BYTES", 1)
+    sampled = data_fingerprint([coco.images])
+    flip("b.png")
+    assert data_fingerprint([coco.images]) == sampled
+    flip("a.jpg")
+    assert data_fingerprint([coco.images]) != sampled
+
+
 def test_a_fingerprint_of_nothing_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         data_fingerprint([tmp_path / "none"])

@@ -1,0 +1,62 @@
+"""An ablation with a stand-in for the trainer core: everything around it is real."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from coordexp.cluster.ablation import run_ablation
+from coordexp.config.schema import ExperimentConfig
+from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import Row
+
+GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
+
+
+def make_base(path: Path) -> Path:
+    tokenizer = build_tokenizer()
+    save_base(path, build_model(tokenizer), tokenizer)
+    return path
+
+
+def make_config(base: Path, runs_dir: Path, name: str, **sections: dict[str, object]) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": name, "runs_dir": str(runs_dir)},
+            "model": {"path": str(base)},
+            "data": {"shapes": {"num_train": 4, "num_val": 3}},
+            "cluster": {"executor": "inline"},
+            "ablation": {"groups": {"A": {}, "C": GEOMETRY}},
+            **sections,
+        }
+    )
+
+
+class StandIn:
+    """Commits what a run commits, and remembers which runs it did."""
+
+    def __init__(self, broken: dict[str, BaseException] | None = None) -> None:
+        self.done: list[str] = []
+        self.broken = broken or {}
+
+    def __call__(self, config, *, reporter, announce):
+        group = config.experiment.group
+        self.done.append(group)
+        announce(f"{group}-s0  step 1/1")
+        if group in self.broken:
+            raise self.broken[group]
+        merged = run_dir(config) / "merged"
+        merged.mkdir(exist_ok=True)
+        (merged / "model.safetensors").write_bytes(b"0" * 1000)
+        final = run_dir(config) / "eval" / "final" / "constrained"
+        final.mkdir(parents=True, exist_ok=True)
+        (final / "detections.expected.json").write_text("[]")
+        metrics = {"constrained/expected/AP": 0.25 if group == "A" else 0.5, "final/steps": 1.0}
+        reporter.commit([Row(step=1, time=1.0, metrics=metrics)], step=1, checkpoint=None)
+
+
+def run(config: ExperimentConfig, function: StandIn, *, fresh: bool = False) -> tuple[int, str]:
+    text = io.StringIO()
+    code = run_ablation(config, fresh=fresh, console=Console(file=text, width=160), function=function)
+    return code, text.getvalue()
