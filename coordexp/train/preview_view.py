@@ -45,10 +45,10 @@ def show(preview: Preview, console: Console, *, drawn: Path) -> None:
     console.rule(f"image {sample.image_id}")
     console.print(f"{sample.image}  {sample.width} x {sample.height} px, {preview.num_tokens} tokens", markup=False)
     console.print(tokens_text(preview), soft_wrap=True)
-    table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
-    for number, (desc, box) in enumerate(preview.objects):
-        table.add_row(Text("■", style=_colour(number)), Text(desc), *(f"{value:.1f}" for value in box))
-    console.print(table)
+    if preview.objects:
+        console.print(_boxes(preview))
+    else:
+        console.print("no objects: the answer to learn is the end token alone")
     console.print(f"boxes drawn in {drawn}", markup=False, soft_wrap=True)
 
 
@@ -67,6 +67,13 @@ def draw(preview: Preview) -> Image.Image:
         pen.rectangle(pen.textbbox(place, label), fill="white")
         pen.text(place, label, fill=_colour(number))
     return picture
+
+
+def _boxes(preview: Preview) -> Table:
+    table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
+    for number, (desc, box) in enumerate(preview.objects):
+        table.add_row(Text("■", style=_colour(number)), Text(desc), *(f"{value:.1f}" for value in box))
+    return table
 
 
 def _colour(number: int) -> str:
