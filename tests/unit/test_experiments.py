@@ -14,6 +14,7 @@ GROUPS = sorted(path.stem for path in (ROOT / "experiments" / "groups").glob("*.
 # The table of DESIGN 3.2, and the two mixes: use_coord_ce, use_coordexp_loss, use_geom_loss, coord_soft_ce_w1.
 FLAGS = {
     "A": (True, False, False, False),
+    "A_again": (True, False, False, False),
     "B": (False, True, True, False),
     "C": (True, True, True, False),
     "D": (False, False, False, True),
