@@ -30,12 +30,17 @@ class PairResult:
     Attributes:
         a: a group's name.
         b: another's.
-        difference: metric of ``a`` minus metric of ``b``, means over seeds.
-        p_swap: two-sided p of the per-image swap randomisation test.
-        p_holm: ``p_swap`` after Holm's correction over all pairs.
+        difference: metric of ``a`` minus metric of ``b``, means over seeds: those both groups
+            have, where there are any.
+        p_swap: two-sided p of the per-image swap randomisation test: about these checkpoints.
+        p_holm: the larger of ``p_swap`` and ``p_bootstrap`` after Holm's correction over all pairs.
         image_std: standard deviation of the difference by the choice of images.
-        seed_std: the same by the choice of seeds; None with one seed.
+        seed_std: the same by the choice of seeds, so that the squares of both add up; None with one seed.
         detectable: smallest difference this design finds with 80 % power at the 5 % level.
+        p_bootstrap: two-sided p of the bootstrap, seeds included where there are several; it is
+            below 5 % exactly where the interval leaves 0 out.
+        num_seeds: seeds the difference is a mean over; the smaller number where groups differ.
+        paired_by_seed: whether both groups were trained with these seeds.
     """
 
     a: str
@@ -46,6 +51,9 @@ class PairResult:
     image_std: float
     seed_std: float | None
     detectable: float | None
+    p_bootstrap: float | None = None
+    num_seeds: int = 1
+    paired_by_seed: bool = True
 
     @property
     def significant(self) -> bool:
@@ -65,7 +73,8 @@ class Comparison:
         resamples: bootstrap resamples.
         value: mean over seeds, by group.
         value_by_seed: by group, then seed.
-        pairs: every pair of groups.
+        pairs: every pair of groups, the earlier one first.
+        seed: of the resamples: with it and the files, every number here can be computed again.
     """
 
     metric: str
@@ -76,6 +85,44 @@ class Comparison:
     value: Mapping[str, Estimate]
     value_by_seed: Mapping[str, Mapping[int, Estimate]]
     pairs: tuple[PairResult, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference with its interval and the p-value that belongs to it.
+
+    Attributes:
+        value: first minus second.
+        low: lower end of the interval.
+        high: upper end.
+        p: two-sided.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float
+
+    def reversed(self) -> "Difference":
+        """Return second minus first."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(value=-self.value, low=low, high=high, p=self.p)
+
+
+@dataclass(frozen=True)
+class BootstrapReport:
+    """Groups of one file each on the same images.
+
+    Attributes:
+        ap: metric by group.
+        interval: its interval by group.
+        difference: ``(a, b)`` -> ``a - b``, every pair in both orders.
+    """
+
+    ap: Mapping[str, float]
+    interval: Mapping[str, tuple[float | None, float | None]]
+    difference: Mapping[tuple[str, str], Difference]
 
 
 @dataclass(frozen=True)
@@ -95,8 +142,10 @@ class Convergence:
     Attributes:
         curves: points by group.
         area: mean height of the curve over the steps all groups share, by group.
-        area_difference: ``(a, b)`` -> difference of areas.
+        area_difference: ``(a, b)`` -> difference of areas, the earlier group first.
         steps_to: fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached.
+            The curve is a straight line between points. An interval without upper end is open: in more
+            than one resample in forty the group never gets there.
         steps_to_difference: fraction -> ``(a, b)`` -> difference of steps; absent where one never gets there.
     """
 

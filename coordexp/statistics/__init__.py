@@ -1,0 +1,26 @@
+"""Statistics: is B better than A, or is it noise? Intervals, tests, convergence and power for detection AP."""
+
+from coordexp.statistics.bootstrap import paired_bootstrap
+from coordexp.statistics.comparison import compare
+from coordexp.statistics.permutation import holm
+from coordexp.statistics.power import detectable, planned_detectable
+from coordexp.statistics.results import BootstrapReport, Comparison, Convergence, Difference, Estimate, PairResult
+from coordexp.statistics.storage import from_json, to_json
+from coordexp.statistics.verdict import verdict
+
+__all__ = [
+    "BootstrapReport",
+    "Comparison",
+    "Convergence",
+    "Difference",
+    "Estimate",
+    "PairResult",
+    "compare",
+    "detectable",
+    "from_json",
+    "holm",
+    "paired_bootstrap",
+    "planned_detectable",
+    "to_json",
+    "verdict",
+]

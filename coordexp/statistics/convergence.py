@@ -1,0 +1,216 @@
+"""How fast groups get better: metric over steps on a fixed subset of images, with paired intervals.
+
+Between two evaluations a curve is a straight line. Legend of shapes: ``R`` resamples, ``S`` seeds, ``P`` points.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from coordexp.errors import ComparisonError
+from coordexp.statistics.bootstrap import metric_values, resampled_values
+from coordexp.statistics.boxes import Floats
+from coordexp.statistics.intervals import estimate
+from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
+from coordexp.statistics.resampling import OnProgress, check_plan
+from coordexp.statistics.results import Convergence, CurvePoint, Estimate
+from coordexp.statistics.seeds import Drawn, difference_parts, group_part, total, two_level
+
+FRACTIONS = (0.5, 0.75, 0.9)
+
+PerStep = Mapping[str, Mapping[int, float]]
+"""Group -> step -> a count reached by then, mean over seeds."""
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A group's metric.
+
+    Attributes:
+        seeds: ``S``.
+        steps: ``[P]`` ascending, those all of its seeds have.
+        values: ``[S, P]``.
+        draws: ``[R, S, P]``.
+    """
+
+    seeds: tuple[int, ...]
+    steps: Floats
+    values: Floats
+    draws: Floats
+
+    def point(self, index: int) -> dict[int, Drawn]:
+        """Return training seed -> metric at one point."""
+        return {seed: Drawn(self.values[s, index], self.draws[:, s, index]) for s, seed in enumerate(self.seeds)}
+
+    def area(self, steps: Floats) -> dict[int, Drawn]:
+        """Return training seed -> mean height over some of the steps."""
+        chosen = np.isin(self.steps, steps)
+        values, draws = _mean_height(steps, self.values[:, chosen]), _mean_height(steps, self.draws[..., chosen])
+        return {seed: Drawn(float(values[s]), draws[:, s]) for s, seed in enumerate(self.seeds)}
+
+
+def convergence(
+    annotations_json: FilePath,
+    detections: Mapping[str, Mapping[int, Mapping[int, FilePath]]],
+    image_ids: Collection[int] | None,
+    *,
+    metric: str = "AP",
+    num_images: PerStep | None = None,
+    num_supervised_tokens: PerStep | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Convergence:
+    """Compare how fast groups learn.
+
+    Args:
+        annotations_json: ground truth in COCO format.
+        detections: group -> training seed -> step -> detections in COCO's results format.
+        image_ids: the subset evaluated during training; None for every image of the annotation file.
+        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
+        num_images: images seen by each step, to show curves at equal images; None where unknown.
+        num_supervised_tokens: the same for supervised tokens.
+        resamples: number of resamples of images (and seeds), the same for all groups and steps.
+        seed: of the resamples; the same seed gives the same numbers, whatever the number of threads.
+        threads: number of threads; None for one per usable core.
+        on_progress: told how many resamples are done.
+
+    Returns:
+        Curves, areas and steps. A step that only some seeds of a group have is left out. Areas are
+        empty if the groups have no step in common.
+
+    Raises:
+        DataError: if a file or an entry is malformed, or an image id is unknown.
+        ComparisonError: if there is nothing to compare, or a group's seeds have no step in common.
+    """
+    check_groups(detections)
+    check_plan(resamples=resamples, seed=seed)
+    shared = {group: _shared_steps(group, seeds) for group, seeds in detections.items()}
+    files = {
+        (group, number, step): detections[group][number][step]
+        for group, steps in shared.items()
+        for number in sorted(detections[group])
+        for step in steps
+    }
+    matches = list(read_matches(annotations_json, files, metric=metric, image_ids=image_ids).values())
+    values = metric_values(matches, known_metric(metric))
+    draws = resampled_values(
+        matches, known_metric(metric), resamples=resamples, seed=seed, threads=threads, on_progress=on_progress
+    )
+    curves, column = dict[str, _Curve](), 0
+    for group, steps in shared.items():
+        seeds, first = tuple(sorted(detections[group])), column
+        column += len(seeds) * len(steps)
+        curves[group] = _Curve(
+            seeds=seeds,
+            steps=np.array(steps, np.float64),
+            values=values[first:column].reshape(len(seeds), len(steps)),
+            draws=draws[:, first:column].reshape(resamples, len(seeds), len(steps)),
+        )
+    return _describe(curves, num_images=num_images, num_supervised_tokens=num_supervised_tokens, seed=seed)
+
+
+def _shared_steps(group: str, seeds: Mapping[int, Mapping[int, FilePath]]) -> list[int]:
+    steps = sorted(set.intersection(*(set(found) for found in seeds.values())))
+    if not steps:
+        raise ComparisonError(f"group {group!r} has no step at which all its seeds {sorted(seeds)} were evaluated")
+    return steps
+
+
+def _describe(
+    curves: Mapping[str, _Curve], *, num_images: PerStep | None, num_supervised_tokens: PerStep | None, seed: int
+) -> Convergence:
+    shared = np.array(sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves.values()))))
+    areas = {group: curve.area(shared) for group, curve in curves.items()} if len(shared) else {}
+    steps_to, difference = _all_steps_to(curves, seed=seed)
+    return Convergence(
+        curves={
+            group: tuple(
+                CurvePoint(
+                    step=int(step),
+                    num_images=_count(num_images, group, int(step)),
+                    num_supervised_tokens=_count(num_supervised_tokens, group, int(step)),
+                    metric=total([group_part(curve.point(i))], seed=seed).estimate,
+                )
+                for i, step in enumerate(curve.steps)
+            )
+            for group, curve in curves.items()
+        },
+        area={group: total([group_part(area)], seed=seed).estimate for group, area in areas.items()},
+        area_difference={
+            (a, b): total(difference_parts(areas[a], areas[b]), seed=seed).estimate for a, b in combinations(areas, 2)
+        },
+        steps_to=steps_to,
+        steps_to_difference=difference,
+    )
+
+
+def _all_steps_to(
+    curves: Mapping[str, _Curve], *, seed: int
+) -> tuple[dict[float, dict[str, Estimate | None]], dict[float, dict[tuple[str, str], Estimate]]]:
+    """The goal is a share of the best group's last value; in a resample, of the same group's there."""
+    values = {group: curve.values.mean(axis=0)[None] for group, curve in curves.items()}
+    draws = {group: _curve_draws(curve, seed=seed) for group, curve in curves.items()}
+    best = max(curves, key=lambda group: float(values[group][0, -1]))
+    reached: dict[float, dict[str, Estimate | None]] = {}
+    differences: dict[float, dict[tuple[str, str], Estimate]] = {}
+    for fraction in FRACTIONS:
+        goal, goals = fraction * values[best][:, -1], fraction * draws[best][:, -1]
+        at = {group: float(steps_to(curve.steps, values[group], goal)[0]) for group, curve in curves.items()}
+        spread = {group: steps_to(curve.steps, draws[group], goals) for group, curve in curves.items()}
+        there = [group for group, step in at.items() if np.isfinite(step)]
+        reached[fraction] = {g: estimate(at[g], spread[g]) if g in there else None for g in curves}
+        differences[fraction] = {
+            (a, b): estimate(at[a] - at[b], _minus(spread[a], spread[b])) for a, b in combinations(there, 2)
+        }
+    return reached, differences
+
+
+def _curve_draws(curve: _Curve, *, seed: int) -> Floats:
+    """Return ``[R, P]`` curves with images and seeds resampled, stretched as the area under them is."""
+    mean = curve.values.mean(axis=0)
+    stretch = total([group_part(curve.area(curve.steps))], seed=seed).stretch
+    return mean + stretch * (two_level(curve.draws, seed=seed) - mean)
+
+
+def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
+    """Return where curves first reach their goals, on straight lines between points.
+
+    Args:
+        steps: ``[P]`` ascending.
+        curves: ``[R, P]``.
+        goals: ``[R]``.
+
+    Returns:
+        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there,
+        NaN where there is no goal, because it is not above 0.
+    """
+    above = curves >= goals[:, None]
+    after = above.argmax(axis=1)
+    rows, before = np.arange(len(curves)), np.maximum(after - 1, 0)
+    low, high = curves[rows, before], curves[rows, after]
+    rise = np.where(after > before, high - low, 1.0)
+    share = np.where(after > before, (goals - low) / np.where(rise > 0, rise, 1.0), 0.0)
+    found = steps[before] + share * (steps[after] - steps[before])
+    found = np.where(above.any(axis=1), found, np.inf)
+    return np.where(goals > 0, found, np.nan)
+
+
+def _minus(a: Floats, b: Floats) -> Floats:
+    """Subtract; where both never get there, the difference is unknown."""
+    both = np.isinf(a) & np.isinf(b)
+    return np.where(both, np.nan, np.where(both, 0.0, a) - np.where(both, 0.0, b))
+
+
+def _mean_height(steps: Floats, curves: Floats) -> Floats:
+    """Return the mean of curves ``[..., P]`` over the steps, by the trapezoid rule."""
+    if len(steps) == 1:
+        return curves[..., 0]
+    return np.trapezoid(curves, steps, axis=-1) / (steps[-1] - steps[0])
+
+
+def _count(counts: PerStep | None, group: str, step: int) -> float | None:
+    return None if counts is None else counts.get(group, {}).get(step)

@@ -1,0 +1,118 @@
+"""Swap test: if two groups do not differ, it makes no odds which of them gets which detections of an image.
+
+Legend of shapes: ``N`` images, ``K`` categories, ``D`` detections of both groups, ``S`` pairs of seeds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.statistics.boxes import Floats, Ints
+from coordexp.statistics.kernels import Bits, Index, swapped_precisions
+from coordexp.statistics.matching import Matches
+from coordexp.statistics.precision import Metric, ledger, mean_of_defined
+from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
+
+_TIE = 1e-12
+
+
+def swap_test(
+    pairs: Sequence[tuple[Matches, Matches]],
+    metric: Metric,
+    *,
+    resamples: int,
+    seed: int,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> float:
+    """Return the two-sided p of "the groups' detections are exchangeable within images".
+
+    In each draw a coin decides for each image whether the groups swap their detections there, in all
+    seeds together: what two checkpoints do on one image hangs together through the image, so images,
+    not detections or seeds, are the units. The seeds are taken as they are: with any number of them
+    the test is about these checkpoints, and the bootstrap carries the choice of seeds.
+
+    Args:
+        pairs: ``S`` checkpoints of the two groups, paired, matched in the metric's area range.
+        metric: what to count, averaged over the pairs.
+        resamples: number of draws.
+        seed: of the draws.
+        threads: number of threads; None for one per usable core.
+        on_progress: told how many draws are done.
+
+    Returns:
+        ``(1 + draws at least as far from 0) / (1 + draws)``.
+    """
+    pools = [_pool(a, b, metric) for a, b in pairs]
+    num_images = pairs[0][0].num_images
+    differences = np.empty(resamples)
+
+    def draw(index: int) -> None:
+        differences[index] = _difference(pools, swapped_images(num_images, seed=seed, index=index))
+
+    for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
+    observed = abs(_difference(pools, np.zeros(num_images, np.uint8)))
+    return float(1 + np.count_nonzero(np.abs(differences) >= observed - _TIE)) / (1 + resamples)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by Holm's step-down rule, in the order given."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for place, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Detections of two checkpoints in one order of score; see :func:`swapped_precisions`."""
+
+    start: Ints
+    image: Index
+    side: NDArray[np.uint8]
+    hit: Bits
+    ignored: Bits
+    num_thresholds: int
+    num_gt: Ints
+
+
+def _pool(a: Matches, b: Matches, metric: Metric) -> _Pool:
+    books = ledger(a, metric), ledger(b, metric)
+    side = np.repeat(np.array([0, 1], np.uint8), [len(a.image), len(b.image)])
+    category = np.concatenate([np.repeat(np.arange(len(m.start) - 1), np.diff(m.start)) for m in (a, b)])
+    image, score = np.concatenate((a.image, b.image)), np.concatenate((a.score, b.score))
+    # The order each group has alone: by score, then image, then rank; lexsort's last key comes first.
+    order = np.lexsort((np.concatenate((a.rank, b.rank)), image, -score, category))
+    counted = np.concatenate(([0], np.cumsum(a.gt_count)))
+    return _Pool(
+        start=a.start + b.start,
+        image=image[order],
+        side=side[order],
+        hit=np.concatenate([book.hit for book in books])[order],
+        ignored=np.concatenate([book.ignored for book in books])[order],
+        num_thresholds=books[0].num_thresholds,
+        num_gt=counted[a.gt_start[1:]] - counted[a.gt_start[:-1]],
+    )
+
+
+def _difference(pools: Sequence[_Pool], swapped: NDArray[np.uint8]) -> float:
+    total = 0.0
+    for pool in pools:
+        out: Floats = np.empty((2, len(pool.num_gt)))
+        swapped_precisions(
+            pool.start,
+            pool.image,
+            pool.side,
+            pool.hit,
+            pool.ignored,
+            pool.num_thresholds,
+            pool.num_gt,
+            swapped,
+            out,
+        )
+        total += mean_of_defined(out[0]) - mean_of_defined(out[1])
+    return total / len(pools)

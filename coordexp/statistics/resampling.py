@@ -1,0 +1,88 @@
+"""Random draws that depend on the seed and on their own number alone, and threads that share them out.
+
+Draw ``i`` of a stream is made from ``SeedSequence([seed, stream, i])``: how many threads there are, and in which
+order they finish, changes nothing.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.errors import ComparisonError
+from coordexp.statistics.kernels import Weights
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of draws done and their total, from the caller's thread."""
+
+_CHUNK = 25
+
+
+class Stream(IntEnum):
+    """What a random number is for; the number is part of every draw's seed."""
+
+    IMAGES = 1
+    SWAPS = 2
+    SEEDS = 3
+
+
+def generator(stream: Stream, *, seed: int, index: int) -> np.random.Generator:
+    """Return the generator of draw ``index``."""
+    return np.random.default_rng([seed, int(stream), index])
+
+
+def image_weights(num_images: int, *, seed: int, index: int) -> Weights:
+    """Return ``[N]``: how often each image is in resample ``index`` of as many images, drawn with replacement."""
+    drawn = generator(Stream.IMAGES, seed=seed, index=index).integers(0, num_images, num_images)
+    return np.bincount(drawn, minlength=num_images).astype(np.uint16)
+
+
+def swapped_images(num_images: int, *, seed: int, index: int) -> NDArray[np.uint8]:
+    """Return ``[N]``: 1 for the images swapped in draw ``index``, each with probability one half."""
+    return generator(Stream.SWAPS, seed=seed, index=index).integers(0, 2, num_images, dtype=np.uint8)
+
+
+def check_plan(*, resamples: int, seed: int) -> None:
+    """Refuse a number of resamples or a seed that no draw can be made from.
+
+    Raises:
+        ComparisonError: saying which.
+    """
+    if resamples < 20:
+        raise ComparisonError(f"resamples must be at least 20, got {resamples}; 2000 give a stable 95 % interval")
+    if seed < 0:
+        raise ComparisonError(f"the seed of the resamples must not be negative, got {seed}")
+
+
+def for_each_draw(
+    draw: Callable[[int], None], *, num_draws: int, threads: int | None, on_progress: OnProgress | None = None
+) -> None:
+    """Call ``draw(0) ... draw(num_draws - 1)`` from several threads; each must write to a place of its own.
+
+    Args:
+        draw: the work of one draw; it should spend its time outside the interpreter's lock.
+        num_draws: number of draws.
+        threads: number of threads; None for one per usable core.
+        on_progress: told after each chunk of draws.
+    """
+
+    def run(first: int) -> int:
+        last = min(first + _CHUNK, num_draws)
+        for index in range(first, last):
+            draw(index)
+        return last - first
+
+    done = 0
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+        futures = [pool.submit(run, first) for first in range(0, num_draws, _CHUNK)]
+        try:
+            for future in as_completed(futures):
+                done += future.result()
+                if on_progress is not None:
+                    on_progress(done, num_draws)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,114 @@
+"""Paired detections of a made-up world, for asking how often the statistics are right.
+
+Objects and images have a difficulty that all checkpoints share; each checkpoint adds its own luck to whether an object
+is found, how far its box is off, and how sure it is. False positives are commoner in difficult images. ``effect``
+widens a checkpoint's box errors, nothing else: 0 is no effect at all.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+SIZE_PX = 400.0
+NUM_CATEGORIES = 3
+
+
+@dataclass(frozen=True)
+class World:
+    """Objects as arrays ``[G]``, images as arrays ``[N]``."""
+
+    image: np.ndarray
+    category: np.ndarray
+    boxes: np.ndarray
+    difficulty: np.ndarray
+    shared_shift: np.ndarray
+    image_difficulty: np.ndarray
+
+
+def make_world(rng: np.random.Generator, num_images: int) -> World:
+    image = np.repeat(np.arange(num_images), 1 + rng.poisson(2.5, num_images))
+    num = len(image)
+    image_difficulty = rng.normal(0, 1, num_images)
+    side = np.exp(rng.uniform(np.log(15), np.log(200), (num, 2)))
+    corner = rng.uniform(0, 1, (num, 2)) * (SIZE_PX - side)
+    return World(
+        image=image,
+        category=rng.integers(0, NUM_CATEGORIES, num),
+        boxes=np.hstack([corner, side]),
+        difficulty=0.7 * image_difficulty[image] + rng.normal(0, 1, num),
+        shared_shift=rng.normal(0, 1, (num, 4)),
+        image_difficulty=image_difficulty,
+    )
+
+
+def detect(rng: np.random.Generator, world: World, *, effect: float = 0.0) -> list[dict]:
+    """Return one checkpoint's detections."""
+    num, hard = len(world.image), world.difficulty
+    found = rng.normal(0, 1, num) < 1.2 - 0.6 * hard
+    error = 0.05 * (1 + effect) * np.exp(0.25 * hard)
+    shift = error[:, None] * (0.6 * world.shared_shift + 0.8 * rng.normal(0, 1, (num, 4)))
+    boxes = world.boxes + shift * np.hstack([world.boxes[:, 2:], world.boxes[:, 2:]])
+    boxes[:, 2:] = np.maximum(boxes[:, 2:], 1.0)
+    score = 1 / (1 + np.exp(-(1.0 - 0.5 * hard - 8 * (error - 0.05) + rng.normal(0, 0.7, num))))
+    false = np.repeat(np.arange(len(world.image_difficulty)), rng.poisson(np.exp(0.4 * world.image_difficulty)))
+    false_side = np.exp(rng.uniform(np.log(15), np.log(200), (len(false), 2)))
+    false_boxes = np.hstack([rng.uniform(0, 1, (len(false), 2)) * (SIZE_PX - false_side), false_side])
+    return _entries(
+        np.concatenate([world.image[found], false]),
+        np.concatenate([world.category[found], rng.integers(0, NUM_CATEGORIES, len(false))]),
+        np.concatenate([boxes[found], false_boxes]),
+        np.concatenate([score[found], 1 / (1 + np.exp(0.8 - rng.normal(0, 0.8, len(false))))]),
+    )
+
+
+def _entries(image, category, boxes, score) -> list[dict]:
+    rows = zip(image.tolist(), category.tolist(), boxes.tolist(), score.tolist(), strict=True)
+    return [{"image_id": i + 1, "category_id": c + 1, "bbox": b, "score": s} for i, c, b, s in rows]
+
+
+def write_world(path: Path, world: World) -> Path:
+    rows = zip(world.image.tolist(), world.category.tolist(), world.boxes.tolist(), strict=True)
+    document = {
+        "images": [{"id": i + 1, "width": 400, "height": 400} for i in range(len(world.image_difficulty))],
+        "categories": [{"id": c + 1, "name": str(c)} for c in range(NUM_CATEGORIES)],
+        "annotations": [
+            {"id": n, "image_id": i + 1, "category_id": c + 1, "bbox": b, "area": b[2] * b[3], "iscrowd": 0}
+            for n, (i, c, b) in enumerate(rows, start=1)
+        ],
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def write_experiment(
+    folder: Path,
+    *,
+    number: int,
+    num_images: int,
+    effects: Mapping[str, float],
+    num_seeds: int = 1,
+    seed_spread: float = 0.0,
+) -> tuple[Path, dict[str, dict[int, Path]]]:
+    """Write experiment ``number`` of the world and return annotations and group -> seed -> detections.
+
+    Args:
+        folder: for the files; those of the last experiment are replaced.
+        number: seed of all that is random in it.
+        num_images: images.
+        effects: group -> effect.
+        num_seeds: checkpoints of each group.
+        seed_spread: std of a further effect, drawn for each checkpoint.
+    """
+    rng = np.random.default_rng([number, num_images])
+    world = make_world(rng, num_images)
+    files: dict[str, dict[int, Path]] = {group: {} for group in effects}
+    for seed in range(num_seeds):
+        for group, effect in effects.items():
+            path = folder / f"{group}-{seed}.json"
+            luck = float(rng.normal(0, seed_spread)) if seed_spread else 0.0
+            path.write_text(json.dumps(detect(rng, world, effect=effect + luck)))
+            files[group][seed] = path
+    return write_world(folder / "instances.json", world), files

@@ -1,0 +1,111 @@
+"""How often the comparison is right, in a world where the truth is known: no false alarms, no sleep.
+
+The numbers below are printed (``pytest -s``) and copied to docs/STATISTICS.md.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from detection_simulator import write_experiment
+
+from coordexp.statistics import Comparison, PairResult, compare, verdict
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+NUM_IMAGES = 120
+RESAMPLES = 300
+MINIMUM_EFFECT = 0.18
+"""Wider boxes of group B by this share cost it the smallest AP difference the design claims to detect."""
+
+
+def comparisons(
+    folder: Path, num: int, *, effect: float = 0.0, num_seeds: int = 1, seed_spread: float = 0.0
+) -> Iterator[Comparison]:
+    for number in range(num):
+        annotations, files = write_experiment(
+            folder,
+            number=number,
+            num_images=NUM_IMAGES,
+            effects={"A": 0.0, "B": effect},
+            num_seeds=num_seeds,
+            seed_spread=seed_spread,
+        )
+        yield compare(annotations, files, resamples=RESAMPLES, threads=1)
+
+
+def share_found(pairs: list[PairResult]) -> float:
+    return fmean(pair.significant for pair in pairs)
+
+
+@pytest.fixture(scope="module")
+def nothing_to_find(tmp_path_factory: pytest.TempPathFactory) -> list[Comparison]:
+    return list(comparisons(tmp_path_factory.mktemp("null"), 500))
+
+
+def test_no_effect_is_rejected_in_three_to_seven_percent(nothing_to_find: list[Comparison]) -> None:
+    pairs = [found.pairs[0] for found in nothing_to_find]
+    swap = fmean(pair.p_swap < 0.05 for pair in pairs)
+    bootstrap = fmean(pair.p_bootstrap is not None and pair.p_bootstrap < 0.05 for pair in pairs)
+    print(f"\nno effect: rejected {share_found(pairs):.3f} (swap alone {swap:.3f}, bootstrap alone {bootstrap:.3f})")
+    assert 0.03 <= share_found(pairs) <= 0.07
+    assert 0.03 <= swap <= 0.07
+    # Negative control: were the images' share of the spread 25 % too small, as without multiplicity, this would show.
+    narrow = fmean(abs(pair.difference.value) > 1.96 * 0.75 * pair.image_std for pair in pairs)
+    assert narrow > 0.10
+
+
+def test_a_rejection_is_an_interval_beside_zero(nothing_to_find: list[Comparison]) -> None:
+    for found in nothing_to_find:
+        pair = found.pairs[0]
+        assert pair.difference.low is not None
+        assert pair.difference.high is not None
+        if pair.significant:
+            assert not pair.difference.low <= 0 <= pair.difference.high
+            assert " above " in verdict(found)
+        else:
+            assert verdict(found).startswith("No difference")
+
+
+def test_intervals_cover(nothing_to_find: list[Comparison]) -> None:
+    """The mean over experiments stands for the true AP; the true difference is 0."""
+    values = [found.value["A"] for found in nothing_to_find]
+    truth = fmean(value.value for value in values)
+    covered = fmean(
+        value.low <= truth <= value.high for value in values if value.low is not None and value.high is not None
+    )
+    ends = [found.pairs[0].difference for found in nothing_to_find]
+    beside = fmean(end.low <= 0 <= end.high for end in ends if end.low is not None and end.high is not None)
+    print(f"\ncoverage: AP {covered:.3f}, difference {beside:.3f}")
+    assert 0.90 <= covered <= 0.98
+    assert 0.90 <= beside <= 0.98
+
+
+def test_the_stated_minimum_is_found_three_times_in_four(nothing_to_find: list[Comparison], tmp_path: Path) -> None:
+    stated = fmean(found.pairs[0].detectable or 0.0 for found in nothing_to_find)
+    pairs = [found.pairs[0] for found in comparisons(tmp_path, 300, effect=MINIMUM_EFFECT)]
+    planted = fmean(pair.difference.value for pair in pairs)
+    print(f"\nstated minimum {stated:.4f}, planted {planted:.4f}, found {share_found(pairs):.3f}")
+    assert 0.9 * stated < planted < 1.02 * stated  # what is planted is no more than what is stated
+    assert share_found(pairs) >= 0.75
+
+
+def test_luck_of_seeds_is_not_taken_for_a_loss(tmp_path: Path) -> None:
+    """Three checkpoints a group, each with its own quality, no difference between the groups' losses."""
+    pairs = [found.pairs[0] for found in comparisons(tmp_path, 150, num_seeds=3, seed_spread=0.1)]
+    swap = fmean(pair.p_swap < 0.05 for pair in pairs)
+    print(f"\nseeds differ: rejected {share_found(pairs):.3f} (swap alone {swap:.3f})")
+    assert share_found(pairs) <= 0.08
+    assert swap > 0.30  # negative control: a test of these checkpoints finds that they differ, as they do
+
+
+def test_an_effect_far_above_the_luck_of_seeds_is_found(tmp_path: Path) -> None:
+    found = list(comparisons(tmp_path, 20, effect=1.0, num_seeds=3, seed_spread=0.05))
+    assert share_found([f.pairs[0] for f in found]) >= 0.9
+    assert verdict(found[0]).startswith("Group A has the highest AP")
+    assert np.mean([f.pairs[0].seed_std or 0.0 for f in found]) > 0

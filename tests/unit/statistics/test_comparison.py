@@ -1,0 +1,258 @@
+"""From files to a comparison, its sentence and its JSON, on a small made-up experiment."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from statistics_support import write_detections, write_truth
+
+from coordexp.errors import ComparisonError, DataError
+from coordexp.evaluate.coco_eval import evaluate_detections
+from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
+from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
+from coordexp.statistics.results import Comparison, Estimate, PairResult
+
+NUM_IMAGES = 40
+
+
+def truth_of(num_images: int = NUM_IMAGES) -> GroundTruth:
+    rng = np.random.default_rng(0)
+    boxes = [
+        GtBox(
+            image,
+            int(rng.integers(1, 4)),
+            tuple(map(float, (*rng.integers(0, 300, 2), *rng.integers(20, 150, 2)))),
+            900.0,
+            False,
+        )
+        for image in range(1, num_images + 1)
+        for _ in range(3)
+    ]
+    return GroundTruth(
+        Path("gt.json"), dict.fromkeys(range(1, num_images + 1), (640, 480)), {1: "a", 2: "b", 3: "c"}, boxes
+    )
+
+
+def found_in(truth: GroundTruth, *, spread: float, number: int) -> list[Detection]:
+    rng = np.random.default_rng([number, 77])
+    found = []
+    for box in truth.boxes:
+        x, y, w, h = box.box_px_xywh
+        dx, dy = rng.normal(0, spread, 2)
+        found.append(Detection(box.image_id, box.category_id, (x + dx * w, y + dy * h, w, h), float(rng.random())))
+    return found
+
+
+@pytest.fixture
+def annotations(tmp_path: Path) -> Path:
+    return write_truth(tmp_path / "gt.json", truth_of())
+
+
+@pytest.fixture
+def file_of(tmp_path: Path) -> Callable[..., Path]:
+    def write(spread: float, number: int = 0) -> Path:
+        return write_detections(
+            tmp_path / f"{spread}-{number}.json", found_in(truth_of(), spread=spread, number=number)
+        )
+
+    return write
+
+
+def test_bootstrap_report_keeps_its_promises(annotations: Path, file_of) -> None:
+    files = {"A": file_of(0.02), "B": file_of(0.15), "A again": file_of(0.02)}
+    report = paired_bootstrap(annotations, files, resamples=300, seed=1)
+    for name, path in files.items():
+        assert report.ap[name] == pytest.approx(evaluate_detections(annotations, path).AP, abs=1e-12)
+        low, high = report.interval[name]
+        assert low < report.ap[name] < high
+    found = report.difference["A", "B"]
+    assert found.value == pytest.approx(report.ap["A"] - report.ap["B"], abs=1e-15)
+    assert 0 < found.low < found.value < found.high
+    assert found.p < 0.05
+    back = report.difference["B", "A"]
+    assert (back.value, back.low, back.high, back.p) == (-found.value, -found.high, -found.low, found.p)
+    assert len(report.difference) == 6
+    same = report.difference["A", "A again"]
+    assert (same.value, same.low, same.high, same.p) == (0, 0, 0, 1)
+
+
+def test_numbers_depend_on_the_seed_and_not_on_threads(annotations: Path, file_of) -> None:
+    groups = {"A": {0: file_of(0.05, 1), 1: file_of(0.06, 2)}, "B": {0: file_of(0.08, 3), 1: file_of(0.07, 4)}}
+    first, second, other = (
+        compare(annotations, groups, resamples=130, seed=seed, threads=threads)
+        for seed, threads in ((3, 1), (3, 5), (4, 1))
+    )
+    assert first == second
+    assert first.pairs[0].difference.value == other.pairs[0].difference.value
+    assert first.pairs[0].difference != other.pairs[0].difference
+
+
+def test_one_seed_speaks_of_a_checkpoint_and_several_of_groups(annotations: Path, file_of) -> None:
+    one = compare(annotations, {"A": {0: file_of(0.02)}, "B": {0: file_of(0.2)}}, resamples=200)
+    assert one.pairs[0].seed_std is None
+    assert one.pairs[0].significant
+    assert verdict(one).startswith("The checkpoint of group A has the highest AP")
+    assert "not about their losses" in verdict(one)
+    seeds = range(4)
+    groups = {"A": {s: file_of(0.02, s) for s in seeds}, "B": {s: file_of(0.2, 10 + s) for s in seeds}}
+    several = compare(annotations, groups, resamples=200)
+    pair = several.pairs[0]
+    assert several.seeds == {"A": (0, 1, 2, 3), "B": (0, 1, 2, 3)}
+    assert (pair.num_seeds, pair.paired_by_seed) == (4, True)
+    assert pair.seed_std is not None
+    assert pair.difference.value == pytest.approx(several.value["A"].value - several.value["B"].value)
+    by_hand = [several.value_by_seed["A"][s].value - several.value_by_seed["B"][s].value for s in seeds]
+    assert pair.seed_std == pytest.approx(np.std(by_hand, ddof=1) / 2)
+    assert verdict(several).startswith("Group A has the highest AP")
+    assert "checkpoint" not in verdict(several)
+    assert "over 4 seeds" in verdict(several)
+
+
+def test_a_against_a_is_no_difference(annotations: Path, file_of) -> None:
+    groups = {name: {s: file_of(0.1, s) for s in (0, 1)} for name in ("A", "A2")}
+    same = compare(annotations, groups, resamples=100)
+    pair = same.pairs[0]
+    assert pair.difference == Estimate(0.0, 0.0, 0.0)
+    assert (pair.p_swap, pair.p_bootstrap, pair.p_holm, pair.significant) == (1.0, 1.0, 1.0, False)
+    assert verdict(same).startswith("No difference of AP can be shown between A and A2: A - A2 = +0.0000")
+
+
+def test_no_difference_names_the_smallest_detectable(annotations: Path, file_of) -> None:
+    near = compare(annotations, {"A": {0: file_of(0.1, 0)}, "B": {0: file_of(0.1, 1)}}, resamples=200)
+    assert not near.pairs[0].significant
+    assert near.pairs[0].detectable == pytest.approx(1.05 * 2.801585 * near.pairs[0].image_std, rel=1e-6)
+    assert f"smallest detectable about {near.pairs[0].detectable:.3f}" in verdict(near)
+
+
+def test_common_seeds_are_compared(annotations: Path, file_of) -> None:
+    """Of an unfinished experiment, the difference is over the seeds both groups have."""
+    groups = {"A": {s: file_of(0.05, s) for s in (1, 2, 3)}, "B": {s: file_of(0.1, 10 + s) for s in (3, 1)}}
+    found = compare(annotations, groups, resamples=100)
+    by_seed = found.value_by_seed
+    assert found.pairs[0].difference.value == pytest.approx(
+        np.mean([by_seed["A"][s].value - by_seed["B"][s].value for s in (1, 3)])
+    )
+    assert (found.pairs[0].num_seeds, found.pairs[0].paired_by_seed) == (2, True)
+    only = compare(annotations, {**groups, "A": {s: groups["A"][s] for s in (1, 3)}}, resamples=100)
+    assert found.pairs == only.pairs
+    groups["B"] = {s + 10: path for s, path in groups["B"].items()}
+    apart = compare(annotations, groups, resamples=100).pairs[0]
+    assert (apart.num_seeds, apart.paired_by_seed) == (2, False)
+    assert apart.difference.value == pytest.approx(found.value["A"].value - found.value["B"].value)
+
+
+def test_three_groups_are_corrected_for_three_pairs(annotations: Path, file_of) -> None:
+    groups = {"A": {0: file_of(0.02)}, "B": {0: file_of(0.2)}, "C": {0: file_of(0.02, 1)}}
+    calls: list[tuple[int, int]] = []
+    found = compare(annotations, groups, resamples=100, on_progress=lambda done, of: calls.append((done, of)))
+    assert [(pair.a, pair.b) for pair in found.pairs] == [("A", "B"), ("A", "C"), ("B", "C")]
+    decisive = [max(pair.p_swap, pair.p_bootstrap) for pair in found.pairs]
+    assert min(pair.p_holm for pair in found.pairs) == pytest.approx(min(1, 3 * min(decisive)))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1] == (400, 400)
+    assert " above B" in verdict(found)
+    assert "but no difference from" in verdict(found)
+
+
+def test_one_group_is_described(annotations: Path, file_of) -> None:
+    alone = compare(annotations, {"A": {0: file_of(0.05)}}, resamples=50)
+    assert alone.pairs == ()
+    assert verdict(alone).startswith("The checkpoint of group A has AP 0.")
+
+
+def test_only_some_images(annotations: Path, tmp_path: Path, file_of) -> None:
+    half = [dt for dt in found_in(truth_of(), spread=0.05, number=0) if dt.image_id <= 20]
+    path = write_detections(tmp_path / "half.json", half)
+    found = compare(annotations, {"A": {0: path}}, resamples=50, image_ids=range(1, 21))
+    expected = evaluate_detections(annotations, path, image_ids=range(1, 21)).AP
+    assert (found.num_images, found.value["A"].value) == (20, pytest.approx(expected, abs=1e-12))
+    with pytest.raises(ComparisonError, match="image 21, which is not among the 20 images"):
+        compare(annotations, {"A": {0: file_of(0.05)}}, resamples=50, image_ids=range(1, 21))
+
+
+def test_json_gives_an_equal_comparison_back(annotations: Path, file_of) -> None:
+    found = compare(
+        annotations, {"A": {0: file_of(0.1, 0), 7: file_of(0.1, 1)}, "B": {7: file_of(0.1, 2)}}, resamples=50
+    )
+    assert from_json(to_json(found)) == found
+    assert json.loads(to_json(found))["value_by_seed"]["A"].keys() == {"0", "7"}
+    for text in ("", "[]", '{"metric": 3}', to_json(found).replace('"p_holm"', '"p_bonferroni"')):
+        with pytest.raises(DataError, match="not a stored comparison: "):
+            from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda kw: kw.update(detections={}), ComparisonError, "no groups"),
+        (lambda kw: kw.update(detections={"A": {}}), ComparisonError, "group 'A' has no detections"),
+        (lambda kw: kw.update(metric="mAP"), ComparisonError, "unknown metric 'mAP'; expected one of AP, AP50"),
+        (lambda kw: kw.update(metric="AP_large"), ComparisonError, "AP_large is undefined"),
+        (lambda kw: kw.update(resamples=3), ComparisonError, "at least 20, got 3"),
+        (lambda kw: kw.update(seed=-1), ComparisonError, "not be negative, got -1"),
+        (lambda kw: kw.update(image_ids=[1]), ComparisonError, "at least 2 images, got 1"),
+        (lambda kw: kw.update(image_ids=[1, 999]), DataError, "no image has id 999"),
+    ],
+)
+def test_what_cannot_be_compared(annotations: Path, file_of, change, error, words: str) -> None:
+    arguments = {"detections": {"A": {0: file_of(0.1)}}, "resamples": 50}
+    change(arguments)
+    with pytest.raises(error, match=words):
+        compare(annotations, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"image_id": 999}, "image_id 999 is not among"),
+        ({"category_id": 9}, "category_id 9 is not among"),
+        ({"score": float("nan")}, "score must be a finite number"),
+        ({"bbox": [1, 2, -3, 4]}, "negative width"),
+    ],
+)
+def test_bad_detections_are_named(annotations: Path, tmp_path: Path, entry: dict, words: str) -> None:
+    good = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 5, 5], "score": 0.5}
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps([good, {**good, **entry}]))
+    with pytest.raises(DataError, match=rf"bad.json: detection\[1\].*{words}"):
+        compare(annotations, {"A": {0: path}}, resamples=50)
+
+
+def test_an_empty_file_of_detections_is_an_ap_of_zero(annotations: Path, tmp_path: Path, file_of) -> None:
+    nothing = write_detections(tmp_path / "nothing.json", [])
+    found = compare(annotations, {"A": {0: file_of(0.02)}, "B": {0: nothing}}, resamples=200)
+    assert found.value["B"] == Estimate(0.0, 0.0, 0.0)
+    assert found.pairs[0].significant
+
+
+def result(p_holm: float, a: str, b: str, difference: float) -> PairResult:
+    return PairResult(
+        a, b, Estimate(difference, difference - 0.01, difference + 0.01), p_holm, p_holm, 0.005, None, 0.014
+    )
+
+
+def of(value: dict[str, float], *pairs: PairResult) -> Comparison:
+    groups = {group: Estimate(v, v - 0.02, v + 0.02) for group, v in value.items()}
+    return Comparison("AP", tuple(value), dict.fromkeys(value, (0,)), 100, 2000, groups, {}, pairs)
+
+
+def test_sentences() -> None:
+    pairs = result(0.001, "A", "B", -0.05), result(0.4, "A", "C", 0.01), result(0.3, "B", "C", 0.06)
+    # B is best, but C is not told from it; A is.
+    said = verdict(of({"A": 0.30, "B": 0.35, "C": 0.29}, *pairs))
+    assert said == (
+        "The checkpoint of group B has the highest AP, 0.350: "
+        "0.0500 (95 % interval 0.0400 to 0.0600, p = 0.001) above A, but no difference from C can be shown "
+        "(B - C = +0.0600 (95 % interval 0.0500 to 0.0700), p = 0.3, smallest detectable about 0.014); "
+        "with one seed this is about these checkpoints, not about their losses."
+    )
+    # A pair below the best is told apart, the best itself is not: that must not read as "nothing differs".
+    others = replace(pairs[0], p_holm=0.9), pairs[1], replace(pairs[2], p_holm=0.01)
+    said = verdict(of({"A": 0.36, "B": 0.35, "C": 0.29}, *others))
+    assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
