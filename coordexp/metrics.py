@@ -13,6 +13,7 @@ BoxKind = Literal["argmax", "expected"]
 DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
 BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
 AP_NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+BOX_METRICS = (*AP_NAMES, "AR100", "AP_oracle_score", "AP_constant_score", "F1_50", "F1_75", "calibration_error")
 LOSS_NAMES = ("total_loss", "text_loss", "coord_loss", "coord_ce_loss")
 SUBSET = "subset/"
 BEST = "best/"
@@ -35,20 +36,27 @@ class Metric:
     direction: Direction = "none"
 
 
-_DETECTION = {
-    "AP": "COCO AP, mean over IoU .50:.95",
-    "AP50": "COCO AP at IoU .50",
-    "AP75": "COCO AP at IoU .75",
-    "AP_small": "COCO AP of boxes under 32x32 px",
-    "AP_medium": "COCO AP of boxes between 32x32 and 96x96 px",
-    "AP_large": "COCO AP of boxes above 96x96 px",
-    "AR100": "COCO average recall with 100 detections an image",
+_DETECTION: dict[str, tuple[str, Direction]] = {
+    "AP": ("COCO AP, mean over IoU .50:.95", "higher"),
+    "AP50": ("COCO AP at IoU .50", "higher"),
+    "AP75": ("COCO AP at IoU .75", "higher"),
+    "AP_small": ("COCO AP of boxes under 32x32 px", "higher"),
+    "AP_medium": ("COCO AP of boxes between 32x32 and 96x96 px", "higher"),
+    "AP_large": ("COCO AP of boxes above 96x96 px", "higher"),
+    "AR100": ("COCO average recall with 100 detections an image", "higher"),
+    "AP_oracle_score": ("AP if each score were the box's best IoU: what perfect ranking would give", "higher"),
+    "AP_constant_score": ("AP if all scores were equal: what the boxes give without any ranking", "higher"),
+    "F1_50": ("F1 of all detections at IoU .50, summed over categories", "higher"),
+    "F1_75": ("F1 of all detections at IoU .75, summed over categories", "higher"),
+    "calibration_error": ("expected calibration error of the score at IoU .50, 10 equal bins", "lower"),
 }
 _EVALUATION: dict[str, tuple[str, str, Direction]] = {
     "num_objects": ("well-formed objects in the generated text", "objects", "none"),
     "malformed": ("malformed pieces in the generated text", "pieces", "lower"),
     "malformed_fraction": ("malformed / (malformed + well-formed)", "fraction", "lower"),
     "unknown_category": ("objects whose description names no category", "objects", "lower"),
+    "duplicates": ("objects that repeat an earlier one of the image: same description, IoU > .9", "objects", "lower"),
+    "coord_mass": ("probability of the coord vocabulary where a coord token was emitted, mean", "fraction", "higher"),
     "empty_images": ("images without one well-formed object", "images", "lower"),
     "truncated_images": ("images whose generation hit max_new_tokens", "images", "lower"),
     "seconds": ("wall time of the evaluation", "seconds", "lower"),
@@ -83,6 +91,7 @@ _OTHERS = (
     Metric("num_images", "images since the last row of this name", "images"),
     Metric("throughput/images_per_second", "training images a second, all workers", "images/s", "higher"),
     Metric("throughput/tokens_per_second", "training tokens a second, all workers", "tokens/s", "higher"),
+    Metric("throughput/data_wait_fraction", "share of training in which workers waited for data", "fraction", "lower"),
     Metric("throughput/mfu", "model FLOP utilisation", "fraction", "higher"),
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
@@ -95,8 +104,15 @@ FAMILIES = (
     Metric("grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"),
     Metric("train_extra/{term}", "a further loss term in training", direction="lower"),
     Metric("eval_extra/{term}", "a further loss term on validation images", direction="lower"),
+    Metric("comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"),
 )
-_PARTS = {"decoding": "constrained|free", "kind": "[a-z][a-z0-9_]*", "term": "[A-Za-z][A-Za-z0-9_]*"}
+_PARTS = {
+    "decoding": "constrained|free",
+    "kind": "[a-z][a-z0-9_]*",
+    "term": "[A-Za-z][A-Za-z0-9_]*",
+    "groups": r"[\w.\- ]+",
+    "value": "[A-Za-z][A-Za-z0-9_]*",
+}
 
 
 def detection_metric(decoding: Decoding, box: BoxKind, name: str, *, subset: bool = False) -> str:
@@ -158,8 +174,8 @@ def _registered(name: str) -> str:
 
 def _evaluations(prefix: str, note: str) -> list[Metric]:
     detection = [
-        Metric(f"{prefix}{decoding}/{box}/{name}", f"{text}, {box} boxes, {decoding} decoding{note}", "", "higher")
-        for decoding, box, (name, text) in product(DECODINGS, BOX_KINDS, _DETECTION.items())
+        Metric(f"{prefix}{decoding}/{box}/{name}", f"{text}, {box} boxes, {decoding} decoding{note}", "", direction)
+        for decoding, box, (name, (text, direction)) in product(DECODINGS, BOX_KINDS, _DETECTION.items())
     ]
     counts = [
         Metric(f"{prefix}{decoding}/{name}", f"{text}, {decoding} decoding{note}", unit, direction)

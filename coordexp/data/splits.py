@@ -2,17 +2,26 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from coordexp.config.data_section import Data
 from coordexp.data.coco import CocoData, read_coco
 from coordexp.data.jsonlines import read_jsonl
-from coordexp.data.sample import Sample
 from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.data.stratify import stratified_subset
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import sha256_of_file
+
+__all__ = [
+    "Split",
+    "annotations_path",
+    "data_fingerprint",
+    "images_path",
+    "load_split",
+    "stratified_subset",
+]
 
 Split = Literal["train", "val"]
 _HASHED_BYTES = 256 * 2**20  # of a folder's images
@@ -65,22 +74,6 @@ def images_path(data_config: Data, split: Split, *, data_dir: Path) -> Path:
     return _configured(path, f"data.{split}_images")
 
 
-def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:
-    """Choose ``n`` samples that are spread evenly over the number of objects.
-
-    Samples are sorted by their number of objects, then by a hash of the image id, and every
-    ``len / n``-th is taken. No random state: the same images give the same choice everywhere,
-    and in any order of the file.
-
-    Returns:
-        Indices in ascending order; all of them if there are no more than ``n``.
-    """
-    if len(samples) <= n:
-        return list(range(len(samples)))
-    order = sorted(range(len(samples)), key=lambda i: (len(samples[i].objects), _hash(samples[i].image_id)))
-    return sorted(order[(2 * rank + 1) * len(order) // (2 * n)] for rank in range(n))
-
-
 def data_fingerprint(paths: Iterable[Path]) -> str:
     """Return a SHA-256 over data: the bytes of files, and names, sizes and bytes of the files in folders.
 
@@ -122,10 +115,6 @@ def _names_and_sizes(folder: Path) -> Iterator[tuple[str, int]]:
                 else:
                     name = Path(entry.path).relative_to(folder).as_posix()
                     yield name, entry.stat().st_size
-
-
-def _hash(image_id: int) -> str:
-    return hashlib.sha256(str(image_id).encode()).hexdigest()
 
 
 def _configured(path: Path | None, key: str) -> Path:

@@ -1,14 +1,9 @@
 """COCO's own AP: pycocotools on the original annotations, at original pixel size (DESIGN 3.13)."""
 
-import contextlib
-import io
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from coordexp.data.ceiling import average_precision, match_quantised, quantised_px
 from coordexp.errors import DataError
@@ -16,32 +11,10 @@ from coordexp.evaluate.coco_files import (
     BoxPxXywh,
     Detection,
     GroundTruth,
-    GtBox,
     read_detections,
     read_ground_truth,
 )
-
-
-@dataclass(frozen=True)
-class DetectionMetrics:
-    """COCO's twelve numbers for boxes, in its order; None where COCO defines no value."""
-
-    AP: float | None
-    AP50: float | None
-    AP75: float | None
-    AP_small: float | None
-    AP_medium: float | None
-    AP_large: float | None
-    AR1: float | None
-    AR10: float | None
-    AR100: float | None
-    AR_small: float | None
-    AR_medium: float | None
-    AR_large: float | None
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return name -> value."""
-        return asdict(self)
+from coordexp.evaluate.coco_matches import CocoMatches, DetectionMetrics
 
 
 def evaluate_detections(
@@ -68,23 +41,8 @@ def evaluate_detections(
 def evaluate_boxes(
     ground_truth: GroundTruth, detections: Sequence[Detection], *, image_ids: Collection[int] | None = None
 ) -> DetectionMetrics:
-    """Evaluate checked detections; see :func:`evaluate_detections`.
-
-    Ground truth is renumbered from 1 on the way: pycocotools takes a match with annotation 0 for no match.
-    """
-    chosen = ground_truth.sizes_px if image_ids is None else image_ids
-    unknown = set(chosen) - ground_truth.sizes_px.keys()
-    if unknown:
-        raise DataError(f"{ground_truth.path}: no image has id {min(unknown)}")
-    gt = [_gt_entry(box, number) for number, box in enumerate(ground_truth.boxes, start=1)]
-    dt = [_dt_entry(box, number) for number, box in enumerate(detections, start=1)]
-    with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(_coco(ground_truth, gt), _coco(ground_truth, dt), "bbox")
-        evaluation.params.imgIds = sorted(chosen)
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return DetectionMetrics(*(None if value < 0 else float(value) for value in evaluation.stats))
+    """Evaluate checked detections; see :func:`evaluate_detections`."""
+    return CocoMatches.of(ground_truth, detections, image_ids=image_ids).summary()
 
 
 def codec_ceiling(annotations_json: str | Path, *, image_ids: Collection[int] | None = None) -> float | None:
@@ -129,36 +87,3 @@ def _known_size(image_id: int, ground_truth: GroundTruth) -> tuple[int, int]:
     if size is None:
         raise DataError(f"{ground_truth.path}: image {image_id} has no width and height")
     return size
-
-
-def _gt_entry(box: GtBox, number: int) -> dict[str, object]:
-    return {
-        "id": number,
-        "image_id": box.image_id,
-        "category_id": box.category_id,
-        "bbox": list(box.box_px_xywh),
-        "area": box.area_px,
-        "iscrowd": int(box.is_crowd),
-    }
-
-
-def _dt_entry(box: Detection, number: int) -> dict[str, object]:
-    return {
-        "id": number,
-        "image_id": box.image_id,
-        "category_id": box.category_id,
-        "bbox": list(box.box_px_xywh),
-        "area": box.box_px_xywh[2] * box.box_px_xywh[3],
-        "iscrowd": 0,
-        "score": box.score,
-    }
-
-
-def _coco(ground_truth: GroundTruth, annotations: list[dict[str, object]]) -> COCO:
-    coco = COCO()
-    # Its stubs ask for segmentation masks and file names, which boxes do not need.
-    coco.dataset["images"] = [{"id": image_id} for image_id in ground_truth.sizes_px]  # pyright: ignore
-    coco.dataset["categories"] = [{"id": category_id} for category_id in ground_truth.categories]  # pyright: ignore
-    coco.dataset["annotations"] = annotations  # pyright: ignore
-    coco.createIndex()
-    return coco

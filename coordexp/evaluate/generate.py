@@ -4,21 +4,23 @@ Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.collate import EncodedSample, collate
 from coordexp.data.image import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.grammar import GrammarProcessor, ObjectGrammar
+from coordexp.evaluate.recorder import RawLogitsRecorder, Recorded
 from coordexp.model.head_bypass import float32_head
 
 Progress = Callable[[int, int], None]
@@ -51,16 +53,20 @@ class GeneratedSequence:
         ids: generated token ids.
         log_probs: log probability of each, from raw logits over the full vocabulary.
         expected: expected coordinate at each position, as a fraction of the image side.
+        width: standard deviation of the bin distribution at each position, in bins.
         coord_mass: total probability of the coord vocabulary at each position.
         truncated: the length limit came before the end token.
+        coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for.
     """
 
     image_id: int
     ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     expected: tuple[float, ...]
+    width: tuple[float, ...]
     coord_mass: tuple[float, ...]
     truncated: bool
+    coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,57 +74,28 @@ class GenerationSpec:
     """How to generate.
 
     Attributes:
-        batch_size: sequences generated together.
         max_new_tokens: length limit of an answer, the end token included.
         pad_id: fills short prompts on the left, and answers behind their end.
         image_token_id: the placeholder of an image patch in the prompt.
         image_spec: how patches become pixel values.
     """
 
-    batch_size: int
     max_new_tokens: int
     pad_id: int
     image_token_id: int
     image_spec: ImageSpec
 
 
-class RawLogitsRecorder(LogitsProcessor):
-    """Reads the raw logits of every step of one ``generate`` call; first in the list, changes nothing.
+def static_batches(lengths: Sequence[int] | None, *, num_samples: int, batch_size: int) -> list[list[int]]:
+    """Cut samples into batches of alike lengths, longest first; None keeps their order.
 
-    Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then;
-    of earlier steps only scalars a row remain, on the device.
+    Batches depend on nothing but the lengths. Processes that share the work take whole batches, so
+    that each image meets the same neighbours, and the same rounding, however many processes there are.
     """
-
-    def __init__(self, coord_ids: range) -> None:
-        """Record for the coord vocabulary ``coord_ids``."""
-        self._coords = slice(coord_ids.start, coord_ids.stop)
-        self._pending: tuple[Tensor, Tensor] | None = None
-        self._log_probs: list[Tensor] = []
-        self._expected: list[Tensor] = []
-        self._coord_mass: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Record a step; ``scores`` ``[B, V]`` is returned as it came."""
-        self._settle(input_ids)
-        logits_BV = scores.float()
-        total_B = logits_BV.logsumexp(dim=1)
-        coord_BK = logits_BV[:, self._coords]
-        self._expected.append(expected_values(coord_BK))
-        self._coord_mass.append((coord_BK.logsumexp(dim=1) - total_B).exp())
-        self._pending = (logits_BV, total_B)
-        return scores
-
-    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> Tensor:
-        """Return ``[3, B, T]`` float32 on the CPU: log probabilities, expected values, coord mass."""
-        self._settle(sequences_BL)
-        series = (self._log_probs, self._expected, self._coord_mass)
-        return torch.stack([torch.stack(steps[:num_steps], dim=1) for steps in series]).cpu()
-
-    def _settle(self, input_ids: Tensor) -> None:
-        if self._pending is not None:
-            logits_BV, total_B = self._pending
-            self._log_probs.append(logits_BV.gather(1, input_ids[:, -1:]).squeeze(1) - total_B)
-            self._pending = None
+    order = list(range(num_samples))
+    if lengths is not None:
+        order.sort(key=lambda index: -lengths[index])
+    return [order[at : at + batch_size] for at in range(0, num_samples, batch_size)]
 
 
 def generate_sequences(
@@ -128,38 +105,40 @@ def generate_sequences(
     vocab: CoordVocab,
     spec: GenerationSpec,
     grammar: ObjectGrammar | None,
-    indices: Sequence[int] | None = None,
-    lengths: Sequence[int] | None = None,
+    batches: Sequence[Sequence[int]],
+    processors: Sequence[LogitsProcessor] = (),
+    curves_of: Collection[int] = (),
     on_batch: Callable[[int], None] | None = None,
 ) -> list[GeneratedSequence]:
-    """Generate greedily for every sample, alike lengths together.
+    """Generate greedily, batch by batch.
 
     Args:
         model: an evaluation-mode model; its own generation defaults are ignored.
         samples: encoded samples with empty targets; read once each, batch by batch.
         vocab: ids of markers and coord tokens.
-        spec: batch size, limits and padding.
+        spec: limits and padding.
         grammar: constrains the output; None for free decoding.
-        indices: which samples; None for all.
-        lengths: expected length of each of ``samples``, to batch alike ones; None: their order is kept.
+        batches: samples generated together, see :func:`static_batches`.
+        processors: further ones, after the grammar; they bend the choice of tokens, never the record.
+        curves_of: image ids whose bin distributions are kept whole.
         on_batch: called with the number of images just finished.
 
     Returns:
-        One sequence a sample, in the order of ``indices``.
+        One sequence a sample, in the order of ``batches``.
 
     Raises:
         TrainingError: if the model's logits are not finite.
     """
-    wanted = list(range(len(samples))) if indices is None else list(indices)
-    order = wanted if lengths is None else sorted(wanted, key=lambda index: -lengths[index])
-    done: dict[int, GeneratedSequence] = {}
-    for at in range(0, len(order), spec.batch_size):
-        chunk = order[at : at + spec.batch_size]
-        sequences = _generate_batch(model, [samples[index] for index in chunk], vocab=vocab, spec=spec, grammar=grammar)
-        done.update(zip(chunk, sequences, strict=True))
+    done: list[GeneratedSequence] = []
+    for batch in batches:
+        chosen = [samples[index] for index in batch]
+        choosers = [] if grammar is None else [GrammarProcessor(grammar.to(model.device))]
+        done += _generate_batch(
+            model, chosen, vocab=vocab, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of
+        )
         if on_batch is not None:
-            on_batch(len(chunk))
-    return [done[index] for index in wanted]
+            on_batch(len(batch))
+    return done
 
 
 @contextlib.contextmanager
@@ -181,15 +160,14 @@ def _generate_batch(
     *,
     vocab: CoordVocab,
     spec: GenerationSpec,
-    grammar: ObjectGrammar | None,
+    choosers: Sequence[LogitsProcessor],
+    curves_of: Collection[int],
 ) -> list[GeneratedSequence]:
     device = model.device
     batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True)
     prompts = batch["input_ids"].to(device)
-    recorder = RawLogitsRecorder(vocab.coord_ids)
-    processors = LogitsProcessorList([recorder])
-    if grammar is not None:
-        processors.append(GrammarProcessor(grammar.to(device)))
+    curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in curves_of]
+    recorder = RawLogitsRecorder(vocab.coord_ids, curve_rows=curve_rows)
     with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
             input_ids=prompts,
@@ -197,14 +175,15 @@ def _generate_batch(
             mm_token_type_ids=batch["mm_token_type_ids"].to(device),
             pixel_values=pixel_values(batch["patches"].to(device), spec.image_spec).to(model.dtype),
             image_grid_thw=batch["image_grid_thw"].to(device),
-            logits_processor=processors,
+            logits_processor=LogitsProcessorList([recorder, *choosers]),
             generation_config=_greedy(vocab, spec),
         )
     answers = sequences[:, prompts.shape[1] :]
-    record = recorder.finish(sequences, num_steps=answers.shape[1])
+    recorded = recorder.finish(sequences, num_steps=answers.shape[1])
     ends = {vocab.end_id, spec.pad_id}
+    curve_of_row = {row: at for at, row in enumerate(curve_rows)}
     return [
-        _trimmed(sample.image_id, ids, record[:, row], ends=ends)
+        _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), ends=ends)
         for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
     ]
 
@@ -237,18 +216,25 @@ def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None
         owner.generation_config = kept
 
 
-def _trimmed(image_id: int, ids: list[int], record_3T: Tensor, *, ends: set[int]) -> GeneratedSequence:
+def _trimmed(
+    image_id: int, ids: list[int], recorded: Recorded, *, row: int, curve: int | None, ends: set[int]
+) -> GeneratedSequence:
+    """Cut a row at its end token."""
     length = next((at for at, token in enumerate(ids) if token in ends), len(ids))
-    if not bool(record_3T[:, : length + 1].isfinite().all()):
+    series = (recorded.log_probs_BT, recorded.expected_BT, recorded.width_BT, recorded.coord_mass_BT)
+    record_4T = torch.stack([values_BT[row] for values_BT in series])
+    if not bool(record_4T[:, : length + 1].isfinite().all()):
         raise TrainingError(
             f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
         )
-    log_probs, expected, coord_mass = (tuple(values) for values in record_3T[:, :length].tolist())
+    log_probs, expected, width, coord_mass = (tuple(values) for values in record_4T[:, :length].tolist())
     return GeneratedSequence(
         image_id=image_id,
         ids=tuple(ids[:length]),
         log_probs=log_probs,
         expected=expected,
+        width=width,
         coord_mass=coord_mass,
         truncated=length == len(ids),
+        coord_probs=None if curve is None else recorded.probs_RTK[curve, :length].numpy(),
     )

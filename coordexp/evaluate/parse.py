@@ -38,15 +38,19 @@ class ParsedObject:
         desc: the description as written.
         bins: emitted bins x1, y1, x2, y2; corners may be swapped.
         expected: expected coordinates at the same positions, as fractions of the image side.
+        width: standard deviations of the bin distributions there, in bins.
         coord_log_probs: log probabilities of the four coord tokens.
         desc_log_probs: log probabilities of the description tokens.
+        position: of the first coord token in the generated sequence.
     """
 
     desc: str
     bins: tuple[int, int, int, int]
     expected: Box
+    width: Box
     coord_log_probs: tuple[float, ...]
     desc_log_probs: tuple[float, ...]
+    position: int
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,13 @@ def _object(
 ) -> ParsedObject:
     x1, y1, x2, y2 = (token - vocab.coord_ids.start for token in seq.ids[box])
     ex1, ey1, ex2, ey2 = seq.expected[box]
+    wx1, wy1, wx2, wy2 = seq.width[box]
     return ParsedObject(
         desc=decode_text(seq.ids[desc]),
         bins=(x1, y1, x2, y2),
         expected=(ex1, ey1, ex2, ey2),
+        width=(wx1, wy1, wx2, wy2),
         coord_log_probs=seq.log_probs[box],
         desc_log_probs=seq.log_probs[desc],
+        position=box.start,
     )

@@ -1,33 +1,45 @@
-"""Parsed images -> detections, files and metrics: what one decoding of a split leaves behind."""
+"""Parsed images -> detections, files and counts: what one decoding of a split leaves behind."""
 
 import json
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from coordexp.coord_tokens.codec import decode
 from coordexp.errors import DataError
-from coordexp.evaluate.categories import CategoryIndex
-from coordexp.evaluate.coco_eval import evaluate_boxes, to_box_px_xywh
-from coordexp.evaluate.coco_files import Detection, GroundTruth
+from coordexp.evaluate.categories import CategoryIndex, fold
+from coordexp.evaluate.coco_eval import to_box_px_xywh
+from coordexp.evaluate.coco_files import Detection
+from coordexp.evaluate.distributions import ObjectCurves
+from coordexp.evaluate.object_table import ObjectTable
 from coordexp.evaluate.parse import FAILURE_KINDS, ParsedObject, ParsedSequence
 from coordexp.evaluate.score import ScoreName, score_object
 from coordexp.files import write_json, write_text
+from coordexp.metrics import BOX_KINDS, BoxKind
 
-BoxKind = Literal["argmax", "expected"]
-BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
-_REPORTED = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100")
+_DUPLICATE_IOU = 0.9
+_Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """What was parsed for one image; picklable, so that ranks can send it."""
+    """What was parsed for one image; picklable, so that ranks can send it.
+
+    Attributes:
+        image_id: id in the annotation file.
+        parsed: objects and failures.
+        truncated: the length limit came before the end token.
+        coord_mass: probability of the coord vocabulary at each position that emitted a coord token.
+        curves: bin distributions of its first objects, where the image is one of those that keep them.
+    """
 
     image_id: int
     parsed: ParsedSequence
     truncated: bool
+    coord_mass: tuple[float, ...] = ()
+    curves: tuple[ObjectCurves, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,17 @@ class Scorer:
                     box = to_box_px_xywh(_box_norm(item, kind), size)
                     yield Detection(record.image_id, category_id, box, score_object(item, self.score))
 
+    def objects(self, records: Sequence[ImageRecord]) -> ObjectTable:
+        """Return the object behind each detection."""
+        return ObjectTable.of(
+            [
+                (record.image_id, item.bins, item.expected, item.width)
+                for record in records
+                for item in record.parsed.objects
+                if self.categories.find(item.desc) is not None
+            ]
+        )
+
 
 def write_records(folder: Path, records: Sequence[ImageRecord], scorer: Scorer) -> None:
     """Write ``detections.argmax.json``, ``detections.expected.json``, ``objects.jsonl`` and ``unknown.json``.
@@ -78,33 +101,50 @@ def write_records(folder: Path, records: Sequence[ImageRecord], scorer: Scorer) 
     write_json(folder / "unknown.json", dict(_unknown(records, scorer).most_common()), indent=1)
 
 
-def record_metrics(
-    records: Sequence[ImageRecord], scorer: Scorer, ground_truth: GroundTruth, *, image_ids: Collection[int] | None
-) -> dict[str, float]:
-    """Return ``{box}/AP`` and the others, and the counts of one decoding; undefined values are absent.
+def record_counts(records: Sequence[ImageRecord], scorer: Scorer) -> dict[str, float]:
+    """Return the counts of one decoding by name; undefined values are absent.
 
-    Args:
-        records: one for each evaluated image.
-        scorer: how objects become detections.
-        ground_truth: the split's annotations.
-        image_ids: evaluate these images only; None for all of the split.
+    - ``duplicates``: objects with the description, after folding, of an earlier object of their image
+      and an IoU above 0.9 with it (arg-max boxes, as emitted).
+    - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
     """
-    metrics: dict[str, float] = {}
-    for kind in BOX_KINDS:
-        values = evaluate_boxes(ground_truth, list(scorer.detections(records, kind)), image_ids=image_ids).as_dict()
-        metrics |= {f"{kind}/{name}": value for name in _REPORTED if (value := values[name]) is not None}
     failures = Counter(kind for record in records for kind in record.parsed.failures)
     num_objects = sum(len(record.parsed.objects) for record in records)
     num_pieces = num_objects + failures.total()
-    metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in FAILURE_KINDS}
-    return metrics | {
+    masses = [mass for record in records for mass in record.coord_mass]
+    counts = {
         "num_objects": float(num_objects),
         "malformed": float(failures.total()),
         "malformed_fraction": failures.total() / num_pieces if num_pieces else 0.0,
         "unknown_category": float(_unknown(records, scorer).total()),
         "empty_images": float(sum(not record.parsed.objects for record in records)),
         "truncated_images": float(sum(record.truncated for record in records)),
+        "duplicates": float(sum(num_duplicates(record.parsed.objects) for record in records)),
     }
+    counts |= {f"malformed/{kind}": float(failures[kind]) for kind in FAILURE_KINDS}
+    return counts | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
+
+
+def num_duplicates(objects: Sequence[ParsedObject]) -> int:
+    """Count objects that repeat an earlier one: the same description after folding, IoU above 0.9."""
+    earlier: defaultdict[str, list[_Box]] = defaultdict(list)
+    count = 0
+    for item in objects:
+        x1, y1, x2, y2 = item.bins
+        box = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
+        known = earlier[fold(item.desc)]
+        count += any(_iou(box, other) > _DUPLICATE_IOU for other in known)
+        known.append(box)
+    return count
+
+
+def _iou(a: _Box, b: _Box) -> float:
+    """IoU in bins, which is that in pixels; a box without area overlaps its like."""
+    if a == b:
+        return 1.0
+    inside = max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))
+    whole = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - inside
+    return inside / whole if whole else 0.0
 
 
 def _unknown(records: Sequence[ImageRecord], scorer: Scorer) -> Counter[str]:
@@ -125,6 +165,7 @@ def _line(record: ImageRecord, scorer: Scorer) -> dict[str, object]:
                 "category_id": scorer.categories.find(item.desc),
                 "bins": list(item.bins),
                 "expected": list(item.expected),
+                "width": list(item.width),
                 "score": score_object(item, scorer.score),
             }
             for item in record.parsed.objects

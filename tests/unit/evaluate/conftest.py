@@ -45,9 +45,8 @@ class Base:
             image_id=number,
         )
 
-    def spec(self, *, batch_size: int = 4, max_new_tokens: int = 40) -> GenerationSpec:
+    def spec(self, *, max_new_tokens: int = 40) -> GenerationSpec:
         return GenerationSpec(
-            batch_size=batch_size,
             max_new_tokens=max_new_tokens,
             pad_id=self.tokenizer.pad_token_id,
             image_token_id=self.model.config.image_token_id,
@@ -97,6 +96,7 @@ def sequence() -> Callable[..., GeneratedSequence]:
             ids=tuple(ids),
             log_probs=tuple(-0.01 * at for at in numbers),
             expected=tuple(0.001 * at for at in numbers),
+            width=tuple(10.0 + at for at in numbers),
             coord_mass=tuple(1.0 for _ in numbers),
             truncated=truncated,
         )

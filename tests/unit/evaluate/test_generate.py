@@ -10,28 +10,33 @@ from coordexp.coord_tokens.codec import bin_values
 from coordexp.data.collate import collate
 from coordexp.data.image import pixel_values
 from coordexp.errors import TrainingError
+from coordexp.evaluate.decode import text_decoder
 from coordexp.evaluate.generate import (
     GeneratedSequence,
-    RawLogitsRecorder,
     evaluation_mode,
     generate_sequences,
+    static_batches,
 )
 from coordexp.evaluate.grammar import ObjectGrammar, plain_text_ids
 from coordexp.evaluate.parse import parse_objects
-from coordexp.evaluate.run import text_decoder
 
 
-def generate(base, numbers: Sequence[int], *, constrained: bool, model=None, **limits) -> list[GeneratedSequence]:
+def generate(
+    base, numbers: Sequence[int], *, constrained: bool, model=None, batch_size: int = 4, **options
+) -> list[GeneratedSequence]:
     grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
+    limits = {"max_new_tokens": options.pop("max_new_tokens")} if "max_new_tokens" in options else {}
     samples = [base.sample(number) for number in numbers]
-    return generate_sequences(
+    sequences = generate_sequences(
         base.model if model is None else model,
         samples,
         vocab=base.vocab,
         spec=base.spec(**limits),
         grammar=grammar,
-        lengths=[sample.length for sample in samples],
+        batches=static_batches([s.length for s in samples], num_samples=len(samples), batch_size=batch_size),
+        **options,
     )
+    return sorted(sequences, key=lambda seq: seq.image_id)
 
 
 def raw_logits(base, number: int, ids: Sequence[int]) -> torch.Tensor:
@@ -120,7 +125,7 @@ def test_the_end_token_is_cut_and_not_truncation(native, end: str) -> None:
         (seq,) = generate(native, [1], constrained=False, max_new_tokens=12)
     finally:
         handle.remove()
-    assert len(seq.ids) == len(seq.log_probs) == len(seq.expected) == len(seq.coord_mass) == 3
+    assert len(seq.ids) == len(seq.log_probs) == len(seq.expected) == len(seq.width) == len(seq.coord_mass) == 3
     assert not seq.truncated
     (full,) = generate(native, [1], constrained=False, max_new_tokens=3)
     assert full.ids == seq.ids
@@ -174,25 +179,6 @@ def test_a_diverged_model_is_refused(native) -> None:
         handle.remove()
 
 
-def test_recorder_keeps_one_step_of_logits_and_touches_nothing() -> None:
-    recorder = RawLogitsRecorder(range(5, 1005))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.tensor([[1, 1], [1, 1]])
-    steps, tokens = [], torch.tensor([[7, 3, 1004], [0, 5, 2]])
-    for at in range(3):
-        logits = torch.randn(2, 1010, generator=generator)
-        assert recorder(ids, logits) is logits
-        steps.append(logits.clone())
-        ids = torch.cat([ids, tokens[:, at : at + 1]], dim=1)
-        held = [v for value in vars(recorder).values() for v in (value if isinstance(value, list | tuple) else [value])]
-        assert sum(v.numel() for v in held if isinstance(v, torch.Tensor) and v.ndim == 2) == 2 * 1010
-    record = recorder.finish(ids, num_steps=3)
-    for at, logits in enumerate(steps):
-        expected = logits.log_softmax(-1).gather(1, tokens[:, at : at + 1]).squeeze(1)
-        assert record[0, :, at] == pytest.approx(expected, abs=1e-5)
-        assert record[2, :, at] == pytest.approx(logits.softmax(-1)[:, 5:1005].sum(-1), abs=1e-5)
-
-
 def test_samples_are_read_once_and_batch_by_batch(native) -> None:
     class Lazy:
         def __init__(self) -> None:
@@ -210,14 +196,20 @@ def test_samples_are_read_once_and_batch_by_batch(native) -> None:
         native.model,
         samples,
         vocab=native.vocab,
-        spec=native.spec(batch_size=2, max_new_tokens=2),
+        spec=native.spec(max_new_tokens=2),
         grammar=None,
-        indices=[4, 0, 2],
-        lengths=[1, 9, 5, 9, 3],
+        batches=[[2, 4], [0]],
         on_batch=lambda count: seen.append((count, list(samples.read))),
     )
-    assert [seq.image_id for seq in sequences] == [5, 1, 3]
-    assert seen == [(2, [2, 4]), (1, [2, 4, 0])]  # longest first
+    assert [seq.image_id for seq in sequences] == [3, 5, 1]
+    assert seen == [(2, [2, 4]), (1, [2, 4, 0])]
+
+
+def test_batches_depend_on_lengths_alone() -> None:
+    lengths = [1, 9, 5, 9, 3]
+    assert static_batches(lengths, num_samples=5, batch_size=2) == [[1, 3], [2, 4], [0]]  # longest first, ties as given
+    assert static_batches(None, num_samples=5, batch_size=3) == [[0, 1, 2], [3, 4]]
+    assert static_batches([], num_samples=0, batch_size=3) == []
 
 
 def test_evaluation_mode_restores_each_module(native) -> None:

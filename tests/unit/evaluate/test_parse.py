@@ -27,7 +27,9 @@ def test_an_object_carries_its_own_positions(sequence: Build) -> None:
     assert (first.desc, first.bins) == ("3 4", (0, 1, 100, 999))
     assert first.expected == pytest.approx((0.004, 0.005, 0.006, 0.007))
     assert first.coord_log_probs == pytest.approx((-0.04, -0.05, -0.06, -0.07))
+    assert first.width == pytest.approx((14.0, 15.0, 16.0, 17.0))
     assert first.desc_log_probs == pytest.approx((-0.01, -0.02))
+    assert (first.position, second.position) == (4, 12)
     assert (second.desc, second.bins) == ("5", (3, 4, 5, 6))
     assert second.coord_log_probs == pytest.approx((-0.12, -0.13, -0.14, -0.15))
 
@@ -88,7 +90,8 @@ def test_without_text_ids_unknown_tokens_read_as_description(sequence: Build) ->
 )
 @pytest.mark.parametrize("vocab", [NATIVE, SPEC])
 def test_any_ids_parse_and_every_opening_is_accounted_for(vocab: CoordVocab, ids: list[int]) -> None:
-    seq = GeneratedSequence(1, tuple(ids), (0.0,) * len(ids), (0.5,) * len(ids), (1.0,) * len(ids), truncated=True)
+    numbers = [(value,) * len(ids) for value in (0.0, 0.5, 9.0, 1.0)]
+    seq = GeneratedSequence(1, tuple(ids), *numbers, truncated=True)
     parsed = parse_objects(seq, vocab, words)
     before_end = ids[: ids.index(13)] if 13 in ids else ids
     malformed = [kind for kind in parsed.failures if kind != "stray_tokens"]

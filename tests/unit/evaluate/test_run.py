@@ -3,15 +3,20 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordexp.data.image import read_image, to_patches
 from coordexp.data.shapes import CATEGORIES, ShapesSpec, write_shapes
 from coordexp.errors import DataError
+from coordexp.evaluate.analysis import analyse
+from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.coco_eval import evaluate_detections
+from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.parse import ParsedObject, ParsedSequence
 from coordexp.evaluate.records import ImageRecord
-from coordexp.evaluate.run import EvaluationSpec, evaluate_split
+from coordexp.evaluate.run import evaluate_split
 from coordexp.metrics import unregistered
 
 NUM_IMAGES = 6
@@ -85,8 +90,9 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
 
 
 def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
-    # One image a batch: another batch rounds other digits.
-    given = inputs(native, shapes, tmp_path / "one") | {"spec": EvaluationSpec(batch_size=1, max_new_tokens=16)}
+    # Batches are the same for any number of ranks: other neighbours would round other digits.
+    given = inputs(native, shapes, tmp_path / "one")
+    given |= {"spec": EvaluationSpec(batch_size=2, max_new_tokens=32), "details": True}
     alone = evaluate_split(native.model, **given)
     parts: list[list[ImageRecord]] = []
 
@@ -101,10 +107,23 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
     found = evaluate_split(native.model, **given, rank=0, world_size=2, gather=lambda part: [part, next(others)])
     assert without_time(found) == without_time(alone)
     for decoding in decodings:
+        assert len(list((tmp_path / "one" / decoding).iterdir())) == 6
         for path in (tmp_path / "one" / decoding).iterdir():
             assert path.read_text() == (tmp_path / "two" / decoding / path.name).read_text()
     with pytest.raises(ValueError, match="gather"):
         evaluate_split(native.model, **given, rank=0, world_size=2)
+
+
+def parsed(desc: str, bins=(1, 2, 3, 4), expected=(0.1, 0.2, 0.3, 0.4), log_probs=(-1.0,) * 4) -> ParsedObject:
+    return ParsedObject(
+        desc=desc,
+        bins=bins,
+        expected=expected,
+        width=(5.0, 6.0, 7.0, 8.0),
+        coord_log_probs=log_probs,
+        desc_log_probs=log_probs[:1],
+        position=3,
+    )
 
 
 def perfect_answers(given: dict) -> list[ImageRecord]:
@@ -119,7 +138,8 @@ def perfect_answers(given: dict) -> list[ImageRecord]:
             norm = norm if len(objects) % 2 else (norm[2], norm[3], norm[0], norm[1])
             bins = tuple(min(999, round(1000 * c)) for c in norm)
             probs = (-0.1 * len(objects),) * 4
-            objects.append(ParsedObject(f" {CATEGORIES[a['category_id'] - 1].upper()}", bins, norm, probs, probs[:1]))
+            name = f" {CATEGORIES[a['category_id'] - 1].upper()}"
+            objects.append(parsed(name, bins, norm, probs))
         records.append(ImageRecord(image_id, ParsedSequence(tuple(objects), ()), truncated=False))
     return records
 
@@ -146,9 +166,35 @@ def test_perfect_answers_score_one_and_missing_images_cost(native, shapes: Path,
     assert partial["constrained/expected/AP"] < 0.7
 
 
+def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_path: Path) -> None:
+    given = inputs(native, shapes, tmp_path) | {"details": True}
+    evaluate_split(native.model, **given)
+    for decoding in ("constrained", "free"):
+        folder = tmp_path / decoding
+        assert analyse(given["annotations"], folder) == Analysis.read(folder / "analysis.json")
+        curves = Distributions.read(folder / "distributions.json")
+        lines = {
+            row["image_id"]: row["objects"]
+            for row in map(json.loads, (folder / "objects.jsonl").read_text().splitlines())
+        }
+        assert [image.image_id for image in curves.images] == sorted(given["sizes"])
+        num_objects = 0
+        for image in curves.images:
+            assert len(image.objects) == min(4, len(lines[image.image_id]))
+            for found, row in zip(image.objects, lines[image.image_id], strict=False):
+                assert (list(found.bins), list(found.expected)) == (row["bins"], row["expected"])
+                for curve, mean, width in zip(found.curves, row["expected"], row["width"], strict=True):
+                    p, k = np.array(curve.units) / 1e5, np.arange(len(curve.units)) + curve.start
+                    assert p.sum() == pytest.approx(1, abs=5e-3)
+                    assert (p @ k) / p.sum() / 1000 == pytest.approx(mean, abs=2e-3)
+                    assert (p @ (k - p @ k / p.sum()) ** 2 / p.sum()) ** 0.5 == pytest.approx(width, rel=2e-2)
+                num_objects += 1
+        assert num_objects > 0 or decoding == "free"
+
+
 def test_unknown_descriptions_are_counted_and_aliases_help(native, shapes: Path, tmp_path: Path) -> None:
     given = inputs(native, shapes, tmp_path)
-    item = ParsedObject("crimson disc", (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4), (-1.0,) * 4, (-1.0,))
+    item = parsed("crimson disc")
     records = [ImageRecord(i, ParsedSequence((item, item), ("stray_tokens",)), truncated=True) for i in given["sizes"]]
     plain = EvaluationSpec(max_new_tokens=1, decoding=("free",))
     metrics = evaluate_split(native.model, **given | {"spec": plain}, gather=lambda part: [records])
@@ -173,7 +219,7 @@ def test_what_does_not_fit_together_is_refused(native, shapes: Path, tmp_path: P
     stranger = [ImageRecord(77, ParsedSequence((), ()), truncated=False)]
     with pytest.raises(DataError, match="no image has id 77"):
         evaluate_split(native.model, **given | {"samples": given["samples"][:1]}, gather=lambda part: [stranger])
-    item = ParsedObject("red circle", (1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4), (-1.0,) * 4, (-1.0,))
+    item = parsed("red circle")
     records = [ImageRecord(i, ParsedSequence((item,), ()), truncated=False) for i in given["sizes"]]
     with pytest.raises(DataError, match="image 1: its width and height"):
         evaluate_split(native.model, **given | {"sizes": {}}, gather=lambda part: [records])

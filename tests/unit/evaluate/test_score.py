@@ -14,6 +14,8 @@ ITEM = ParsedObject(
     expected=(0.1, 0.2, 0.3, 0.4),
     coord_log_probs=tuple(math.log(p) for p in (0.5, 0.5, 0.125, 0.125)),
     desc_log_probs=tuple(math.log(p) for p in (0.9, 0.4)),
+    width=(1.0, 2.0, 3.0, 4.0),
+    position=3,
 )
 
 

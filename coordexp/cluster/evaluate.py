@@ -1,0 +1,173 @@
+"""An evaluation on many Ray workers: each has the model, takes one batch after the other, sends back records.
+
+Batches are those of one process, and the files are written here, in the order of the images: the
+result is the same to the byte for any number of workers that compute alike.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import ray
+from ray.actor import ActorClass, ActorProxy
+from ray.exceptions import RayActorError, RayTaskError
+
+from coordexp.errors import CoordExpError, ResourceError
+from coordexp.evaluate.decode import SplitDecoder
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder
+from coordexp.evaluate.records import ImageRecord
+from coordexp.metrics import Decoding
+
+_MAX_RESTARTS = 2
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What an evaluation asks of the cluster.
+
+    Attributes:
+        num_workers: processes with a model each.
+        cpus: CPUs, and threads, of each.
+        gpus: GPUs of each.
+    """
+
+    num_workers: int
+    cpus: int = 1
+    gpus: float = 0.0
+
+
+class EvaluationWorker:
+    """One model in one process."""
+
+    def __init__(self, job: EvaluationJob) -> None:
+        """Take a job. The model is loaded at the first call: Ray wraps what a constructor raises past recognition."""
+        self._job = job
+        self._opened: SplitDecoder | None = None
+
+    @ray.method
+    def batches(self) -> list[list[int]]:
+        """Return the batches of the job, the same in every worker."""
+        return self._decoder().batches
+
+    @ray.method
+    def decode(self, decoding: Decoding, batch: Sequence[int]) -> list[ImageRecord]:
+        """Generate and parse one batch."""
+        return self._decoder().decode(decoding, [batch])
+
+    def _decoder(self) -> SplitDecoder:
+        if self._opened is None:
+            self._opened = open_decoder(self._job, OpenSplit(self._job))
+        return self._opened
+
+
+def evaluate_on_ray(
+    job: EvaluationJob, workers: Workers, *, output: Path, on_images: Callable[[int], None]
+) -> dict[str, float]:
+    """Evaluate on the Ray cluster this process has joined.
+
+    A worker that dies is started again, up to twice, and its batch is done again.
+
+    Args:
+        job: checkpoint, data and settings; its paths must lead to the same files on every node.
+        workers: how many, and what each needs.
+        output: folder of the results, as :func:`coordexp.evaluate.command.evaluate_checkpoint` writes them.
+        on_images: called with the number of images just finished.
+
+    Returns:
+        The metrics by registered name.
+
+    Raises:
+        CoordExpError: what a worker raised, as in one process.
+        ResourceError: if the cluster is too small, or a worker died three times.
+    """
+    check_fits(workers)
+    job = replace(absolute(job), num_threads=job.num_threads or workers.cpus)
+    split = OpenSplit(job)
+    actor: ActorClass[EvaluationWorker] = ray.remote(
+        num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
+    )(EvaluationWorker)
+    pool = [actor.remote(job) for _ in range(workers.num_workers)]
+    metrics: dict[str, float] = {}
+    try:
+        batches = _get(pool[0].batches.remote())
+        for decoding in job.spec.decoding:
+            started = time.monotonic()
+            parts = _decode_all(pool, decoding, batches, on_images)
+            metrics |= named(decoding, split.finish(output / decoding, parts, started=started))
+    finally:
+        for worker in pool:
+            ray.kill(worker)  # pyright: ignore[reportArgumentType]
+    return metrics
+
+
+def check_fits(workers: Workers) -> None:
+    """Refuse what the cluster can never give: Ray would wait for ever.
+
+    Raises:
+        ResourceError: if the workers do not fit on the nodes that are there.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if sum(_workers_on(node, workers) for node in nodes) < workers.num_workers:
+        has = " + ".join(f"({node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs)" for node in nodes)
+        raise ResourceError(
+            f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
+            f"cluster has {has}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
+        )
+
+
+def _workers_on(node: Mapping[str, float], workers: Workers) -> int:
+    by_cpu = int(node.get("CPU", 0) // workers.cpus)
+    if not workers.gpus:
+        return by_cpu
+    gpus = node.get("GPU", 0)
+    return min(by_cpu, int(gpus * (1 // workers.gpus) if workers.gpus < 1 else gpus // workers.gpus))
+
+
+def absolute(job: EvaluationJob) -> EvaluationJob:
+    """Return the job with absolute paths: workers start elsewhere."""
+    model = str(Path(job.model).resolve()) if Path(job.model).is_dir() else job.model
+    adapter = None if job.adapter is None else job.adapter.resolve()
+    return replace(
+        job, model=model, adapter=adapter, annotations=job.annotations.resolve(), images=job.images.resolve()
+    )
+
+
+def _decode_all(
+    pool: Sequence[ActorProxy[EvaluationWorker]],
+    decoding: Decoding,
+    batches: Sequence[list[int]],
+    on_images: Callable[[int], None],
+) -> list[list[ImageRecord]]:
+    """Give each worker the next batch as soon as it is free."""
+    waiting = list(reversed(batches))
+    busy: dict[ray.ObjectRef[list[ImageRecord]], ActorProxy[EvaluationWorker]] = {}
+    parts: list[list[ImageRecord]] = []
+    free = list(pool)
+    while waiting or busy:
+        while waiting and free:
+            worker = free.pop()
+            busy[worker.decode.remote(decoding, waiting.pop())] = worker
+        ready, _ = ray.wait(list(busy), num_returns=1)
+        for reference in ready:
+            free.append(busy.pop(reference))
+            parts.append(_get(reference))
+            on_images(len(parts[-1]))
+    return parts
+
+
+def _get(reference: "ray.ObjectRef[_Result]") -> _Result:
+    """Return a worker's answer; what it raised comes out as if raised here."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, CoordExpError):
+            raise error.cause from None
+        raise
+    except RayActorError as error:
+        raise ResourceError(
+            f"an evaluation worker died {_MAX_RESTARTS + 1} times; expected one that lives: give it more memory, or "
+            f"lower --batch-size ({(str(error).strip().splitlines() or ['no reason is known'])[0]})"
+        ) from None

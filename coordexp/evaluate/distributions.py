@@ -1,0 +1,132 @@
+"""The coord distributions of some objects, whole: ``distributions.json``, for a report's curves.
+
+For a fixed set of images, fixed by the data alone so that all groups have the same, the four bin
+distributions of up to four objects each. They are those of the headline numbers: recorded while
+generating, from raw logits over the coord vocabulary.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.errors import DataError
+from coordexp.evaluate.coco_files import GroundTruth
+from coordexp.evaluate.parse import ParsedObject
+from coordexp.files import write_json
+
+NUM_IMAGES = 24
+NUM_OBJECTS = 4
+UNITS = 100_000
+FILE_NAME = "distributions.json"
+
+
+@dataclass(frozen=True)
+class CoordCurve:
+    """One distribution over the 1000 bins: ``{"start": 120, "units": [1, 7, 90210, ...]}``.
+
+    Attributes:
+        start: the bin of the first value; bins outside the values have less than half a unit.
+        units: probability of each bin from ``start`` on, in units of 1e-5, rounded.
+    """
+
+    start: int
+    units: tuple[int, ...]
+
+    @classmethod
+    def of(cls, probs_K: NDArray[np.float32]) -> "CoordCurve":
+        """Round a distribution and cut the zeros at both ends."""
+        units = np.rint(probs_K.astype(np.float64) * UNITS).astype(np.int64)
+        places = np.flatnonzero(units)
+        if not places.size:
+            return cls(0, ())
+        start, stop = int(places[0]), int(places[-1]) + 1
+        return cls(start, tuple(units[start:stop].tolist()))
+
+
+@dataclass(frozen=True)
+class ObjectCurves:
+    """One object: ``{"desc": ..., "bins": [x1, y1, x2, y2], "expected": [4], "width": [4], "curves": [4]}``.
+
+    Attributes:
+        desc: the description as written.
+        bins: emitted bins x1, y1, x2, y2.
+        expected: expected coordinates, as fractions of the image side.
+        width: standard deviations, in bins.
+        curves: a :class:`CoordCurve` of each coordinate.
+    """
+
+    desc: str
+    bins: tuple[int, int, int, int]
+    expected: tuple[float, float, float, float]
+    width: tuple[float, float, float, float]
+    curves: tuple[CoordCurve, ...]
+
+
+@dataclass(frozen=True)
+class ImageCurves:
+    """One image: ``{"image_id": 7, "objects": [...]}``, the first objects in generated order."""
+
+    image_id: int
+    objects: tuple[ObjectCurves, ...]
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """The whole file: ``{"num_bins": 1000, "unit": 1e-05, "images": [...]}``, images by id."""
+
+    num_bins: int
+    unit: float
+    images: tuple[ImageCurves, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write ``folder/distributions.json``; at most about 2 MB."""
+        write_json(folder / FILE_NAME, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> "Distributions":
+        """Read what :meth:`write` wrote.
+
+        Raises:
+            DataError: if the file is missing or holds something else.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise DataError(f"{path}: file not found") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise DataError(f"{path}: no coord distributions ({place or 'file'}: {first['msg']})") from None
+
+
+def images_with_curves(ground_truth: GroundTruth, image_ids: Collection[int]) -> frozenset[int]:
+    """Choose up to 24 images, spread over the number of objects; the ids alone decide, not their order."""
+    counts = Counter(box.image_id for box in ground_truth.boxes if not box.is_crowd)
+    order = sorted(image_ids, key=lambda key: (counts[key], hashlib.sha256(str(key).encode()).hexdigest()))
+    n = min(NUM_IMAGES, len(order))
+    return frozenset(order[(2 * rank + 1) * len(order) // (2 * n)] for rank in range(n))
+
+
+def curves_of(objects: Sequence[ParsedObject], probs_TK: NDArray[np.float32]) -> tuple[ObjectCurves, ...]:
+    """Return the curves of the first objects of a sequence.
+
+    Args:
+        objects: in generated order.
+        probs_TK: ``[T, K]`` bin distributions at each generated position.
+    """
+    return tuple(
+        ObjectCurves(
+            desc=item.desc,
+            bins=item.bins,
+            expected=item.expected,
+            width=item.width,
+            curves=tuple(CoordCurve.of(probs_TK[item.position + at]) for at in range(4)),
+        )
+        for item in objects[:NUM_OBJECTS]
+    )

@@ -1,0 +1,163 @@
+"""An evaluation that stands alone: which checkpoint, which images, how; and its parts, opened."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from coordexp.data.coco import read_coco
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.image import ImageSpec
+from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.sample import Sample
+from coordexp.data.splits import stratified_subset
+from coordexp.errors import CheckpointError, DataError
+from coordexp.evaluate.categories import CategoryIndex
+from coordexp.evaluate.coco_files import GroundTruth, read_ground_truth
+from coordexp.evaluate.decode import EvaluationSpec, SplitDecoder
+from coordexp.evaluate.distributions import images_with_curves
+from coordexp.evaluate.finish import finish_decoding
+from coordexp.evaluate.records import ImageRecord, Scorer
+from coordexp.metrics import Decoding
+from coordexp.model.load import load
+
+_MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
+
+
+@dataclass(frozen=True)
+class EvaluationJob:
+    """What to evaluate; picklable, so that workers elsewhere can take part.
+
+    Attributes:
+        model: directory or hub id, or ``embedded``.
+        annotations: COCO instances file.
+        images: folder of its images.
+        adapter: directory of a trained adapter for ``model``.
+        spec: how to evaluate.
+        prompt: the instruction; it should be the one of training.
+        max_pixels: image size limit; None for the checkpoint's own.
+        num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
+        num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
+    """
+
+    model: str
+    annotations: Path
+    images: Path
+    adapter: Path | None = None
+    spec: EvaluationSpec = field(default_factory=EvaluationSpec)
+    prompt: str = DEFAULT_PROMPT
+    max_pixels: int | None = None
+    num_images: int | None = None
+    num_threads: int | None = None
+
+
+class OpenSplit:
+    """The images and the ground truth of a job; needs no model."""
+
+    def __init__(self, job: EvaluationJob) -> None:
+        """Read the annotations.
+
+        Raises:
+            DataError: if they or the images cannot be used, or an alias stands for no category.
+        """
+        samples = read_coco(job.annotations, job.images).samples
+        if not samples:
+            raise DataError(f"{job.annotations}: there is no image to evaluate")
+        self.subset = job.num_images is not None and job.num_images < len(samples)
+        if job.num_images is not None:
+            samples = tuple(samples[index] for index in stratified_subset(samples, job.num_images))
+        self.samples: tuple[Sample, ...] = samples
+        self.ground_truth: GroundTruth = read_ground_truth(job.annotations)
+        sizes = {sample.image_id: (sample.width, sample.height) for sample in samples}
+        categories = CategoryIndex(self.ground_truth.categories, aliases=job.spec.aliases)
+        self._scorer = Scorer(categories, job.spec.score, sizes)
+
+    def finish(self, folder: Path, parts: list[list[ImageRecord]], *, started: float) -> dict[str, float]:
+        """Write the files of one decoding to ``folder``; return its metrics. It ``started`` at that monotonic time."""
+        found = finish_decoding(
+            folder,
+            parts,
+            scorer=self._scorer,
+            ground_truth=self.ground_truth,
+            num_samples=len(self.samples),
+            subset=self.subset,
+            details=True,
+        )
+        return found | {"seconds": time.monotonic() - started}
+
+
+def open_decoder(job: EvaluationJob, split: OpenSplit) -> SplitDecoder:
+    """Load the model of a job, on the GPU where there is one.
+
+    Raises:
+        CoordExpError: if the checkpoint cannot be used, or an image does not fit.
+    """
+    if job.num_threads is not None:
+        torch.set_num_threads(job.num_threads)
+    loaded = load(job.model, adapter=job.adapter, device="cuda" if torch.cuda.is_available() else None)
+    if loaded.vocab is None:
+        raise CheckpointError(
+            f"{job.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained by coordexp"
+        )
+    tokenizer = loaded.processor.tokenizer
+    image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
+    dataset = DetectionDataset(
+        samples=split.samples,
+        tokenizer=tokenizer,
+        vocab=loaded.vocab,
+        prompt=Prompt.build(tokenizer, job.prompt),
+        image_spec=image_spec,
+        max_objects=1,
+        max_length=_MAX_LENGTH,
+        seed=0,
+        with_targets=False,
+    )
+    return SplitDecoder(
+        loaded.model,
+        tokenizer=tokenizer,
+        vocab=loaded.vocab,
+        samples=dataset,
+        image_spec=image_spec,
+        spec=job.spec,
+        lengths=dataset.lengths,
+        images_with_curves=images_with_curves(split.ground_truth, [sample.image_id for sample in split.samples]),
+    )
+
+
+def default_output(job: EvaluationJob) -> Path:
+    """Return where results go if nobody says: beside the checkpoint, ``eval/NAME-ANNOTATIONS``.
+
+    ``runs/tiny/C-s0/merged`` on ``instances_val.json`` gives ``runs/tiny/C-s0/eval/merged-instances_val``.
+    With an adapter it is the adapter's place and name; a checkpoint that is no folder gives ``./eval/...``.
+    """
+    checkpoint = Path(job.model) if job.adapter is None else job.adapter
+    name = f"{checkpoint.resolve().name if checkpoint.is_dir() else job.model.replace('/', '-')}-{job.annotations.stem}"
+    if job.num_images is not None:
+        name += f"-{job.num_images}"
+    parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()
+    return parent / "eval" / name
+
+
+def read_aliases(path: Path) -> dict[str, str]:
+    """Read a JSON object ``{"description": "category name"}``.
+
+    Raises:
+        DataError: if the file is missing or something else.
+    """
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except ValueError as error:
+        raise DataError(f"{path}: no JSON ({error})") from None
+    if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
+        raise DataError(f'{path}: expected an object such as {{"crimson disc": "red circle"}}')
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def named(decoding: Decoding, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of one decoding under their registered names."""
+    return {f"{decoding}/{name}": value for name, value in metrics.items()}

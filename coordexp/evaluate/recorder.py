@@ -1,0 +1,97 @@
+"""Keeps of every step's raw logits what scores, boxes and curves need, without a synchronisation.
+
+Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens, R rows with curves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from coordexp.coord_tokens.codec import NUM_BINS
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one ``generate`` call left behind, on the CPU.
+
+    Attributes:
+        log_probs_BT: log probability of each emitted token, raw logits over the full vocabulary.
+        expected_BT: expected coordinate, as a fraction of the image side.
+        width_BT: standard deviation of the bin distribution, in bins.
+        coord_mass_BT: total probability of the coord vocabulary.
+        probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
+    """
+
+    log_probs_BT: Tensor
+    expected_BT: Tensor
+    width_BT: Tensor
+    coord_mass_BT: Tensor
+    probs_RTK: Tensor
+
+
+class RawLogitsRecorder(LogitsProcessor):
+    """Reads the raw logits of every step of one ``generate`` call; first in the list, changes nothing.
+
+    Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
+    earlier steps only scalars a row remain, on the device, and the ``[R, K]`` of rows with curves.
+    """
+
+    def __init__(self, coord_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
+        """Record for the coord vocabulary ``coord_ids``; keep whole distributions of ``curve_rows``."""
+        self._coords = slice(coord_ids.start, coord_ids.stop)
+        self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
+        self._pending: tuple[Tensor, Tensor] | None = None
+        self._log_probs: list[Tensor] = []
+        self._steps: list[Tensor] = []
+        self._probs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Record a step; ``scores`` ``[B, V]`` is returned as it came."""
+        self._settle(input_ids)
+        logits_BV = scores.float()
+        total_B = logits_BV.logsumexp(dim=1)
+        coord_BK = logits_BV[:, self._coords]
+        p_BK = coord_BK.softmax(dim=1)
+        expected_B, width_B = mean_and_width(p_BK)
+        mass_B = (coord_BK.logsumexp(dim=1) - total_B).exp()
+        self._steps.append(torch.stack((expected_B, width_B, mass_B)))
+        if len(self._curve_rows):
+            self._curve_rows = self._curve_rows.to(p_BK.device)
+            self._probs.append(p_BK.index_select(0, self._curve_rows))
+        self._pending = (logits_BV, total_B)
+        return scores
+
+    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> Recorded:
+        """Return what was recorded in the first ``num_steps`` steps; the one synchronisation."""
+        self._settle(sequences_BL)
+        log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
+        rest_3BT = torch.stack(self._steps[:num_steps], dim=2)
+        both_4BT = torch.cat((log_probs_BT.unsqueeze(0), rest_3BT)).cpu()
+        probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
+        return Recorded(*both_4BT.unbind(0), probs_RTK=probs)
+
+    def _settle(self, input_ids: Tensor) -> None:
+        if self._pending is not None:
+            logits_BV, total_B = self._pending
+            self._log_probs.append(logits_BV.gather(1, input_ids[:, -1:]).squeeze(1) - total_B)
+            self._pending = None
+
+
+def mean_and_width(p_BK: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the expected coordinates and the standard deviations of bin distributions.
+
+    Args:
+        p_BK: ``[B, K]`` probabilities of the bins.
+
+    Returns:
+        ``[B]`` sum_k p_k k / K, a fraction of the image side, the same number as
+        :func:`coordexp.coord_tokens.expectation.expected_values`; and ``[B]`` widths in bins.
+    """
+    bins_K = torch.arange(NUM_BINS, dtype=p_BK.dtype, device=p_BK.device)
+    mean_B = (p_BK * bins_K).sum(dim=1)
+    # E[k^2] - E[k]^2 would lose a quarter of a bin in float32.
+    variance_B = (p_BK * (bins_K - mean_B.unsqueeze(1)).square_()).sum(dim=1)
+    return mean_B / NUM_BINS, variance_B.sqrt()

@@ -1,0 +1,166 @@
+"""``python -m coordexp evaluate`` on its own, and what others make of its files."""
+
+import contextlib
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
+
+from coordexp.cli import main
+from coordexp.evaluate.analysis import analyse
+from coordexp.evaluate.analysis_file import Analysis
+from coordexp.metrics import unregistered
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> Path:
+    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A data set on which random weights are good: its truth is near what they say."""
+
+    annotations: Path
+    aliases: Path
+
+
+def boxes_beside(detections: list[tuple], images: dict[int, dict]) -> list[dict]:
+    """Ground truth with an IoU of 1, .9, .8 and .7 with these boxes, in turn."""
+    truth = []
+    for number, (image_id, category_id, (x1, y1, x2, y2)) in enumerate(detections, start=1):
+        width, height = images[image_id]["width"], images[image_id]["height"]
+        w, h = max(1.0, abs(x2 - x1) * width * (1 - 0.1 * (number % 4))), max(1.0, abs(y2 - y1) * height)
+        box = {"bbox": [min(x1, x2) * width, min(y1, y2) * height, w, h], "area": w * h, "iscrowd": 0}
+        truth.append({"id": number, "image_id": image_id, "category_id": category_id, **box})
+    return truth
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory, checkpoint, shapes) -> Answered:
+    """Find out what the model writes; let its words stand for categories, and boxes beside its own be the truth."""
+    output = tmp_path_factory.mktemp("first")
+    assert main(["evaluate", *arguments(checkpoint, shapes), "--output", str(output)]) == 0
+    rows = [json.loads(line) for line in (output / "constrained" / "objects.jsonl").read_text().splitlines()]
+    document = json.loads((shapes / "instances_val.json").read_text())
+    names = [category["name"] for category in document["categories"]]
+    words = sorted({thing["desc"] for row in rows for thing in row["objects"] if thing["desc"].strip()})
+    aliases = {word: names[at % len(names)] for at, word in enumerate(words)}
+    ids = {category["name"]: category["id"] for category in document["categories"]}
+    detections = [
+        (row["image_id"], ids[aliases[thing["desc"]]], thing["expected"])
+        for row in rows
+        for thing in row["objects"]
+        if thing["desc"] in aliases
+    ]
+    document["annotations"] = boxes_beside(detections, {image["id"]: image for image in document["images"]})
+    (output / "aliases.json").write_text(json.dumps(aliases))
+    (output / "own.json").write_text(json.dumps(document))
+    return Answered(output / "own.json", output / "aliases.json")
+
+
+def plain_pycocotools(annotations: Path, detections: Path) -> float:
+    """Score a results file as anybody would."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(str(annotations))
+        evaluation = COCOeval(truth, truth.loadRes(str(detections)), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0])
+
+
+def bins_of(path: Path) -> list[list[list[int]]]:
+    return [[thing["bins"] for thing in json.loads(row)["objects"]] for row in path.read_text().splitlines()]
+
+
+def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
+    capsys.readouterr()
+    command = [*arguments(checkpoint, shapes), "--annotations", str(answered.annotations)]
+    assert main(["evaluate", *command, "--aliases", str(answered.aliases)]) == 0
+    text = capsys.readouterr().out
+    output = checkpoint.parent / "eval" / "merged-own"  # the default, beside the checkpoint
+    assert f"written to {output}" in text
+    for word in (f"{NUM_IMAGES} images", "AP oracle", "AP const", "F1 .75", "calib.", "duplicates", "coord mass"):
+        assert word in text
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert unregistered(metrics) == []
+    for decoding in ("constrained", "free"):
+        names = {path.name for path in (output / decoding).iterdir()}
+        assert names == {
+            "detections.argmax.json",
+            "detections.expected.json",
+            "objects.jsonl",
+            "unknown.json",
+            "analysis.json",
+            "distributions.json",
+        }
+        assert analyse(answered.annotations, output / decoding) == Analysis.read(output / decoding / "analysis.json")
+        assert 0 < metrics[f"{decoding}/coord_mass"] <= 1
+        for box in ("argmax", "expected"):
+            assert metrics[f"{decoding}/{box}/AP_constant_score"] <= metrics[f"{decoding}/{box}/AP_oracle_score"]
+    for box in ("argmax", "expected"):
+        again = plain_pycocotools(answered.annotations, output / "constrained" / f"detections.{box}.json")
+        assert again == metrics[f"constrained/{box}/AP"]
+    assert 0.2 < again < 0.98
+    assert metrics["constrained/expected/F1_50"] > metrics["constrained/expected/F1_75"] > 0.2
+    assert metrics["free/malformed"] > 0
+    assert "malformed, free: " in text
+
+
+def test_a_fixed_part_of_the_images(checkpoint, shapes, tmp_path, capsys):
+    chosen = []
+    for name in ("a", "b"):
+        command = [*arguments(checkpoint, shapes), "--output", str(tmp_path / name), "--num-images", "4"]
+        assert main(["evaluate", *command, "--decoding", "constrained"]) == 0
+        rows = (tmp_path / name / "constrained" / "objects.jsonl").read_text().splitlines()
+        chosen.append([json.loads(row)["image_id"] for row in rows])
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 4
+    assert "4 images" in capsys.readouterr().out
+    assert not (tmp_path / "a" / "free").exists()
+    assert Analysis.read(tmp_path / "a" / "constrained" / "analysis.json").num_images == 4
+
+
+def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpoint):
+    """An adapter that changes nothing: the files are those of the base."""
+    from peft import LoraConfig, get_peft_model
+
+    from coordexp.model.checkpoint_io import save_adapter
+    from coordexp.model.load import load
+
+    model = get_peft_model(load(checkpoint).model, LoraConfig(r=2, target_modules=["q_proj"]))
+    save_adapter(model, tmp_path / "adapter")
+    command = [*arguments(checkpoint, shapes), "--decoding", "constrained", "--num-images", "3"]
+    assert main(["evaluate", *command, "--output", str(tmp_path / "plain")]) == 0
+    assert main(["evaluate", *command, "--adapter", str(tmp_path / "adapter")]) == 0
+    output = tmp_path / "eval" / "adapter-instances_val-3"
+    emitted = [bins_of(path / "constrained" / "objects.jsonl") for path in (output, tmp_path / "plain")]
+    assert emitted[0] == emitted[1]
+    assert any(emitted[0])
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(checkpoint, shapes, tmp_path, capsys):
+    files = ["--annotations", str(shapes / "instances_val.json"), "--images", str(shapes / "val")]
+    assert main(["evaluate", "--model", "embedded", *files, "--output", str(tmp_path)]) == 2
+    assert "embedded: the tokenizer has no coord tokens" in capsys.readouterr().err
+    aliases = tmp_path / "aliases.json"
+    aliases.write_text('{"x": "nothing of the kind"}')
+    assert main(["evaluate", *arguments(checkpoint, shapes), "--aliases", str(aliases)]) == 2
+    assert "alias 'x' stands for 'nothing of the kind'" in capsys.readouterr().err

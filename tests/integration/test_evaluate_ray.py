@@ -1,0 +1,155 @@
+"""An evaluation on a real local Ray with two workers."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from evaluate_support import arguments, make_checkpoint, make_shapes
+
+from coordexp.cluster import evaluate
+from coordexp.cluster.evaluate import EvaluationWorker, Workers, evaluate_on_ray
+from coordexp.cluster.session import ray_session
+from coordexp.errors import DataError, ResourceError
+from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.job import EvaluationJob
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def ray_environment():
+    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", temporary)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def ray_on_two_cpus(ray_environment):
+    with ray_session(threads=1) as ready:
+        ready.result()
+        yield
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> Path:
+    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, checkpoint, shapes) -> Path:
+    """The result of one process, with one thread."""
+    output = tmp_path_factory.mktemp("alone")
+    command = [sys.executable, "-m", "coordexp", "evaluate", *arguments(checkpoint, shapes), "--output", str(output)]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    return output
+
+
+def make_job(checkpoint: Path, shapes: Path) -> EvaluationJob:
+    return EvaluationJob(
+        str(checkpoint),
+        annotations=shapes / "instances_val.json",
+        images=shapes / "val",
+        spec=EvaluationSpec(batch_size=3, max_new_tokens=40),
+    )
+
+
+def assert_same_files(a: Path, b: Path) -> None:
+    files = sorted(path.relative_to(a) for path in a.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(b) for path in b.rglob("*") if path.is_file())
+    assert len(files) == 13
+    for path in files:
+        if path.name == "metrics.json":
+            metrics = [json.loads((root / path).read_text()) for root in (a, b)]
+            assert all(found.pop(f"{way}/seconds") > 0 for found in metrics for way in ("constrained", "free"))
+            assert metrics[0] == metrics[1]
+        else:
+            assert (a / path).read_bytes() == (b / path).read_bytes()
+
+
+def test_the_job_script_gives_the_bytes_of_one_process(ray_environment, checkpoint, shapes, alone, tmp_path):
+    command = [sys.executable, ROOT / "ray_jobs" / "evaluate.py", *arguments(checkpoint, shapes)]
+    command += ["--num-workers", "2", "--output", tmp_path / "out"]
+    done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "AP oracle" in done.stdout
+    assert_same_files(alone, tmp_path / "out")
+
+
+class Mortal(EvaluationWorker):
+    """Kills its own process, as the kernel would, in its first batch, or in every one."""
+
+    def __init__(self, job: EvaluationJob, *, marks: Path, for_good: bool) -> None:
+        super().__init__(job)
+        self._marks = marks
+        self._for_good = for_good
+
+    def decode(self, decoding, batch):
+        mark = self._marks / "-".join(map(str, [decoding, *batch]))
+        if 0 in batch and (self._for_good or not mark.exists()):
+            mark.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().decode(decoding, batch)
+
+
+def with_mortal_workers(monkeypatch: pytest.MonkeyPatch, marks: Path, *, for_good: bool) -> None:
+    class Worker(Mortal):
+        def __init__(self, job):
+            super().__init__(job, marks=marks, for_good=for_good)
+
+    monkeypatch.setattr(evaluate, "EvaluationWorker", Worker)
+
+
+def test_a_killed_worker_is_replaced(ray_on_two_cpus, checkpoint, shapes, alone, tmp_path, monkeypatch):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with_mortal_workers(monkeypatch, marks, for_good=False)
+    seen: list[int] = []
+    output = tmp_path / "out"
+    metrics = evaluate_on_ray(make_job(checkpoint, shapes), Workers(2), output=output, on_images=seen.append)
+    assert len(list(marks.iterdir())) == 2, "one kill in each decoding"
+    assert sum(seen) == 20
+    (output / "metrics.json").write_text(json.dumps(metrics))
+    assert_same_files(alone, output)
+
+
+def test_a_worker_that_dies_again_and_again_is_told(ray_on_two_cpus, checkpoint, shapes, tmp_path, monkeypatch):
+    with_mortal_workers(monkeypatch, tmp_path, for_good=True)
+    with pytest.raises(ResourceError, match="an evaluation worker died 3 times; expected one that lives"):
+        evaluate_on_ray(make_job(checkpoint, shapes), Workers(2), output=tmp_path / "out", on_images=lambda n: None)
+
+
+def test_what_a_worker_finds_wrong_comes_out_as_it_is(ray_on_two_cpus, checkpoint, shapes, tmp_path):
+    broken = tmp_path / "val"
+    shutil.copytree(shapes / "val", broken)
+    next(iter(sorted(broken.iterdir()))).write_bytes(b"no image")
+    job = replace(make_job(checkpoint, shapes), images=broken)
+    with pytest.raises(DataError, match="000001.jpg") as caught:
+        evaluate_on_ray(job, Workers(2), output=tmp_path / "out", on_images=lambda n: None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.timeout(120)  # Ray itself would wait for ever
+def test_more_than_the_cluster_has_is_refused(ray_on_two_cpus, checkpoint, shapes, tmp_path):
+    with pytest.raises(ResourceError, match=r"needs 1000 x \(1 CPUs, 0 GPUs\), but the cluster has"):
+        evaluate_on_ray(make_job(checkpoint, shapes), Workers(1000), output=tmp_path, on_images=lambda n: None)

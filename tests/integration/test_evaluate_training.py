@@ -1,0 +1,51 @@
+"""Evaluation at its cadence during training: a fixed subset, then everything, with the files a report reads."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from training_support import prepared, small_config, write_base
+
+from coordexp.evaluate.analysis import analyse
+from coordexp.evaluate.analysis_file import Analysis
+from coordexp.evaluate.distributions import Distributions
+from coordexp.metrics import BOX_KINDS, BOX_METRICS, unregistered
+from coordexp.train.paths import data_dir, run_dir
+from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.train.run import train_run
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_subset_at_its_cadence_then_all_with_details(tmp_path):
+    config = small_config(write_base(tmp_path / "base"), tmp_path / "runs")
+    evaluation = config.evaluation.model_copy(update={"every_steps": 2, "subset_images": 3})
+    config = prepared(config.model_copy(update={"evaluation": evaluation}))
+    folder = run_dir(config)
+    train_run(config, reporter=LocalReporter(folder), announce=lambda line: None)
+
+    rows = read_rows(folder / "metrics.jsonl")
+    assert unregistered(name for row in rows for name in row.metrics) == []
+    by_step = {2: {}, 4: {}}
+    for row in rows:
+        by_step.get(row.step, {}).update(row.metrics)
+    always = [name for name in BOX_METRICS if not name.startswith("AP_") or name.endswith("_score")]
+    always.remove("calibration_error")  # undefined where nothing is found
+    for box in BOX_KINDS:
+        for name in always:
+            assert f"subset/constrained/{box}/{name}" in by_step[2]
+            assert f"subset/constrained/{box}/{name}" in by_step[4]
+            assert f"free/{box}/{name}" in by_step[4]
+            assert f"constrained/{box}/{name}" in by_step[4]
+    assert {"constrained/duplicates", "free/duplicates", "constrained/malformed"} <= by_step[4].keys()
+
+    annotations = data_dir(config) / "instances_val.json"
+    for decoding in ("constrained", "free"):
+        final = folder / "eval" / "final" / decoding
+        assert analyse(annotations, final) == Analysis.read(final / "analysis.json")
+        assert len(Distributions.read(final / "distributions.json").images) == 6
+    assert not list((folder / "eval" / "step_000002").rglob("analysis.json"))
+    assert len((folder / "eval" / "step_000002" / "constrained" / "objects.jsonl").read_text().splitlines()) == 3

@@ -1,0 +1,62 @@
+"""A stand-alone evaluation's parts that need no model."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.errors import DataError
+from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, read_aliases
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=40))
+
+
+def job(shapes: Path, **changes: object) -> EvaluationJob:
+    return EvaluationJob("embedded", annotations=shapes / "instances_val.json", images=shapes / "val", **changes)
+
+
+def test_results_go_beside_the_checkpoint(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged, adapter = tmp_path / "C-s0" / "merged", tmp_path / "C-s0" / "step_000580"
+    merged.mkdir(parents=True)
+    adapter.mkdir()
+    files = {"annotations": Path("x/instances_val.json"), "images": shapes}
+    at = tmp_path / "C-s0" / "eval"
+    assert default_output(EvaluationJob(str(merged), **files)) == at / "merged-instances_val"
+    assert default_output(EvaluationJob(str(merged), **files, num_images=50)) == at / "merged-instances_val-50"
+    found = default_output(EvaluationJob("embedded", **files, adapter=adapter))
+    assert found == at / "step_000580-instances_val"
+    assert default_output(EvaluationJob("org/model", **files)) == Path("eval/org-model-instances_val")
+    monkeypatch.chdir(merged)
+    assert default_output(EvaluationJob(".", **files)) == at / "merged-instances_val"
+
+
+def test_a_part_of_the_images_is_always_the_same_part(shapes: Path) -> None:
+    whole = OpenSplit(job(shapes))
+    assert (len(whole.samples), whole.subset) == (40, False)
+    part = OpenSplit(job(shapes, num_images=10))
+    assert part.subset
+    assert [s.image_id for s in part.samples] == [s.image_id for s in OpenSplit(job(shapes, num_images=10)).samples]
+    assert len({len(sample.objects) for sample in part.samples}) > 1
+    assert not OpenSplit(job(shapes, num_images=400)).subset
+
+
+def test_aliases(shapes: Path, tmp_path: Path) -> None:
+    path = tmp_path / "aliases.json"
+    path.write_text('{"crimson disc": "red circle"}')
+    assert read_aliases(path) == {"crimson disc": "red circle"}
+    OpenSplit(job(shapes, spec=EvaluationSpec(aliases=read_aliases(path))))
+    with pytest.raises(DataError, match="alias 'crimson disc' stands for 'no such thing'"):
+        OpenSplit(job(shapes, spec=EvaluationSpec(aliases={"crimson disc": "no such thing"})))
+    for text in ("[1]", '{"a": 1}', "3"):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"aliases\.json: expected an object such as"):
+            read_aliases(path)
+    path.write_text("{")
+    with pytest.raises(DataError, match="no JSON"):
+        read_aliases(path)
+    with pytest.raises(DataError, match="file not found"):
+        read_aliases(tmp_path / "none.json")
