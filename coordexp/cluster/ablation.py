@@ -137,7 +137,13 @@ def _conclude(
         from coordexp.report.write import report_experiment
 
         output = experiment_dir(config) / "report"
-        report_experiment(tracking_uri(config), config.experiment.name, output=output, console=console)
+        report_experiment(
+            tracking_uri(config),
+            config.experiment.name,
+            output=output,
+            console=console,
+            allow_differences=config.ablation.allow_differences,
+        )
     return EXIT_FAILED if missing or not all(plan.is_finished() for plan in plans) else 0
 
 

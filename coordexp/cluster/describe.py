@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.cluster.estimate import estimate, local_slots
+from coordexp.cluster.estimate import estimate, local_slots, num_val_images
 from coordexp.cluster.experiment import check_experiment, flatten
 from coordexp.cluster.plan import RunPlan, identity, images_per_step, plan_runs, with_absolute_paths
 from coordexp.config import group_names, to_yaml
 from coordexp.config.schema import ExperimentConfig
+from coordexp.statistics.power import planned_detectable
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
@@ -57,9 +58,22 @@ def summary(config: ExperimentConfig, plans: list[RunPlan]) -> list[str]:
         f"steps a run     {training.max_steps}, {images} images each, {training.max_steps * images:,} images in all",
         f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs)",
         f"estimated time  {time} ({expected.basis})",
+        f"can detect      {_detectable(config)}",
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
+
+
+def _detectable(config: ExperimentConfig) -> str:
+    """Say the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
+    images, seeds = num_val_images(config), len(config.ablation.seeds)
+    if images is None:
+        return f"unknown, since {config.data.val_annotations} cannot be read"
+    about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
+    return (
+        f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "
+        f"{images:,} validation images, {about})"
+    )
 
 
 def _differences(first: Mapping[str, object], plan: RunPlan) -> str:

@@ -8,6 +8,8 @@ from math import ceil
 from coordexp.cluster.plan import RunPlan, images_per_step
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import DataError
+from coordexp.evaluate.coco_files import read_ground_truth
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _TRAIN_IMAGES_PER_SECOND = 60.0
@@ -51,6 +53,17 @@ def estimate(plans: Sequence[RunPlan], *, slots: int) -> Estimate:
         f"known once a run has finished: {rounds} x ({images:,} images / your images per second + the evaluation), "
         f"{slots} at once",
     )
+
+
+def num_val_images(config: ExperimentConfig) -> int | None:
+    """Return the images of the validation split, all of which count in AP; None where its file cannot be read now."""
+    if config.data.format == "shapes":
+        return config.data.shapes.num_val
+    path = config.data.val_annotations
+    try:
+        return None if path is None else len(read_ground_truth(path).sizes_px)
+    except DataError:
+        return None
 
 
 def local_slots(config: ExperimentConfig) -> int:

@@ -83,7 +83,7 @@ def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -
     keys are ``objective.use_coord_ce``, ``packages.torch``, and ``code``, ``data``, ``weights``,
     ``tokens``, ``evaluation``.
     """
-    left, right = _flat(a), _flat(b)
+    left, right = flat_values(a), flat_values(b)
     keys = sorted(left.keys() | right.keys())
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -142,7 +142,8 @@ def differences_table(differences: Sequence[Difference]) -> str:
     return "\n".join(f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows)
 
 
-def _flat(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
+def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
+    """Return all that :func:`diff` compares, by its keys."""
     if isinstance(item, ExperimentConfig):
         return leaves(item.model_dump(mode="json"))
     hashes: dict[str, JsonValue] = {
@@ -157,7 +158,7 @@ def _flat(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
 
 
 def _seed(item: Fingerprint) -> str:
-    return str(_flat(item)["experiment.seed"])
+    return str(flat_values(item)["experiment.seed"])
 
 
 def _shown(value: JsonValue) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section
-from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.bins import NUM_BINS
 
 
 class CoordTokens(Section):

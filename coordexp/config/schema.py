@@ -35,6 +35,14 @@ class Model(Section):
             raise ValueError("revision has no effect on the embedded base; remove it or name a hub id in model.path")
         return self
 
+    @model_validator(mode="after")
+    def _flash_is_half_precision(self) -> "Model":
+        if self.attn_implementation == "flash_attention_2" and self.dtype == "float32":
+            raise ValueError(
+                "attn_implementation: flash_attention_2 computes in half precision only; set dtype: bfloat16, or sdpa"
+            )
+        return self
+
 
 class Evaluation(Section):
     """How a model is evaluated, equal for every group."""

@@ -1,4 +1,4 @@
-"""Reports on what MLflow holds: tables of groups, loss curves and AP over steps."""
+"""Reports on what MLflow holds: what the runs say, with intervals, as tables, plots and one HTML page."""
 
 from coordexp.report.load import load_experiment
 from coordexp.report.render import render_report

@@ -1,17 +1,22 @@
-"""``python -m coordexp.report [EXPERIMENT]``: tables and plots of what MLflow holds."""
+"""``python -m coordexp.report [EXPERIMENT ...]``: what the runs in MLflow say, as tables, plots and one HTML page."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
-from coordexp.report.load import ExperimentData, load_experiment
-from coordexp.report.render import render_report, to_csv, to_json, to_markdown
-from coordexp.report.write import announce, write_report
+from coordexp.report.analysis import Settings
+from coordexp.report.data import ExperimentData
+from coordexp.report.export import to_csv, to_json, to_latex
+from coordexp.report.load import load_experiment, load_experiments, load_runs
+from coordexp.report.render import render_report, to_markdown
+from coordexp.report.study import Study
+from coordexp.report.write import announce, store_report, study_of, write_report
 
 _NARROW_PIPE = 120
 
@@ -22,15 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 after a sentence about what the user can mend.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.runs and len(arguments.experiment) != 1:
+        parser.error("--runs takes one title before it: report TITLE --runs ID ID")
     # The report is for people and files; a pipe has no width of its own.
     console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
     errors = Console(stderr=True)
     try:
-        data = load_experiment(_uri(arguments), arguments.experiment)
-        _show(data, arguments.format, console)
-        output = arguments.output or arguments.runs_dir / data.name / "report"
-        announce(write_report(data, output), console if arguments.format == "terminal" else errors)
+        _report(arguments, console, errors)
     except CoordExpError as error:
         if arguments.debug:
             raise
@@ -39,12 +44,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _show(data: ExperimentData, form: str, console: Console) -> None:
+def _report(arguments: argparse.Namespace, console: Console, errors: Console) -> None:
+    data = _load(arguments)
+    output: Path = arguments.output or arguments.runs_dir / _folder(data.name) / "report"
+    settings = Settings(
+        resamples=arguments.resamples,
+        num_pictures=arguments.pictures,
+        allow_differences=arguments.allow_differences,
+    )
+    study, artifacts = study_of(data, output=output, runs_dir=arguments.runs_dir, console=errors, settings=settings)
+    _show(study, arguments.format, console)
+    messages = console if arguments.format == "terminal" else errors
+    paths = write_report(study, output)
+    announce(paths, messages)
+    if arguments.store:
+        store_report(study, paths, artifacts, messages)
+
+
+def _load(arguments: argparse.Namespace) -> ExperimentData:
+    uri, names = _uri(arguments), arguments.experiment
+    if arguments.runs:
+        return load_runs(uri, names[0], arguments.runs)
+    return load_experiments(uri, names) if names else load_experiment(uri)
+
+
+def _show(study: Study, form: str, console: Console) -> None:
     if form == "terminal":
-        render_report(data, console)
+        render_report(study, console)
         return
-    text = {"md": to_markdown, "csv": to_csv, "json": to_json}[form](data)
+    text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
+def _folder(name: str) -> str:
+    """Return a title as the name of a folder."""
+    return quote(name, safe=" +,=@()[]").replace(" ", "_")
 
 
 def _uri(arguments: argparse.Namespace) -> str:
@@ -54,13 +88,29 @@ def _uri(arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m coordexp.report", description=__doc__)
-    parser.add_argument("experiment", nargs="?", help="name; default: the one in which a run was started last")
+    parser.add_argument(
+        "experiment",
+        nargs="*",
+        help="one name, or several on the same data; default: the one in which a run was started last",
+    )
+    parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
     parser.add_argument("--tracking-uri", help="default: MLFLOW_TRACKING_URI, else the database in --runs-dir")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
-    parser.add_argument("--format", choices=("terminal", "md", "csv", "json"), default="terminal")
+    parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument("--resamples", type=_positive, default=2000, help="of the bootstrap; default: 2000")
+    parser.add_argument("--pictures", type=_positive, default=24, help="in the gallery; default: 24")
+    parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
+    parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
 
 
 if __name__ == "__main__":

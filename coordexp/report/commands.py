@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from coordexp.report.load import ExperimentData, RunData
+from coordexp.report.data import ExperimentData, RunData
 from coordexp.report.tables import HEADLINE
 from coordexp.tracking.connection import sqlite_path, without_secrets
 

@@ -1,11 +1,13 @@
 """An experiment as MLflow holds it -> frozen objects. Nothing else is read, so it works from any machine."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
+from coordexp.report.data import ExperimentData, Point, RunData, State
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.store import EXPERIMENT_TAG, LAST_STEP, MESSAGE, PARENT, RUN_DIR, RUN_KEY
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-State = Literal["waiting", "running", "finished", "failed", "stopped"]
+__all__ = ["CURVES", "ExperimentData", "Point", "RunData", "load_experiment", "load_experiments", "load_runs"]
 
 _STATES: dict[str, State] = {
     "SCHEDULED": "waiting",
@@ -22,76 +24,7 @@ _STATES: dict[str, State] = {
     "FAILED": "failed",
     "KILLED": "stopped",
 }
-CURVES = re.compile(r"(train|eval)_\w+_loss|subset/constrained/(expected|argmax)/AP")
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of a curve."""
-
-    step: int
-    value: float
-
-
-@dataclass(frozen=True)
-class RunData:
-    """One run of a group and seed.
-
-    Attributes:
-        run_id: MLflow's id.
-        group: group name.
-        seed: seed.
-        state: where it stands.
-        step: steps done, as far as MLflow knows.
-        message: why it failed, or "".
-        run_dir: its directory on the machine that ran it, or "".
-        metrics: the last value of every metric.
-        params: the resolved configuration, flat.
-        curves: points by metric name, in order of steps; losses and AP on the subset only.
-    """
-
-    run_id: str
-    group: str
-    seed: int
-    state: State
-    step: int = 0
-    message: str = ""
-    run_dir: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    params: Mapping[str, str] = field(default_factory=dict[str, str])
-    curves: Mapping[str, tuple[Point, ...]] = field(default_factory=dict[str, tuple[Point, ...]])
-
-    @property
-    def name(self) -> str:
-        """``A-s0``."""
-        return f"{self.group}-s{self.seed}"
-
-
-@dataclass(frozen=True)
-class ExperimentData:
-    """One experiment.
-
-    Attributes:
-        name: its name.
-        uri: where it was read.
-        runs: by group, then seed.
-        shared: metrics of the ablation's own run, such as the codec ceiling.
-        num_older: runs of earlier lives of the same name, which are not shown.
-    """
-
-    name: str
-    uri: str
-    runs: tuple[RunData, ...]
-    shared: Mapping[str, float] = field(default_factory=dict[str, float])
-    num_older: int = 0
-
-    @property
-    def groups(self) -> dict[str, list[RunData]]:
-        """Runs by group, in order."""
-        groups: dict[str, list[RunData]] = {}
-        for run in self.runs:
-            groups.setdefault(run.group, []).append(run)
-        return groups
+CURVES = re.compile(r"(train|eval)_\w+_loss|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens")
 
 
 def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
@@ -104,13 +37,79 @@ def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
     Raises:
         TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it.
     """
-    path = sqlite_path(uri)
-    if path is not None and not path.is_file():
-        raise TrackingError(f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri")
-    client = connect(uri)
+    client = _client(uri)
     with tracking_errors(uri, "read the experiment"):
         experiment = _find(client, uri, name)
         return _read(client, uri, experiment)
+
+
+def load_experiments(uri: str, names: Sequence[str]) -> ExperimentData:
+    """Read several experiments as one; every group's name gets its experiment's before it.
+
+    Raises:
+        TrackingError: if MLflow cannot be used, or lacks one of them or runs in it.
+    """
+    read = [load_experiment(uri, name) for name in dict.fromkeys(names)]
+    if len(read) == 1:
+        return read[0]
+    runs = [replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs]
+    ceilings = {data.shared.get("codec_ceiling/AP") for data in read}
+    return ExperimentData(
+        name=" and ".join(data.name for data in read),
+        uri=uri,
+        runs=tuple(runs),
+        shared=read[0].shared if len(ceilings) == 1 else {},
+        num_older=sum(data.num_older for data in read),
+    )
+
+
+def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
+    """Read chosen runs, of any experiments.
+
+    Names are made distinct by the experiment's name, and where that is not enough by the start of the run's id.
+
+    Args:
+        uri: as for :func:`load_experiment`.
+        title: the report's title.
+        run_ids: MLflow's ids.
+
+    Raises:
+        TrackingError: if MLflow cannot be used, or a run is not there or is no run of a group and seed.
+    """
+    client = _client(uri)
+    with tracking_errors(uri, "read the runs"):
+        found = [client.get_run(run_id) for run_id in dict.fromkeys(run_ids)]
+        for run in found:
+            if not {"group", "seed"} <= run.data.tags.keys():
+                raise TrackingError(
+                    f"MLflow run {run.info.run_id} ({run.info.run_name}) has no group and seed: "
+                    "expected the id of a run of coordexp, not of the ablation above it"
+                )
+        experiments = {run.info.experiment_id: "" for run in found}
+        for experiment_id in experiments:
+            experiments[experiment_id] = client.get_experiment(experiment_id).name
+        runs = [_run(client, run, experiments[run.info.experiment_id]) for run in found]
+    return ExperimentData(name=title, uri=uri, runs=tuple(_distinct(runs)))
+
+
+def _distinct(runs: Sequence[RunData]) -> list[RunData]:
+    """Prefix a group's name where two runs would share name and seed."""
+    experiments_of: dict[str, set[str]] = {}
+    for run in runs:
+        experiments_of.setdefault(run.group, set()).add(run.experiment)
+    named = [
+        replace(run, group=f"{run.experiment}/{run.group}") if len(experiments_of[run.group]) > 1 else run
+        for run in runs
+    ]
+    count = Counter(run.name for run in named)
+    return [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
+
+
+def _client(uri: str) -> "MlflowClient":
+    path = sqlite_path(uri)
+    if path is not None and not path.is_file():
+        raise TrackingError(f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri")
+    return connect(uri)
 
 
 def _find(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
@@ -154,13 +153,14 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
     shown = _newest(run for run in children if parent is None or run.data.tags.get(PARENT) == parent.info.run_id)
     if not shown:
         raise TrackingError(f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet")
-    runs = [_run(client, run) for run in shown]
+    runs = [_run(client, run, experiment.name) for run in shown]
     return ExperimentData(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
         shared=dict(parent.data.metrics) if parent else {},
         num_older=len(children) - len(shown),
+        parent_id=parent.info.run_id if parent else "",
     )
 
 
@@ -172,7 +172,7 @@ def _newest(runs: "Iterable[Run]") -> "list[Run]":
     return list(kept.values())
 
 
-def _run(client: "MlflowClient", run: "Run") -> RunData:
+def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     metrics, tags = run.data.metrics, run.data.tags
     return RunData(
         run_id=run.info.run_id,
@@ -185,6 +185,8 @@ def _run(client: "MlflowClient", run: "Run") -> RunData:
         metrics=dict(metrics),
         params=dict(run.data.params),
         curves={name: _curve(client, run.info.run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        experiment=experiment,
+        parent_id=tags.get(PARENT, ""),
     )
 
 

@@ -1,10 +1,6 @@
-"""An experiment -> terminal, Markdown, CSV or JSON."""
+"""A study -> terminal or Markdown: the verdict with its intervals first, then the tables that exist."""
 
-import csv
-import io
-import json
 from collections.abc import Sequence
-from statistics import fmean
 
 from rich import box
 from rich.console import Console
@@ -12,112 +8,96 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from coordexp.report.commands import next_commands
-from coordexp.report.load import ExperimentData, RunData
-from coordexp.report.tables import Table, codec_ceiling, notes, tables
-from coordexp.tracking.connection import without_secrets
+from coordexp.report.comparison_tables import study_tables
+from coordexp.report.fairness import Fairness
+from coordexp.report.study import Study
+from coordexp.report.tables import Row, Table, notes, summary, tables
 
-_TEXT_COLUMNS = {"group", "boxes", "seed", "state"}
 
-
-def render_report(data: ExperimentData, console: Console) -> None:
-    """Print the tables, what to know about them, and the next commands."""
-    console.print(f"\n[bold]Experiment {escape(data.name)}[/bold]: {_summary(data)}")
-    for table in tables(data):
-        console.print(f"\n[bold]{escape(table.title)}[/bold]")
+def render_report(study: Study, console: Console) -> None:
+    """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
+    data = study.data
+    console.print(f"\n[bold]Experiment {escape(data.name)}[/bold]: {summary(data)}", highlight=False)
+    if study.verdict:
+        console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
+    for line in study.missing:
+        console.print(f"• {escape(line)}", style="red", highlight=False)
+    for table in all_tables(study):
+        console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
         console.print(_rich_table(table))
     console.print()
+    if study.fairness is not None:
+        style = "" if study.fairness.comparable else "red"
+        console.print(f"• {escape(study.fairness.sentence)}", style=style, highlight=False)
     for note in notes(data):
-        style = "red" if " FAILED: " in note else ""
-        console.print(f"• {escape(note)}", style=style, highlight=False)
+        console.print(f"• {escape(note)}", highlight=False)
     for label, command in next_commands(data):
         console.print(f"\n{escape(label)}:", highlight=False)
         console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
-def to_markdown(data: ExperimentData) -> str:
+def to_markdown(study: Study) -> str:
     """Return the report as Markdown."""
-    parts = [f"# Experiment {data.name}", _summary(data)]
-    for table in tables(data):
-        parts += [f"## {table.title}", _markdown_table(table)]
-    parts.append("\n".join(f"- {note}" for note in notes(data)))
+    data = study.data
+    parts = [f"# Experiment {_plain(data.name)}", summary(data)]
+    if study.verdict:
+        parts.append(f"**{_plain(study.verdict)}**")
+    if study.missing:
+        parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
+    for table in all_tables(study):
+        parts += [f"## {_plain(table.title)}", _markdown_table(table)]
+    if study.fairness is not None:
+        parts += ["## Fairness", _plain(study.fairness.sentence)]
+        if study.fairness.rows:
+            parts.append(_markdown_table(fairness_table(study.fairness)))
+    parts += ["## Notes", "\n".join(f"- {_plain(note)}" for note in notes(data))]
     for label, command in next_commands(data):
-        parts += [f"{label}:", f"```\n{command}\n```"]
+        parts += [f"{_plain(label)}:", f"```\n{command}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
-def to_csv(data: ExperimentData) -> str:
-    """Return one line a run, with the last value of every metric; what is undefined is empty."""
-    names = sorted({name for run in data.runs for name in run.metrics})
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["experiment", "group", "seed", "state", "step", "message", "run_id", *names])
-    for run in data.runs:
-        lead = [data.name, run.group, run.seed, run.state, run.step, run.message, run.run_id]
-        writer.writerow([*lead, *(run.metrics.get(name, "") for name in names)])
-    return out.getvalue()
+def all_tables(study: Study) -> list[Table]:
+    """Return every table of numbers, those with intervals first."""
+    return [*study_tables(study), *tables(study.data)]
 
 
-def to_json(data: ExperimentData) -> str:
-    """Return the runs by group with means over seeds, as JSON."""
-    groups = {
-        group: {"mean": _means(runs), "runs": [_run_json(run) for run in runs]} for group, runs in data.groups.items()
-    }
-    whole = {
-        "experiment": data.name,
-        "uri": without_secrets(data.uri),
-        "codec_ceiling": codec_ceiling(data),
-        "groups": groups,
-        "notes": notes(data),
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _summary(data: ExperimentData) -> str:
-    states = [run.state for run in data.runs]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    seeds = sorted({run.seed for run in data.runs})
-    return f"{len(data.groups)} groups x seeds {', '.join(map(str, seeds))}; {len(states)} runs: {', '.join(counts)}"
+def fairness_table(fairness: Fairness) -> Table:
+    """Return what differs between the runs as a table."""
+    rows = [
+        Row((row.key, "yes" if row.declared else "NO", *(value for _, value in row.values))) for row in fairness.rows
+    ]
+    return Table("What differs between runs", ("key", "declared", *fairness.checked), tuple(rows))
 
 
 def _rich_table(table: Table) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for head in table.columns:
-        is_text = head in _TEXT_COLUMNS
-        rich.add_column(head, justify="left" if is_text else "right", no_wrap=head != "state")
+        rich.add_column(
+            head, justify="left" if table.is_text(head) else "right", no_wrap=head not in ("state", "verdict")
+        )
     has_means = any(row.is_mean for row in table.rows)
-    seed = table.columns.index("seed")
     previous = ""
     for row in table.rows:
-        if previous not in ("", row.cells[0]):
+        if has_means and previous not in ("", row.cells[0]):
             rich.add_section()
         previous = row.cells[0]
         cells, style = row.cells, "bold" if row.is_mean else ""
         if has_means and not row.is_mean:
             # The group stands in the row of its mean.
+            seed = table.columns.index("seed")
             cells, style = (*[""] * seed, *cells[seed:]), "dim"
         rich.add_row(*(escape(cell) for cell in cells), style=style)
     return rich
 
 
 def _markdown_table(table: Table) -> str:
-    rule = [":---" if head in _TEXT_COLUMNS else "---:" for head in table.columns]
+    rule = [":---" if table.is_text(head) else "---:" for head in table.columns]
     lines: list[Sequence[str]] = [table.columns, rule]
     for row in table.rows:
-        lines.append([f"**{cell}**" if row.is_mean and cell else cell for cell in row.cells])
+        lines.append([f"**{_plain(cell)}**" if row.is_mean and cell else _plain(cell) for cell in row.cells])
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _means(runs: Sequence[RunData]) -> dict[str, float]:
-    names = sorted({name for run in runs for name in run.metrics})
-    return {name: fmean(run.metrics[name] for run in runs if name in run.metrics) for name in names}
-
-
-def _run_json(run: RunData) -> dict[str, object]:
-    return {
-        "seed": run.seed,
-        "state": run.state,
-        "step": run.step,
-        "message": run.message,
-        "run_id": run.run_id,
-        "metrics": dict(run.metrics),
-    }
+def _plain(text: str) -> str:
+    """Keep a name from being taken for markup."""
+    return text.replace("<", "&lt;").replace("\n", " ")

@@ -6,10 +6,12 @@ from functools import partial
 from statistics import fmean
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES, BoxKind, detection_metric, evaluation_metric
-from coordexp.report.load import ExperimentData, RunData
+from coordexp.report.data import ExperimentData, RunData
 
 UNDEFINED = "-"
+_TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
 HEADLINE = detection_metric("constrained", "expected", "AP")
+_HEADLINE_BOXES = "constrained/expected"
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text."""
+    """A table of text; the other columns are numbers and stand to the right."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+
+    def is_text(self, column: str) -> bool:
+        """Say whether a column holds words."""
+        return column in _TEXT_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,21 @@ class _Column:
 
 
 def tables(data: ExperimentData) -> list[Table]:
-    """Return the headline, free decoding, and the runs with their losses."""
-    return [_headline(data), _free(data), _runs(data)]
+    """Return the headline, free decoding, quality where it was measured, and the runs with their losses."""
+    return [_headline(data), _free(data), *_quality(data), _runs(data)]
+
+
+def summary(data: ExperimentData) -> str:
+    """Return how many groups, seeds and runs there are and where they stand."""
+    states = [run.state for run in data.runs]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    seeds = sorted({run.seed for run in data.runs})
+    return f"{len(data.groups)} groups x seeds {', '.join(map(str, seeds))}; {len(states)} runs: {', '.join(counts)}"
 
 
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
-    lines = [
-        f"{run.name} FAILED: {run.message or 'no reason was recorded'}" for run in data.runs if run.state == "failed"
-    ]
+    lines: list[str] = []
     evaluated = {run.seed for run in data.runs if HEADLINE in run.metrics}
     if len(evaluated or {run.seed for run in data.runs}) == 1:
         lines.append("One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2].")
@@ -60,6 +72,17 @@ def notes(data: ExperimentData) -> list[str]:
     lines.append("The total loss has other terms in every group: compare the losses beside it.")
     if data.num_older:
         lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
+    return lines
+
+
+def missing_runs(data: ExperimentData) -> list[str]:
+    """Return a sentence for each run that is not finished."""
+    lines: list[str] = []
+    for run in data.runs:
+        if run.state == "failed":
+            lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
+        elif run.state != "finished":
+            lines.append(f"{run.name} is not finished: {state_text(run)}")
     return lines
 
 
@@ -106,6 +129,29 @@ def _free(data: ExperimentData) -> Table:
     ]
     heads = ("group", "seed", *(column.head for column in columns))
     return Table("Free decoding: average precision and malformed objects", heads, tuple(rows))
+
+
+def _quality(data: ExperimentData) -> list[Table]:
+    """Return what separates ranking from boxes; runs of before these were measured have no such table."""
+    columns = [
+        _Column("AP", partial(_metric, HEADLINE), _fraction),
+        _Column("oracle score", partial(_metric, f"{_HEADLINE_BOXES}/AP_oracle_score"), _fraction),
+        _Column("constant score", partial(_metric, f"{_HEADLINE_BOXES}/AP_constant_score"), _fraction),
+        _Column("F1 .50", partial(_metric, f"{_HEADLINE_BOXES}/F1_50"), _fraction),
+        _Column("F1 .75", partial(_metric, f"{_HEADLINE_BOXES}/F1_75"), _fraction),
+        _Column("calib. error", partial(_metric, f"{_HEADLINE_BOXES}/calibration_error"), _fraction),
+        _Column("duplicates", partial(_metric, "constrained/duplicates"), _count),
+        _Column("coord mass", partial(_metric, "free/coord_mass"), _fraction),
+    ]
+    if all(column.value(run) is None for column in columns[1:] for run in data.runs):
+        return []
+    rows = [
+        row
+        for group, runs in data.groups.items()
+        for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
+    ]
+    heads = ("group", "seed", *(column.head for column in columns))
+    return [Table("Ranking and boxes apart: oracle and constant scores, F1, calibration", heads, tuple(rows))]
 
 
 def _runs(data: ExperimentData) -> Table:

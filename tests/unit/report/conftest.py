@@ -1,14 +1,26 @@
 """An ablation in a real sqlite store: B-s1 failed, C-s0 runs, C-s1 waits, and an older life of the name."""
 
+import dataclasses
 import math
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
+from coordexp.report.analysis import Settings, make_study
+from coordexp.report.artifacts import Artifacts
+from coordexp.report.cache import StatisticsCache
 from coordexp.report.load import ExperimentData, load_experiment
+from coordexp.report.study import Study
+from coordexp.report.tables import missing_runs
 from coordexp.tracking import Tracker, open_tracker
 from coordexp.train.reporter import Row
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from report_support import write_experiment
 
 PARAMS = {"training": {"max_steps": 100}, "data": {"format": "shapes"}}
 FINAL_AP = {"A": 0.30, "B": 0.05, "C": 0.40}
@@ -58,8 +70,9 @@ def write_run(tracker: Tracker, parent: str, group: str, seed: int, *, last: int
 
 
 @pytest.fixture(scope="session")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+def uri(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
+    shutil.copy(migrated, folder / "mlflow.db")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     single = open_tracker(uri, experiment="single", artifact_root=folder / "artifacts")
     write_run(single, single.start_parent("single", PARAMS, {}), "A", 0, last=100)
@@ -83,3 +96,41 @@ def tiny(uri: str) -> ExperimentData:
 @pytest.fixture
 def database(uri: str) -> Path:
     return Path(uri.removeprefix("sqlite:///"))
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database: making one takes seconds, copying it does not."""
+    folder = tmp_path_factory.mktemp("template")
+    open_tracker(f"sqlite:///{folder / 'mlflow.db'}", experiment="empty", artifact_root=folder)
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def store(migrated: Path, tmp_path: Path) -> Path:
+    """A runs directory with an empty database."""
+    shutil.copy(migrated, tmp_path / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def paired_dir(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs directory with one experiment of three groups and two seeds, all files there."""
+    runs_dir = tmp_path_factory.mktemp("paired")
+    shutil.copy(migrated, runs_dir / "mlflow.db")
+    write_experiment(runs_dir, seeds=(0, 1))
+    return runs_dir
+
+
+@pytest.fixture(scope="session")
+def paired(paired_dir: Path) -> Study:
+    data = load_experiment(f"sqlite:///{paired_dir}/mlflow.db", "paired")
+    artifacts = Artifacts(data, cache=paired_dir / "cache", runs_dir=paired_dir)
+    cache = StatisticsCache(paired_dir / "cache" / "statistics.json")
+    return make_study(data, artifacts, cache, Settings(resamples=60, num_pictures=6))
+
+
+@pytest.fixture(scope="session")
+def bare(tiny: ExperimentData) -> Study:
+    """A study without any file: what MLflow's numbers alone give."""
+    return dataclasses.replace(Study(tiny), missing=(*missing_runs(tiny), "nothing is here"))

@@ -8,6 +8,7 @@ import pytest
 
 from coordexp.errors import TrackingError
 from coordexp.report.__main__ import main
+from coordexp.report.study import Study
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def test_it_prints_the_table_and_writes_the_pictures(
 ) -> None:
     assert main(["single", "--tracking-uri", uri, "--output", str(tmp_path)]) == 0
     assert "Experiment single" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.png", "losses.png", "report.md"]
+    assert {"ap.png", "ap.svg", "losses.png", "report.html", "report.md"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_the_database_of_the_runs_directory_is_the_default(
@@ -30,7 +31,7 @@ def test_the_database_of_the_runs_directory_is_the_default(
     assert json.loads(capsys.readouterr().out)["experiment"] == "tiny"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     assert main(["single", "--runs-dir", str(tmp_path / "elsewhere"), "--format", "csv"]) == 0
-    assert capsys.readouterr().out.startswith("experiment,group,seed")
+    assert capsys.readouterr().out.startswith("experiment,kind,group")
     assert (tmp_path / "elsewhere" / "single" / "report" / "losses.png").is_file()
 
 
@@ -61,3 +62,29 @@ def test_the_module_runs_and_says_nothing_but_the_report(database: Path, tmp_pat
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Free decoding" in done.stdout
+
+
+def test_an_experiment_with_files_as_latex(
+    paired_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["--runs-dir", str(paired_dir), "--output", str(tmp_path), "--resamples", "20", "--pictures", "3"]
+    assert main(["paired", *quick, "--format", "latex"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("% paired: ")
+    assert str(tmp_path / "report.html") in captured.err
+    assert (tmp_path / "statistics.json").is_file()
+
+
+def test_chosen_runs_get_a_title_and_a_folder_of_their_own(
+    paired_dir: Path, paired: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = [run.run_id for run in paired.data.runs if run.seed == 0][:2]
+    where = ["--runs-dir", str(paired_dir), "--resamples", "20", "--pictures", "1"]
+    assert main(["A/vs B", *where, "--format", "json", "--runs", *ids]) == 0
+    assert list(json.loads(capsys.readouterr().out)["groups"]) == ["A", "B<i>"]
+    assert (paired_dir / "A%2Fvs_B" / "report" / "report.html").is_file()
+    assert main(["x", *where, "--runs", paired.data.parent_id]) == 2
+    assert "has no group and seed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*where, "--runs", *ids])
+    assert "--runs takes one title" in capsys.readouterr().err

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from coordexp.report.load import ExperimentData, load_experiment
-from coordexp.report.tables import Table, notes, tables
+from coordexp.report.tables import Table, missing_runs, notes, tables
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -58,9 +58,13 @@ def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
     assert cells(runs, "C", "mean of 0")["steps"] == "-"
 
 
-def test_notes_say_what_failed_and_the_ceiling(tiny: ExperimentData) -> None:
+def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
+    assert missing_runs(tiny) == [
+        "B-s1 FAILED at step 60: the loss is not finite at step 61 [term box_l1]",
+        "C-s0 is not finished: running, step 40 of 100",
+        "C-s1 is not finished: waiting",
+    ]
     text = "\n".join(notes(tiny))
-    assert "B-s1 FAILED: the loss is not finite at step 61 [term box_l1]" in text
     assert "Codec ceiling: AP 0.987" in text
     assert "Not shown: 1 run(s)" in text
 
@@ -79,3 +83,21 @@ def test_one_evaluated_seed_of_two_is_one_seed(tiny: ExperimentData) -> None:
 def test_every_row_fills_every_column(tiny: ExperimentData, index: int) -> None:
     table = tables(tiny)[index]
     assert {len(row.cells) for row in table.rows} == {len(table.columns)}
+
+
+def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
+    measured = dict(tiny.runs[0].metrics) | {
+        "constrained/expected/AP_oracle_score": 0.5,
+        "constrained/expected/F1_75": 0.25,
+        "constrained/duplicates": 3.0,
+    }
+    runs = (dataclasses.replace(tiny.runs[0], metrics=measured), *tiny.runs[1:])
+    quality = tables(dataclasses.replace(tiny, runs=runs))[2]
+    found = cells(quality, "A", "0")
+    assert (found["oracle score"], found["F1 .75"], found["duplicates"], found["F1 .50"]) == (
+        "0.500",
+        "0.250",
+        "3",
+        "-",
+    )
+    assert len(tables(tiny)) == 3

@@ -1,0 +1,107 @@
+"""What a group's detections look like in parts: mean over its seeds of each run's ``analysis.json``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordexp.evaluate.analysis_file import BoxAnalysis, CountResult
+
+Points = tuple[tuple[float, float], ...]
+Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Fractions of a whole by bin; ``edges`` has one more entry than ``fractions``."""
+
+    edges: tuple[float, ...]
+    fractions: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """One group, mean over seeds; an empty part was not measured.
+
+    Attributes:
+        iou: IoU of matched pairs.
+        calibration: ``(mean score, share correct)`` of bins of the score.
+        width_by_error: ``(error, mean width of the distribution)`` in bins.
+        by_category: AP by category name, None where COCO defines none.
+        by_size: AP by size of the object.
+        by_count: AP by number of objects in the image.
+        maps: counts by true and predicted coordinate, all four coordinates together, rows by the true one.
+    """
+
+    iou: Histogram | None = None
+    calibration: Points = ()
+    width_by_error: Points = ()
+    by_category: Values = field(default_factory=dict[str, float | None])
+    by_size: Values = field(default_factory=dict[str, float | None])
+    by_count: Values = field(default_factory=dict[str, float | None])
+    maps: tuple[tuple[int, ...], ...] = ()
+
+
+def make_breakdown(parts: "Sequence[BoxAnalysis]") -> Breakdown:
+    """Return the mean over seeds; a value counts where it is defined.
+
+    Args:
+        parts: the same kind of boxes, one entry a seed; at least one.
+    """
+    return Breakdown(
+        iou=_histogram(parts),
+        calibration=_points(parts, lambda part: [(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins]),
+        width_by_error=_points(
+            parts, lambda part: [((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error]
+        ),
+        by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),
+        by_size=_means([{item.name: item.AP for item in part.sizes} for part in parts]),
+        by_count=_means([{_count_name(item): item.AP for item in part.object_counts} for part in parts]),
+        maps=_maps(parts),
+    )
+
+
+def _histogram(parts: "Sequence[BoxAnalysis]") -> Histogram | None:
+    counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
+    total = sum(counts)
+    if not total:
+        return None
+    return Histogram(parts[0].matched_iou.edges, tuple(count / total for count in counts))
+
+
+def _points(
+    parts: "Sequence[BoxAnalysis]", rows_of: "Callable[[BoxAnalysis], Sequence[tuple[float | None, float | None, int]]]"
+) -> Points:
+    """Add up the same bin of every seed, weighted by its count."""
+    found: list[tuple[float, float]] = []
+    for rows in zip(*(rows_of(part) for part in parts), strict=False):
+        there = [(x, y, count) for x, y, count in rows if x is not None and y is not None and count]
+        total = sum(count for _, _, count in there)
+        if total:
+            found.append(
+                (sum(x * count for x, _, count in there) / total, sum(y * count for _, y, count in there) / total)
+            )
+    return tuple(found)
+
+
+def _maps(parts: "Sequence[BoxAnalysis]") -> tuple[tuple[int, ...], ...]:
+    maps = [item.counts for part in parts for item in part.coordinates.values()]
+    return tuple(tuple(sum(cells) for cells in zip(*rows, strict=True)) for rows in zip(*maps, strict=True))
+
+
+def _count_name(item: "CountResult") -> str:
+    if item.high is None:
+        return f"{item.low} or more objects"
+    if item.low == item.high:
+        return "1 object" if item.low == 1 else f"{item.low} objects"
+    return f"{item.low} to {item.high} objects"
+
+
+def _means(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _mean([part.get(name) for part in parts]) for name in names}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None

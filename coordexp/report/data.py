@@ -1,0 +1,112 @@
+"""What a report is about, as frozen objects: runs, their last values and their curves."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from statistics import fmean
+from typing import Literal
+
+State = Literal["waiting", "running", "finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run of a group and seed.
+
+    Attributes:
+        run_id: MLflow's id.
+        group: group name as the report shows it, unique over experiments.
+        seed: seed.
+        state: where it stands.
+        step: steps done, as far as MLflow knows.
+        message: why it failed, or "".
+        run_dir: its directory on the machine that ran it, or "".
+        metrics: the last value of every metric.
+        params: the resolved configuration, flat.
+        curves: points by metric name, in order of steps; losses, AP on the subset, and what a step consumed.
+        experiment: the MLflow experiment it belongs to.
+        parent_id: MLflow's id of the ablation it belongs to, or "".
+    """
+
+    run_id: str
+    group: str
+    seed: int
+    state: State
+    step: int = 0
+    message: str = ""
+    run_dir: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    curves: Mapping[str, tuple[Point, ...]] = field(default_factory=dict[str, tuple[Point, ...]])
+    experiment: str = ""
+    parent_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """``A-s0``."""
+        return f"{self.group}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class ExperimentData:
+    """What is compared: an experiment, several, or chosen runs.
+
+    Attributes:
+        name: its name, the report's title.
+        uri: where it was read.
+        runs: by group, then seed.
+        shared: metrics of the ablation's own run, such as the codec ceiling.
+        num_older: runs of earlier lives of the same name, which are not shown.
+        parent_id: MLflow's id of the ablation's own run, or "" where there is none or several.
+    """
+
+    name: str
+    uri: str
+    runs: tuple[RunData, ...]
+    shared: Mapping[str, float] = field(default_factory=dict[str, float])
+    num_older: int = 0
+    parent_id: str = ""
+
+    @property
+    def groups(self) -> dict[str, list[RunData]]:
+        """Runs by group, in order."""
+        groups: dict[str, list[RunData]] = {}
+        for run in self.runs:
+            groups.setdefault(run.group, []).append(run)
+        return groups
+
+
+def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> dict[str, dict[str, dict[int, float]]]:
+    """Return ``num_images`` and ``num_supervised_tokens`` -> group -> step -> how many by then, mean over seeds.
+
+    A row of a run counts what came since the row before it. Between rows the total is a straight line.
+
+    Args:
+        data: the runs.
+        steps: by group, the steps to know it at; those after a run's last row are left out.
+    """
+    names = ("num_images", "num_supervised_tokens")
+    return {
+        name: {group: _totals_at(data.groups[group], name, sorted(chosen)) for group, chosen in steps.items()}
+        for name in names
+    }
+
+
+def _totals_at(runs: list[RunData], name: str, steps: list[int]) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        points = run.curves.get(name, ())
+        totals = [(0, 0.0), *zip((p.step for p in points), accumulate(p.value for p in points), strict=True)]
+        for (before, low), (after, high) in pairwise(totals):
+            for step in steps:
+                if before < step <= after:
+                    found.setdefault(step, []).append(low + (high - low) * (step - before) / (after - before))
+    return {step: fmean(values) for step, values in sorted(found.items())}

@@ -1,0 +1,142 @@
+"""The report as one HTML file that needs nothing else: no network, no other file, no script to be read."""
+
+import functools
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from coordexp.report import figures
+from coordexp.report.commands import next_commands
+from coordexp.report.comparison_tables import study_tables
+from coordexp.report.coord_charts import CurveRow, curve_rows
+from coordexp.report.fairness import Fairness
+from coordexp.report.figures import Figure
+from coordexp.report.gallery import GalleryImage
+from coordexp.report.study import Study
+from coordexp.report.tables import Table, notes, summary, tables
+
+
+@dataclass(frozen=True)
+class FairnessView:
+    """The fairness table as the page shows it."""
+
+    sentence: str
+    names: tuple[str, ...]
+    rows: Sequence[object]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template reads."""
+
+    title: str
+    verdict: str
+    summary: str
+    undeclared: bool
+    missing: Sequence[str]
+    sections: Sequence[tuple[str, str]]
+    groups: Sequence[tuple[str, int]]
+    style: dict[str, int]
+    layer: dict[str, int]
+    has_statistics: bool
+    result_tables: Sequence[Table]
+    convergence_tables: Sequence[Table]
+    headline: Table
+    free: Table
+    quality: Sequence[Table]
+    runs: Table
+    notes: Sequence[str]
+    forest: Sequence[Figure]
+    curves: Sequence[Figure]
+    boxes: Sequence[Figure]
+    breakdowns: Sequence[Figure]
+    gallery: Sequence[GalleryImage]
+    gallery_seed: str
+    num_images: int
+    coord_curves: Sequence[CurveRow]
+    fairness: FairnessView | None
+    commands: Sequence[tuple[str, str]]
+    footer: str
+
+
+def render_page(study: Study) -> str:
+    """Return the page; all text in it is escaped."""
+    return _template().render(page=_page(study))
+
+
+def _page(study: Study) -> Page:
+    data = study.data
+    styles = figures.group_styles(study)
+    headline, free, *quality, runs = tables(data)
+    found = study_tables(study)
+    convergence = found[-1:] if study.convergence is not None else []
+    return Page(
+        title=f"Experiment {data.name}",
+        verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
+        summary=summary(data),
+        undeclared=study.fairness is not None and not study.fairness.comparable,
+        missing=study.missing,
+        sections=_sections(study, has_quality=bool(quality)),
+        groups=tuple(styles.items()),
+        style=styles,
+        layer={group: index + 1 for group, index in styles.items()},
+        has_statistics=study.comparison is not None,
+        result_tables=found[: len(found) - len(convergence)],
+        convergence_tables=convergence,
+        headline=headline,
+        free=free,
+        quality=quality,
+        runs=runs,
+        notes=notes(data),
+        forest=figures.forest(study),
+        curves=figures.curves(study),
+        boxes=figures.boxes(study),
+        breakdowns=figures.breakdowns(study),
+        gallery=study.gallery,
+        gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
+        num_images=study.num_images,
+        coord_curves=curve_rows(study),
+        fairness=_fairness(study.fairness) if study.fairness is not None else None,
+        commands=next_commands(data),
+        footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
+    )
+
+
+def _unbroken(text: str) -> str:
+    """Keep a number and its sign of percent on one line."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
+    has_boxes = has_quality or bool(study.breakdowns)
+    sections = (
+        ("results", "Result", True),
+        ("curves", "Training", True),
+        ("boxes", "Boxes", has_boxes),
+        ("gallery", "Images", bool(study.gallery)),
+        ("distributions", "Coordinate distributions", bool(study.coord_curves)),
+        ("free", "Free decoding", True),
+        ("fairness", "Fairness", study.fairness is not None),
+        ("runs", "Runs", True),
+        ("again", "Compute it again", True),
+    )
+    return [(name, title) for name, title, is_there in sections if is_there]
+
+
+def _fairness(fairness: Fairness) -> FairnessView:
+    return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=fairness.rows)
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")

@@ -1,0 +1,163 @@
+"""A small experiment as an ablation leaves it: a real sqlite store, run directories, pictures, detections."""
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from PIL import Image
+
+from coordexp.config.fingerprint import Fingerprint
+from coordexp.tracking import Tracker, open_tracker
+from coordexp.train.reporter import Row
+
+SPITEFUL = "<script>document.title='broken'</script>"
+CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}
+SIZE_PX = (120, 90)
+STEPS = (20, 40)
+LAST = 60
+# How far boxes are off, in pixels, and how many objects are left out, by group.
+ERRORS = {"A": (3.0, 0.2), "B<i>": (14.0, 0.4), "C": (1.0, 0.05)}
+
+
+def write_data(folder: Path, *, num_images: int = 14, seed: int = 0) -> Path:
+    """Write pictures and annotations; return the annotation file."""
+    draw = random.Random(seed)
+    images, annotations = [], []
+    (folder / "val").mkdir(parents=True)
+    for image_id in range(1, num_images + 1):
+        picture = Image.new("RGB", SIZE_PX, (200, 200, 195))
+        for _ in range(1 + image_id % 3):
+            width, height = draw.randint(15, 50), draw.randint(15, 50)
+            x, y = draw.randint(0, SIZE_PX[0] - width), draw.randint(0, SIZE_PX[1] - height)
+            category = draw.choice(list(CATEGORIES))
+            picture.paste((180, 40, 40) if category == 1 else (40, 60, 180), (x, y, x + width, y + height))
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": image_id, "category_id": category, "iscrowd": 0,
+                 "bbox": [x, y, width, height], "area": width * height}
+            )  # fmt: skip
+        picture.save(folder / "val" / f"{image_id:03d}.jpg")
+        images.append({"id": image_id, "file_name": f"{image_id:03d}.jpg", "width": SIZE_PX[0], "height": SIZE_PX[1]})
+    categories = [{"id": key, "name": name} for key, name in CATEGORIES.items()]
+    path = folder / "instances_val.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path
+
+
+def write_evaluation(folder: Path, annotations: Path, *, off_px: float, missed: float, seed: int) -> None:
+    """Write what an evaluation of one decoding leaves, all images or the even ones below ``step_``."""
+    draw = random.Random(seed)
+    data = json.loads(annotations.read_text())
+    ids = [image["id"] for image in data["images"] if "step_" not in str(folder) or image["id"] % 2 == 0]
+    found = []
+    for box in data["annotations"]:
+        if box["image_id"] in ids and draw.random() >= missed:
+            x, y, w, h = (value + draw.gauss(0, off_px) for value in box["bbox"])
+            found.append({"image_id": box["image_id"], "category_id": box["category_id"],
+                          "bbox": [x, y, max(w, 1.0), max(h, 1.0)], "score": round(draw.random(), 3)})  # fmt: skip
+    folder.mkdir(parents=True)
+    for kind in ("argmax", "expected"):
+        (folder / f"detections.{kind}.json").write_text(json.dumps(found))
+    lines = [
+        json.dumps({"image_id": key, "objects": [_object(dt) for dt in found if dt["image_id"] == key],
+                    "failures": [], "truncated": False})
+        for key in ids
+    ]  # fmt: skip
+    (folder / "objects.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _object(detection: dict) -> dict:
+    x, y, w, h = detection["bbox"]
+    corners = [x / SIZE_PX[0], y / SIZE_PX[1], (x + w) / SIZE_PX[0], (y + h) / SIZE_PX[1]]
+    inside = [min(max(corner, 0.0), 0.999) for corner in corners]
+    return {
+        "desc": CATEGORIES[detection["category_id"]],
+        "category_id": detection["category_id"],
+        "bins": [int(corner * 1000) for corner in inside],
+        "expected": inside,
+        "score": detection["score"],
+    }
+
+
+def fingerprint_of(group: str, seed: int, **changed: str) -> Fingerprint:
+    values = {"code": "c", "data": "d", "weights": f"w{seed}", "tokens": f"t{seed}", "evaluation": "e", **changed}
+    config = {"experiment": {"seed": seed}, "objective": {"use_geom_loss": group != "A"}}
+    return Fingerprint(config=config, packages={"python": "3.11"}, **values)
+
+
+def write_run_files(run_dir: Path, annotations: Path, group: str, seed: int, **changed: str) -> None:
+    off, missed = ERRORS[group]
+    for step in STEPS:
+        folder = run_dir / "eval" / f"step_{step:06d}" / "constrained"
+        write_evaluation(folder, annotations, off_px=off * (3 - step / 30), missed=missed, seed=seed)
+    for decoding in ("constrained", "free"):
+        write_evaluation(run_dir / "eval" / "final" / decoding, annotations, off_px=off, missed=missed, seed=seed)
+    (run_dir / "config.yaml").write_text("ablation:\n  factor: [objective]\nevaluation:\n  aliases: {}\n")
+    (run_dir / "fingerprint.json").write_text(fingerprint_of(group, seed, **changed).to_json())
+
+
+def rows_of(group: str, seed: int, *, last: int = LAST) -> list[Row]:
+    level = ERRORS[group][0] + 0.1 * seed
+    rows = [
+        Row(
+            step=step,
+            time=1000.0 + step,
+            metrics={
+                "train_total_loss": level / step,
+                "train_text_loss": 1.0 / step,
+                "num_images": 40.0,
+                "num_supervised_tokens": 900.0,
+            },
+        )
+        for step in range(10, last + 1, 10)
+    ]
+    if last == LAST:
+        final = {"final/steps": float(LAST), "constrained/expected/AP": 0.5, "free/num_objects": 20.0}
+        rows.append(Row(step=LAST, time=2000.0, metrics=final))
+    return rows
+
+
+def write_experiment(
+    runs_dir: Path,
+    name: str = "paired",
+    *,
+    groups: Iterable[str] = tuple(ERRORS),
+    seeds: Iterable[int] = (0,),
+    unfinished: Iterable[str] = (),
+    data_seed: int = 0,
+    changed: dict[str, dict[str, str]] | None = None,
+) -> str:
+    """Write an experiment and return MLflow's URI.
+
+    ``unfinished`` names runs (``C-s0``) that stop at step 20; ``changed`` gives a run another hash in its fingerprint.
+    """
+    uri = f"sqlite:///{runs_dir.absolute()}/mlflow.db"
+    tracker = open_tracker(uri, experiment=name, artifact_root=runs_dir / "mlartifacts")
+    annotations = write_data(runs_dir / name / "data", seed=data_seed)
+    parent = tracker.start_parent(name, {"data": {"format": "shapes"}}, {})
+    for number, group in enumerate(groups):
+        for seed in seeds:
+            run_dir = runs_dir / name / f"{'ABC'[number]}-s{seed}"
+            is_whole = f"{group}-s{seed}" not in unfinished
+            write_run_files(run_dir, annotations, group, seed, **(changed or {}).get(f"{group}-s{seed}", {}))
+            _record(tracker, parent, name, group, seed, run_dir, is_whole=is_whole)
+    tracker.finish(parent, "FINISHED")
+    return uri
+
+
+def _record(tracker: Tracker, parent: str, name: str, group: str, seed: int, run_dir: Path, *, is_whole: bool) -> None:
+    run_id = tracker.start_run(
+        f"{name}/{group}/s{seed}",
+        parent_id=parent,
+        group=group,
+        seed=seed,
+        fingerprint=f"{group}{seed}",
+        params={"data": {"format": "shapes"}, "training": {"max_steps": LAST}},
+        tags={"run_dir": str(run_dir)},
+    )
+    tracker.append_rows(run_id, rows_of(group, seed, last=LAST if is_whole else 20))
+    if is_whole:
+        for file in ("config.yaml", "fingerprint.json"):
+            tracker.log_file(run_id, run_dir / file)
+        tracker.log_directory(run_id, run_dir / "eval" / "final", "eval/final")
+        tracker.finish(run_id, "FINISHED")

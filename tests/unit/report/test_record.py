@@ -1,0 +1,64 @@
+import dataclasses
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from coordexp.metrics import unregistered
+from coordexp.report.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.load import load_experiment
+from coordexp.report.record import comparison_metrics, metric_part, record_report
+from coordexp.report.study import Study
+from coordexp.report.write import store_report, study_of
+from coordexp.tracking.connection import connect
+
+
+def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    assert paired.comparison is not None
+    page = tmp_path / "report.html"
+    page.write_text("<p>")
+    artifacts = Artifacts(paired.data, cache=tmp_path, runs_dir=paired_dir)
+    assert record_report(paired, [page], artifacts)
+    assert record_report(paired, [page], artifacts)  # the same again changes nothing
+    client = connect(paired.data.uri)
+    parent = client.get_run(paired.data.parent_id).data
+    pair = paired.comparison.pairs[0]
+    lead = "comparison/A_minus_B_i_/"
+    assert parent.metrics[f"{lead}AP"] == pair.difference.value
+    assert parent.metrics[f"{lead}AP_low"] == pair.difference.low
+    assert parent.metrics[f"{lead}p_holm"] == pair.p_holm
+    assert parent.metrics["comparison/C/AP"] == paired.comparison.value["C"].value
+    assert parent.tags["verdict"] == paired.verdict
+    assert unregistered(parent.metrics) == []
+    assert len(client.get_metric_history(paired.data.parent_id, f"{lead}AP")) == 1
+    stored = [item.path for item in client.list_artifacts(paired.data.parent_id, "report")]
+    assert stored == ["report/report.html"]
+    assert not load_experiment(paired.data.uri, "paired").runs[0].metrics.keys() & comparison_metrics(paired).keys()
+
+
+def test_afterwards_a_report_needs_no_run_directory_at_all(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    artifacts = Artifacts(paired.data, cache=tmp_path / "a", runs_dir=paired_dir)
+    record_report(paired, [], artifacts)
+    away = tuple(dataclasses.replace(run, run_dir="", experiment="") for run in paired.data.runs)
+    data = dataclasses.replace(paired.data, runs=away)
+    console = Console(file=io.StringIO())
+    found, elsewhere = study_of(data, output=tmp_path / "b", runs_dir=tmp_path, console=console)
+    assert elsewhere.file(away[0], HEADLINE_DETECTIONS) is not None
+    assert found.comparison is not None
+    assert paired.comparison is not None
+    assert found.comparison.value["C"].value == paired.comparison.value["C"].value
+    assert "6 of" not in found.verdict
+    assert any("pictures: their files are not on this machine" in line for line in found.missing)
+
+
+def test_a_store_that_refuses_costs_no_report(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    out = io.StringIO()
+    artifacts = Artifacts(paired.data, cache=tmp_path, runs_dir=paired_dir)
+    store_report(paired, [tmp_path / "missing.html"], artifacts, Console(file=out, width=200))
+    assert "the report is not in MLflow: artifact file" in out.getvalue()
+    several = dataclasses.replace(paired, data=dataclasses.replace(paired.data, parent_id=""))
+    assert not record_report(several, [], artifacts)
+
+
+def test_names_of_groups_become_names_mlflow_takes() -> None:
+    assert [metric_part(name) for name in ("A", "B+gate", "one/A", "B<i>")] == ["A", "B_gate", "one_A", "B_i_"]
