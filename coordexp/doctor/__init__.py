@@ -1,0 +1,1 @@
+"""``python -m coordexp doctor``: tells, without loading weights, whether a run would start."""

@@ -1,0 +1,139 @@
+"""What this machine has: GPUs, memory, and room on the disk that a run writes to."""
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from coordexp.cluster.checks import check_disk_for
+from coordexp.cluster.experiment import check_disk, check_experiment, directory_bytes
+from coordexp.cluster.plan import RunPlan
+from coordexp.config.schema import ExperimentConfig
+from coordexp.doctor.finding import Findings, size_text
+from coordexp.errors import ResourceError
+from coordexp.train.paths import base_dir, experiment_dir
+
+_PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is here.
+
+    Attributes:
+        gpu_names: of each GPU.
+        gpu_bytes: memory of each.
+        ram_bytes: memory of the machine, or of the container we are in.
+        num_cpus: that this process may use.
+    """
+
+    gpu_names: tuple[str, ...]
+    gpu_bytes: tuple[int, ...]
+    ram_bytes: int
+    num_cpus: int
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """Look."""
+        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return cls(
+            gpu_names=tuple(gpu.name for gpu in gpus),
+            gpu_bytes=tuple(gpu.total_memory for gpu in gpus),
+            ram_bytes=_ram_bytes(),
+            num_cpus=len(os.sched_getaffinity(0)),
+        )
+
+    def describe(self) -> str:
+        """Return it in words."""
+        gpus = ", ".join(
+            f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)
+        )
+        return f"{self.num_cpus} CPUs, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
+
+
+def examine_experiment(run: ExperimentConfig, findings: Findings) -> None:
+    """Check that the experiment's name is free or goes on, and that its directory can be written."""
+    directory = experiment_dir(run)
+    before = len(findings.all)
+    findings.attempt("experiment", lambda: check_experiment(run))
+    findings.attempt("runs_dir", lambda: _check_writable(directory))
+    findings.attempt("experiment", lambda: _check_free(directory))
+    if len(findings.all) == before:
+        goes_on = (directory / "experiment.json").is_file()
+        findings.ok("runs_dir", f"{directory}: {'goes on there' if goes_on else 'new'}, writable")
+
+
+def examine_disk(plans: list[RunPlan], checkpoint: Path | None, findings: Findings) -> None:
+    """Check that the disk holds the base, the merged models and the checkpoints of unfinished runs."""
+    pending = [plan for plan in plans if not plan.is_finished()]
+    if not pending:
+        findings.ok("disk", "all runs are finished")
+        return
+    directory = pending[0].run_dir
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if checkpoint is None:
+        findings.warn("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
+        return
+
+    def check() -> bool:
+        check_disk_for(pending, checkpoint)
+        if not base_dir(pending[0].config).exists():
+            check_disk(directory, needed_bytes=directory_bytes(checkpoint))
+        return True
+
+    if findings.attempt("disk", check):
+        free = os.statvfs(existing)
+        findings.ok(
+            "disk",
+            f"{free.f_bavail * free.f_frsize / 2**30:.1f} GiB free at {existing}: enough for {len(pending)} runs",
+        )
+
+
+def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine, findings: Findings) -> None:
+    """Check that the workers of a run can read their weights, which pass through the machine's own memory."""
+    workers = min(run.cluster.num_workers, len(machine.gpu_bytes))
+    needed = workers * (weight_bytes + _PROCESS_BYTES)
+    if needed > machine.ram_bytes:
+        findings.warn(
+            "loading",
+            f"{workers} workers here read {size_text(weight_bytes)} of weights each before the GPUs have them: about "
+            f"{size_text(needed)}, but the machine has {size_text(machine.ram_bytes)}",
+        )
+
+
+def _check_free(directory: Path) -> None:
+    """Refuse an experiment that another process is running, without touching its lock."""
+    path = directory.with_name(f".{directory.name}.lock")
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = handle.read().strip() or "another process"
+            raise ResourceError(
+                f"experiment {directory.name} is being run by {holder}; wait for it or choose another experiment.name"
+            ) from None
+        except OSError as error:
+            raise ResourceError(f"{path}: this file system has no locks ({error.strerror})") from error
+
+
+def _check_writable(directory: Path) -> None:
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not existing.is_dir():
+        raise ResourceError(f"{directory}: cannot be made, {existing} is a file; choose experiment.runs_dir")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ResourceError(f"{directory}: {existing} cannot be written; choose experiment.runs_dir")
+
+
+def _ram_bytes() -> int:
+    total = int(psutil.virtual_memory().total)
+    try:
+        limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total

@@ -1,0 +1,159 @@
+"""``doctor`` on the experiments that ship, and on checkpoints of true size, as a user starts it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "doctor"))
+from doctor_support import failures, of, sparse_checkpoint, tree
+
+from coordexp.cluster.probe import nodes_of
+from coordexp.doctor.examine import Examination, examine
+from coordexp.errors import ResourceError
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+# Peak memory of a process that only looks: Python, torch and transformers, and no weights.
+MAX_RESIDENT_BYTES = 1.6 * 2**30
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Depend on no cluster and no server of this machine."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def _examine(tmp_path: Path, name: str, *overrides: str) -> Examination:
+    return examine(EXPERIMENTS / name, [f"experiment.runs_dir={tmp_path}/runs", *overrides])
+
+
+def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object]:
+    """Run the command in a folder of its own; return its JSON and the peak of its memory."""
+    home = tmp_path / "home"
+    home.mkdir()
+    program = (
+        "import resource, sys\n"
+        "from coordexp.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "sys.stderr.write(f'PEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}')\n"
+        "raise SystemExit(code)\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            "doctor",
+            f"experiment.runs_dir={tmp_path}/runs",
+            "--format",
+            "json",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=os.environ | {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert tree(home) == {}
+    assert not (tmp_path / "runs").exists()
+    return json.loads(done.stdout) | {"peak": 1024 * int(done.stderr.rpartition("PEAK ")[2])}
+
+
+def test_tiny_as_a_command_is_well_and_leaves_nothing_behind(tmp_path):
+    found = _command(tmp_path, "--config", str(EXPERIMENTS / "tiny.yaml"), expected=0)
+    assert found["would_start"] is True
+    assert {finding["verdict"] for finding in found["findings"]} == {"ok"}
+    assert found["peak"] < MAX_RESIDENT_BYTES
+
+
+def test_real_coco_files(tmp_path, coco_tiny, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = _examine(tmp_path, "coco_tiny.yaml")
+    assert found.would_start, failures(found)
+    (train,) = of(found, "train annotations")
+    assert "32 images" in train.sentence
+    assert "80 categories" in train.sentence
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "billions"), [("2b", 2.13), ("4b", 4.44), pytest.param("8b", 8.77, marks=pytest.mark.slow)]
+)
+def test_shipped_experiments_without_their_files(tmp_path, monkeypatch, size, billions):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    found = _examine(tmp_path, f"coco_qwen3vl_{size}.yaml")
+    failed = failures(found)
+    assert failed.keys() >= {"train annotations", "train images", "val annotations", "val images", "checkpoint"}
+    for key in ("train_annotations", "train_images", "val_annotations", "val_images"):
+        assert any(sentence.endswith(f"set data.{key}") for sentence in failed.values())
+    assert f"Qwen/Qwen3-VL-{size.upper()}-Instruct: not in the cache" in failed["checkpoint"]
+    assert found.memory is not None
+    weights = next(part for part in found.memory.phases[0].summands if part.name == "weights")
+    # In bfloat16, with adapters and offsets in float32.
+    assert billions < weights.num_bytes / 2e9 < 1.06 * billions
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.slow
+def test_gigabytes_of_weights_are_not_read(tmp_path):
+    base = sparse_checkpoint(tmp_path / "base", model="8B")
+    assert sum(file.stat().st_size for file in base.glob("*.safetensors")) > 16 * 2**30
+    found = _command(
+        tmp_path,
+        "--config",
+        str(EXPERIMENTS / "tiny.yaml"),
+        f"model.path={base}",
+        "model.dtype=bfloat16",
+        "tracking.uri=http://127.0.0.1:9",
+        expected=2,
+    )
+    (weights,) = [finding for finding in found["findings"] if finding["check"] == "weights"]
+    assert weights["verdict"] == "ok"
+    assert "16.33 GiB" in weights["sentence"]
+    assert found["peak"] < MAX_RESIDENT_BYTES
+    assert all(file.stat().st_blocks * 512 < 2**20 for file in base.glob("*.safetensors"))
+
+
+@pytest.mark.slow
+def test_a_cluster_is_asked_without_joining_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps the token that it makes
+    program = (
+        "import os, sys, ray\n"
+        "ray.init(address='local', num_cpus=3, num_gpus=2, include_dashboard=False, object_store_memory=80 * 2**20,\n"
+        "         _temp_dir=sys.argv[1], logging_level=40)\n"
+        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    short = Path("/tmp") / f"doctor-{os.getpid()}"  # sockets have short names
+    cluster = subprocess.Popen(
+        [sys.executable, "-c", program, str(short)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    assert cluster.stdout is not None
+    try:
+        address = next(line.strip() for line in cluster.stdout if ":" in line)
+        with pytest.raises(ResourceError, match="wants a token: export RAY_AUTH_MODE=token"):
+            nodes_of(address, seconds=60)
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        (node,) = nodes_of(address, seconds=60) or []
+        assert (node["CPU"], node["GPU"]) == (3.0, 2.0)
+    finally:
+        cluster.communicate(timeout=60)
+        shutil.rmtree(short, ignore_errors=True)

@@ -1,0 +1,268 @@
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+sys.path.insert(0, str(Path(__file__).parent))
+from doctor_support import sparse_checkpoint
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.doctor.checkpoint import Base, examine_checkpoint
+from coordexp.doctor.finding import Findings
+from coordexp.model import checkpoint_io, weight_files
+from coordexp.model.tiny_parts import build_tokenizer
+
+SHARD = "model-00002-of-00002.safetensors"
+HUB_ID = "Qwen/Qwen3-VL-4B-Instruct"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """Return a checkpoint of the published 4B shape: 8.3 GiB of weights that take no disk."""
+    return sparse_checkpoint(tmp_path_factory.mktemp("sparse") / "base")
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """Return a copy of it whose small files may be changed and whose shards are links."""
+    target = tmp_path / "copy"
+    target.mkdir()
+    for file in whole.iterdir():
+        if file.suffix == ".safetensors":
+            (target / file.name).symlink_to(file)
+        else:
+            shutil.copyfile(file, target / file.name)
+    return target
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Path:
+    """Return an empty hub cache; the hub is a port at which nobody listens."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return tmp_path / "hub"
+
+
+def _examine(path: object, **sections: dict[str, object]) -> tuple[Base | None, dict[str, tuple[str, str]]]:
+    values = {"model": {"path": str(path)}, **sections}
+    findings = Findings()
+    base = examine_checkpoint(ExperimentConfig.model_validate(values), findings)
+    return base, {finding.check: (finding.verdict, finding.sentence) for finding in findings.all}
+
+
+def _only_failure(path: object, **sections: dict[str, object]) -> str:
+    """Return the sentence of the only failure."""
+    _, found = _examine(path, **sections)
+    failed = [sentence for verdict, sentence in found.values() if verdict == "failure"]
+    assert len(failed) == 1, failed
+    return failed[0]
+
+
+def _edit(file: Path, change) -> None:
+    value = json.loads(file.read_text())
+    change(value)
+    file.write_text(json.dumps(value))
+
+
+def test_gigabytes_are_described_and_none_is_read(whole, monkeypatch):
+    class HeaderOnly:
+        """A safetensors file that gives names, shapes and dtypes, and no data."""
+
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            self._handle = real(*args, **kwargs)
+
+        def __enter__(self) -> "HeaderOnly":
+            self._opened = self._handle.__enter__()
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._handle.__exit__(*error)
+
+        def keys(self) -> list[str]:
+            return self._opened.keys()
+
+        def get_slice(self, name: str) -> object:
+            part = self._opened.get_slice(name)
+            shown = type("Shown", (), {})()
+            shown.get_dtype, shown.get_shape = part.get_dtype, part.get_shape
+            return shown
+
+    real = weight_files.safe_open
+    monkeypatch.setattr(weight_files, "safe_open", HeaderOnly)
+    monkeypatch.setattr(checkpoint_io, "safe_open", HeaderOnly)
+    base, found = _examine(whole)
+    assert found["weights"] == (
+        "ok",
+        "4,437,815,808 numbers (bfloat16, 8.27 GiB) in 2 files: every name and shape fits; headers read, "
+        "no weight loaded",
+    )
+    assert "1,001 tokens will be added" in found["tokenizer"][1]
+    assert "641..1640" in found["tokenizer"][1]
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert base is not None
+    assert str(base.dtype) == "torch.bfloat16"
+    assert all(file.stat().st_blocks * 512 < 2**20 for file in whole.glob("*.safetensors"))
+
+
+def test_a_shard_that_is_missing_or_cut_short(copy):
+    (copy / SHARD).unlink()
+    assert SHARD in _only_failure(copy)
+    with (copy / SHARD).open("wb") as file:
+        file.write((8).to_bytes(8, "little") + b"{}      ")
+        file.truncate(10)
+    assert "not a whole safetensors file" in _only_failure(copy)
+
+
+def test_a_shard_whose_data_is_cut_short(copy):
+    source = (copy / SHARD).resolve()
+    (copy / SHARD).unlink()
+    with source.open("rb") as file:
+        head = file.read(2**20)
+    with (copy / SHARD).open("wb") as file:
+        file.write(head)
+        file.truncate(source.stat().st_size - 1)
+    assert "not a whole safetensors file" in _only_failure(copy)
+
+
+def test_weights_of_another_shape(copy):
+    _edit(copy / "config.json", lambda config: config["text_config"].update(intermediate_size=9216))
+    sentence = _only_failure(copy)
+    assert "weights are mismatched" in sentence
+    assert "expected [" in sentence
+
+
+def test_more_layers_than_weights(copy):
+    def add_a_layer(config: dict[str, dict[str, object]]) -> None:
+        config["text_config"].pop("layer_types", None)
+        config["text_config"]["num_hidden_layers"] = 37
+
+    _edit(copy / "config.json", add_a_layer)
+    assert "weights are missing, e.g. model.language_model.layers.36." in _only_failure(copy)
+
+
+def test_a_model_of_another_kind(copy):
+    _edit(copy / "config.json", lambda config: config.update(model_type="qwen3_vl_moe"))
+    base, found = _examine(copy)
+    assert base is None
+    assert found["checkpoint"][0] == "failure"
+    assert "qwen3_vl_moe" in found["checkpoint"][1]
+
+
+def test_a_tokenizer_with_other_ids(copy):
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens(["<|coord_5|>"], special_tokens=True)
+    tokenizer.save_pretrained(copy)
+    assert "coord" in _only_failure(copy)
+
+
+def test_a_tokenizer_of_another_model(copy):
+    _edit(copy / "config.json", lambda config: config.update(image_token_id=151_655))
+    assert "<|image_pad|> is 626 in the tokenizer, but 151655 in config.json" in _only_failure(copy)
+
+
+def test_a_tokenizer_longer_than_the_tables(copy):
+    _edit(copy / "config.json", lambda config: config["text_config"].update(vocab_size=630))
+    _, found = _examine(copy)
+    assert found["weights"][0] == found["tokenizer"][0] == "failure"
+    assert "the tokenizer has 640 entries but the model only 630 rows" in found["tokenizer"][1]
+
+
+def test_offset_ids_that_do_not_fit(whole):
+    ids = {"start": 151_670, "end": 152_669}
+    custom = {"coord_offset": {"enabled": True, "ids": ids}}
+    assert "151670..152669, but" in _only_failure(whole, custom=custom)
+    fitting = {"coord_offset": {"enabled": True, "ids": {"start": 641, "end": 1640}}}
+    assert "coord_offset.ids" not in _examine(whole, custom=fitting)[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("tokenizer.json", "no tokenizer"),
+        ("preprocessor_config.json", "no image processor"),
+        ("chat_template.jinja", "no chat template"),
+        ("config.json", "config.json: not found"),
+    ],
+)
+def test_small_files_that_are_missing(copy, file, expected):
+    (copy / file).unlink()
+    assert expected in _only_failure(copy)
+
+
+def test_an_image_processor_of_another_model(copy):
+    _edit(copy / "preprocessor_config.json", lambda settings: settings.update(patch_size=14))
+    assert "(14, 2, 2) (size, frames, merged), the model takes (16, 2, 2)" in _only_failure(copy)
+
+
+def test_flash_attention_without_its_package(whole):
+    sentence = _only_failure(whole, model={"path": str(whole), "attn_implementation": "flash_attention_2"})
+    assert "flash" in sentence
+
+
+def test_no_such_directory(tmp_path):
+    base, found = _examine(tmp_path / "none")
+    assert base is None
+    assert "no such checkpoint" in found["checkpoint"][1]
+
+
+def test_a_hub_id_that_is_not_cached(hub, monkeypatch):
+    base, found = _examine(HUB_ID)
+    assert found["checkpoint"][0] == "failure"
+    assert "not in the cache" in found["checkpoint"][1]
+    assert "the hub does not answer" in found["checkpoint"][1]
+    assert base is not None  # of the published shape, so that memory can be estimated
+    assert base.coord_ids == range(151_670, 152_670)
+    assert not hub.exists()
+    monkeypatch.setattr("coordexp.doctor.checkpoint.hub_answers", lambda: True)
+    assert _examine(HUB_ID)[1]["checkpoint"] == (
+        "warning",
+        f"{HUB_ID}: not in the cache {hub}; a run would first download about 8.27 GiB",
+    )
+    assert _examine("me/unknown")[0] is None
+
+
+def test_a_hub_id_while_offline(hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE forbids to download" in _only_failure(HUB_ID)
+
+
+def _cache(hub: Path, source: Path, *, without: str | None = None) -> None:
+    """Put a checkpoint into the cache as the hub's client does."""
+    root = hub / f"models--{HUB_ID.replace('/', '--')}"
+    snapshot = root / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("0" * 40)
+    for file in source.iterdir():
+        if file.name != without:
+            (snapshot / file.name).symlink_to(file)
+
+
+def test_a_hub_id_that_is_cached(hub, whole):
+    _cache(hub, whole)
+    base, found = _examine(HUB_ID)
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert base is not None
+    assert base.directory is not None
+
+
+def test_a_hub_id_whose_weights_are_not_cached(hub, whole):
+    _cache(hub, whole, without=SHARD)
+    sentence = _only_failure(HUB_ID)
+    assert f"1 files of {HUB_ID}, e.g. {SHARD}" in sentence
+    base, found = _examine(HUB_ID)
+    assert found["tokenizer"][0] == "ok"  # the small files are looked at all the same
+    assert base is not None
+    assert base.directory is None
+
+
+def test_nothing_is_written(whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.iterdir()}
+    _examine(whole)
+    assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == before
+    assert not os.path.exists(whole / "base.json")

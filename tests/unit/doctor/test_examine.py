@@ -1,0 +1,194 @@
+"""The whole examination: what it says together, its exit code, and that it leaves no trace."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+from doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
+
+from coordexp.cli import main
+from coordexp.doctor import examine as module
+from coordexp.doctor.examine import Examination, examine
+from coordexp.doctor.finding import Finding, Findings
+from coordexp.doctor.machine import Machine
+from coordexp.doctor.view import as_json, show
+from coordexp.errors import DataError
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "experiments" / "tiny.yaml"
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Depend on no cluster and no server of this machine."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def _examine(tmp_path: Path, *overrides: str, config: Path = TINY) -> Examination:
+    return examine(config, [f"experiment.runs_dir={tmp_path}/runs", *overrides])
+
+
+def _machine(monkeypatch, *, gpu_gib: int | None = None, ram_gib: int = 16) -> None:
+    gpus = () if gpu_gib is None else (gpu_gib * GIB,)
+    machine = Machine(("H",) * len(gpus), gpus, ram_gib * GIB, 8)
+    monkeypatch.setattr(Machine, "here", lambda: machine)
+
+
+def test_tiny_is_well_and_nothing_is_written(tmp_path):
+    found = _examine(tmp_path)
+    assert {finding.verdict for finding in found.findings} == {"ok"}, found.findings
+    assert found.would_start
+    assert tree(tmp_path) == {}
+    checks = [finding.check for finding in found.findings]
+    for check in ("configuration", "runs_dir", "weights", "tokenizer", "optimizer", "memory", "disk", "ray", "mlflow"):
+        assert checks.count(check) == 1
+
+
+def test_every_failure_is_shown_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    (tmp_path / "runs").write_text("a file")
+    found = _examine(
+        tmp_path,
+        "data.format=coco",
+        *(f"data.{split}_annotations={tmp_path}/{split}.json" for split in ("train", "val")),
+        *(f"data.{split}_images={tmp_path}/{split}" for split in ("train", "val")),
+        f"model.path={tmp_path}/model",
+        "tracking.uri=http://127.0.0.1:9",
+    )
+    failed = failures(found)
+    expected = {"train annotations", "train images", "val annotations", "val images", "checkpoint", "runs_dir", "ray"}
+    assert failed.keys() == expected | {"mlflow"}
+    assert not found.would_start
+    assert tree(tmp_path).keys() == {f"{tmp_path}/runs"}
+
+
+def test_a_configuration_that_is_wrong_is_a_finding(tmp_path):
+    found = _examine(tmp_path, "training.max_stpes=3")
+    assert "did you mean training.max_steps?" in failures(found)["configuration"]
+    assert len(found.findings) == 1
+    unknown = _examine(tmp_path, "objective.extra={nonsense: 1.0}")
+    assert "nonsense" in failures(unknown)["configuration"]
+
+
+def test_coco_files_give_the_longest_sequence(tmp_path):
+    found = _examine(tmp_path, *coco_overrides(tmp_path), "data.max_pixels=9216")
+    assert found.would_start, failures(found)
+    # 64 x 48 pixels are 8 x 6 patches of 8 pixels, twelve tokens; 22 around the image; one object at most.
+    assert found.sequence is not None
+    assert (found.sequence.prompt, found.sequence.patches) == (22 + 12, 48)
+    num_target = found.sequence.length - found.sequence.prompt
+    assert num_target == 7 + 1 + 2  # markers and coordinates, the end, "red circle"
+
+
+def test_a_sequence_that_cannot_hold_its_prompt(tmp_path):
+    assert "data.max_length is 40" in failures(_examine(tmp_path, "data.max_length=40"))["memory"]
+
+
+def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
+    base = sparse_checkpoint(tmp_path / "base", model="2B")
+    overrides = (
+        f"model.path={base}",
+        "model.dtype=bfloat16",
+        "training.precision=bfloat16",
+        "cluster.gpus_per_worker=1.0",
+    )
+
+    def memory(gpu_gib: int | None, *more: str) -> Finding:
+        _machine(monkeypatch, gpu_gib=gpu_gib)
+        (finding,) = of(_examine(tmp_path, *overrides, "data.max_pixels=409600", *more), "memory")
+        return finding
+
+    assert memory(None).sentence.endswith("there is no GPU here to compare with")
+    small = memory(6)
+    assert small.verdict == "failure"
+    assert "but only 6.0 GiB are there; set training.gradient_checkpointing: true" in small.sentence
+    assert "lower training.per_device_batch_size" in memory(6, "training.gradient_checkpointing=true").sentence
+
+
+def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
+    findings = Findings()
+    monkeypatch.setattr(module, "local_slots", lambda _: 2)
+    run = module.load_config(TINY)
+    for ram, expected in ((100, "ok"), (10, "warning"), (5, "failure")):
+        findings.all.clear()
+        machine = Machine((), (), ram * GIB, 8)
+        needed, usual = (module.Estimate((module_phase(size),), fixed_bytes=0) for size in (6 * GIB, 4 * GIB))
+        module._judge_memory(run, needed, usual, machine, on_gpu=False, findings=findings)
+        assert [finding.verdict for finding in findings.all] == [expected]
+        assert "for each of 2 processes" in findings.all[0].sentence
+
+
+def module_phase(size: int):
+    from coordexp.doctor.memory import Phase, Summand
+
+    return Phase("training", (Summand("all", size),))
+
+
+def test_groups_with_different_data_are_all_examined(tmp_path):
+    found = _examine(
+        tmp_path,
+        "ablation.groups={A: {data: {structure: native}}, B: {data: {structure: spec}}}",
+        "ablation.factor=[data.structure]",
+    )
+    assert len(of(found, "tokenizer")) == 2
+    assert "1,003 tokens will be added" in of(found, "tokenizer")[1].sentence
+
+
+def test_a_check_that_breaks_is_a_finding_too():
+    findings = Findings()
+
+    def breaks(error: Exception):
+        def function() -> None:
+            raise error
+
+        return function
+
+    assert findings.attempt("a", breaks(DataError("wrong"))) is None
+    assert findings.attempt("b", breaks(PermissionError(13, "Permission denied", "/x"))) is None
+    assert findings.attempt("c", breaks(KeyError("k"))) is None
+    assert findings.attempt("d", lambda: 7) == 7
+    assert [finding.sentence for finding in findings.all] == [
+        "wrong",
+        "/x: Permission denied",
+        "the check itself failed (KeyError: 'k')",
+    ]
+    assert findings.has_failure
+
+
+def _shown(found: Examination) -> str:
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        show(found, console)
+    return console.export_text()
+
+
+def test_table_and_json():
+    found = Examination((Finding("a", "ok", "[red] fine"), Finding("b", "failure", "broken; mend it")))
+    text = _shown(found)
+    assert "[red] fine" in text
+    assert "a run would not start: 1 failure" in text
+    value = json.loads(as_json(found))
+    assert value["would_start"] is False
+    assert value["findings"][1] == {"check": "b", "verdict": "failure", "sentence": "broken; mend it"}
+    warned = Examination((Finding("a", "warning", "look"),))
+    assert "a run would start (1 warning)" in _shown(warned)
+
+
+def test_command_and_exit_codes(tmp_path, capsys):
+    runs_dir = f"experiment.runs_dir={tmp_path}/runs"
+    assert main(["doctor", "--config", str(TINY), runs_dir, "--format", "json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["would_start"] is True
+    training = value["memory"]["training"]
+    assert training["bytes"] == sum(training["summands"].values())
+    assert value["longest_sequence"]["length"] > value["longest_sequence"]["prompt"]
+    assert main(["doctor", "--config", str(TINY), runs_dir, "cluster.gpus_per_worker=999.0"]) == 2
+    text = capsys.readouterr().out
+    assert "one run needs 1 x (1 CPUs, 999 GPUs)" in text
+    assert "a run would not start: 1 failure" in text

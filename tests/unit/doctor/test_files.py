@@ -1,0 +1,180 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent))
+from doctor_support import write_coco
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.jsonlines import write_jsonl
+from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.doctor import files
+from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
+from coordexp.doctor.finding import Findings
+from coordexp.errors import DataError
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Treat every file as too large to be read whole."""
+    monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
+
+
+def _config(annotations: Path, images: Path, root: Path, **data: object) -> ExperimentConfig:
+    paths = {
+        f"{split}_{what}": str(path)
+        for split in ("train", "val")
+        for what, path in (("annotations", annotations), ("images", images))
+    }
+    return ExperimentConfig.model_validate(
+        {"experiment": {"runs_dir": str(root / "runs")}, "data": {"format": "coco", **paths, **data}}
+    )
+
+
+def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts | None, dict[str, tuple[str, str]]]:
+    findings = Findings()
+    facts = examine_split(config, split, findings)
+    # The first that is not well, or the last of a check.
+    worst_last = sorted(findings.all, key=lambda finding: finding.verdict != "ok")
+    return facts, {finding.check: (finding.verdict, finding.sentence) for finding in worst_last}
+
+
+def _edited(annotations: Path, change) -> None:
+    data = json.loads(annotations.read_text())
+    change(data)
+    annotations.write_text(json.dumps(data))
+
+
+def test_a_good_split(tmp_path):
+    facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
+    assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 categories, each checked")
+    assert found["train images"] == ("ok", "all 3 images opened and of the annotated size (headers; not decoded)")
+    assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",))
+
+
+def test_a_good_large_split(tmp_path, large):
+    facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
+    verdict, sentence = found["train annotations"]
+    assert verdict == "ok"
+    assert "read 3 images, the first 3 annotations and 1 categories; the other annotations were not read" in sentence
+    assert facts == DataFacts(frozenset({(64, 48)}), None, ("red circle",))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_fault_has_its_sentence(tmp_path, whole, monkeypatch):
+    if not whole:
+        monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
+    annotations, images = write_coco(tmp_path)
+    config = _config(annotations, images, tmp_path)
+    text = annotations.read_text()
+
+    annotations.write_text(text[:-40])
+    assert _examine(config)[1]["train annotations"][0] == "failure"
+    expected = "not valid JSON" if whole else "is cut short"
+    assert expected in _examine(config)[1]["train annotations"][1]
+
+    annotations.write_text(text)
+    (images / "000002.jpg").rename(images / "other.jpg")
+    check = "train annotations" if whole else "train images"
+    verdict, sentence = _examine(config)[1][check]
+    assert verdict == "failure"
+    assert "000002.jpg" in sentence
+
+    (images / "other.jpg").rename(images / "000002.jpg")
+    Image.new("RGB", (48, 64)).save(images / "000002.jpg")
+    verdict, sentence = _examine(config)[1]["train images"]
+    assert verdict == "failure"
+    assert "48 x 64 pixels, its annotation says 64 x 48" in sentence
+
+    annotations.unlink()
+    verdict, sentence = _examine(config)[1]["train annotations"]
+    assert (verdict, sentence.endswith("set data.train_annotations")) == ("failure", True)
+
+
+def test_folders_missing_and_empty(tmp_path):
+    annotations, _ = write_coco(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    verdict, sentence = _examine(_config(annotations, empty, tmp_path))[1]["train images"]
+    assert verdict == "failure"
+    assert f"{empty}: the image folder is empty" in sentence
+    verdict, sentence = _examine(_config(annotations, tmp_path / "none", tmp_path), "val")[1]["val images"]
+    assert verdict == "failure"
+    assert "no such image folder; put the images there, or set data.val_images" in sentence
+
+
+def test_rejected_records_within_the_accepted_fraction_warn(tmp_path):
+    annotations, images = write_coco(tmp_path)
+    _edited(annotations, lambda data: data["annotations"][1].update(bbox=[4, 4, 0, 20]))
+    _, found = _examine(_config(annotations, images, tmp_path, max_bad_fraction=0.5))
+    verdict, sentence = found["train annotations"]
+    assert verdict == "warning"
+    assert "1 records will be left out" in sentence
+    assert "annotations[1]" in sentence
+    assert _examine(_config(annotations, images, tmp_path))[1]["train annotations"][0] == "failure"
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, "failure"), (0.1, "warning")])
+def test_bad_entries_in_a_large_file(tmp_path, large, fraction, expected):
+    annotations, images = write_coco(tmp_path)
+    _edited(annotations, lambda data: data["annotations"][1].update(bbox=[4, 4, 0, 20]))
+    verdict, sentence = _examine(_config(annotations, images, tmp_path, max_bad_fraction=fraction))[1][
+        "train annotations"
+    ]
+    assert verdict == expected
+    assert "annotations[1]: bbox" in sentence
+
+
+def test_an_image_name_that_leaves_the_folder(tmp_path, large):
+    annotations, images = write_coco(tmp_path)
+    _edited(annotations, lambda data: data["images"][0].update(file_name="../secret.jpg"))
+    verdict, sentence = _examine(_config(annotations, images, tmp_path))[1]["train images"]
+    assert verdict == "failure"
+    assert "leaves the image folder" in sentence
+
+
+def test_large_jsonl(tmp_path, large):
+    annotations, images = write_coco(tmp_path)
+    config = _config(annotations, images, tmp_path)
+    from coordexp.train.samples import read_split
+
+    samples = read_split(config, "train").samples
+    lines = tmp_path / "train.jsonl"
+    write_jsonl(samples, lines, coord_tokens=False, image_root=images)
+    config = _config(lines, images, tmp_path)
+    facts, found = _examine(config)
+    assert "read the first 3 lines, not the others" in found["train annotations"][1]
+    assert facts is not None
+    assert facts.categories == ("red circle",)
+    lines.write_text(lines.read_text().replace('"width": 64', '"width": 0', 1))
+    assert "line 1" in _examine(config)[1]["train annotations"][1]
+    assert "expected COCO JSON" in _examine(config, "val")[1]["val annotations"][1]
+
+
+def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):
+    write_shapes(tmp_path / "data", ShapesSpec(num_train=30, num_val=2))
+    data = json.loads((tmp_path / "data" / "instances_train.json").read_text())
+    sizes = {(image["width"], image["height"]) for image in data["images"]}
+    facts, found = _examine(ExperimentConfig.model_validate({"experiment": {"runs_dir": str(tmp_path)}}))
+    assert facts is not None
+    assert facts.sizes_px == sizes
+    assert found["train data"][0] == "ok"
+
+
+def test_categories_and_aliases():
+    facts = DataFacts(frozenset(), 1, ("red circle", "Red  Circle"))
+    with pytest.raises(DataError, match="reads like category"):
+        check_categories(ExperimentConfig(), facts)
+    config = ExperimentConfig.model_validate({"evaluation": {"aliases": {"disc": "blue circle"}}})
+    with pytest.raises(DataError, match="stands for 'blue circle'"):
+        check_categories(config, DataFacts(frozenset(), 1, ("red circle",)))
+
+
+def test_what_is_known_of_both_splits():
+    train, val = DataFacts(frozenset({(1, 1)}), 3, ()), DataFacts(frozenset({(2, 2)}), 9, ("a",))
+    assert merged(train, val) == DataFacts(frozenset({(1, 1), (2, 2)}), 3, ("a",))
+    assert merged(None, val) is None
+    assert merged(train, None) == train
