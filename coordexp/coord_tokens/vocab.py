@@ -122,8 +122,10 @@ def expand_tokenizer(tokenizer: PreTrainedTokenizerBase, *, structure: Structure
     """Add the tokens of coordinates, and of objects under ``spec``, that a tokenizer lacks, in place.
 
     Raises:
-        TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+        TokenizerError: if some of the tokens exist and some not, if they exist with ids that do not fit, or a
+            needed token is missing.
     """
+    _refuse_parts(tokenizer, structure)
     tokens = [AddedToken(token, special=True, normalized=False) for token in added_tokens(structure)]
     tokenizer.add_tokens(tokens)
     return coord_vocab(tokenizer, structure=structure)
@@ -156,6 +158,24 @@ def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
     fraction_K1 = (position_K - low_K).unsqueeze(1)
     rows = digit_rows_10D.float().cpu()
     return torch.lerp(rows[low_K], rows[low_K + 1], fraction_K1)
+
+
+def _refuse_parts(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> None:
+    """Refuse what an expansion would complete to something that nobody meant."""
+    known = tokenizer.get_vocab()
+    coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
+    for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):
+        missing = [token for token in tokens if token not in known]
+        if missing and len(missing) < len(tokens):
+            raise TokenizerError(
+                f"the tokenizer has {len(tokens) - len(missing)} of the {len(tokens)} {what} but not {missing[0]}; "
+                "expected all of them or none"
+            )
+    if max(known.values()) + 1 != len(tokenizer) and any(token not in known for token in (*coords, *markers)):
+        raise TokenizerError(
+            f"the tokenizer has {len(tokenizer)} entries but ids up to {max(known.values())}; "
+            "expected ids without gaps, so that new tokens follow the old ones"
+        )
 
 
 def _id_of(ids: dict[str, int], token: str) -> int:

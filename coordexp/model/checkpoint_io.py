@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from peft import PeftModel
+from huggingface_hub import constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
 
 MODEL_TYPE = "qwen3_vl"
+MOE_MODEL_TYPE = "qwen3_vl_moe"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -27,6 +28,7 @@ JsonObject = dict[str, object]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
 _HUB_SMALL_FILES = ["*.json", "*.jinja", "*.txt"]
 _HUB_FILES = [*_HUB_SMALL_FILES, "*.safetensors"]
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and not-found errors are OSErrors too
 
 
@@ -72,12 +74,15 @@ def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weig
         weights: also fetch and check the weights; without, configuration, tokenizer and processor.
 
     Raises:
-        CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL.
+        CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL, or ``revision`` would have no effect.
     """
     directory = Path(path_or_id).expanduser()
     if not directory.exists() and _HUB_ID.fullmatch(str(path_or_id)):
         directory = _download(str(path_or_id), revision=revision, files=_HUB_FILES if weights else _HUB_SMALL_FILES)
-    elif not directory.is_dir():
+    elif directory.is_dir():
+        if revision is not None:
+            raise CheckpointError(f"{path_or_id}: a local directory has no revision {revision!r}; leave it out")
+    else:
         raise CheckpointError(
             f"{path_or_id}: no such checkpoint; expected embedded, a directory or a hub id (owner/name)"
         )
@@ -93,11 +98,16 @@ def check_config(directory: Path) -> JsonObject:
     Raises:
         CheckpointError: if it is missing, not JSON, or of another model.
     """
-    config = read_json(directory / "config.json")
-    if config.get("model_type") != MODEL_TYPE:
+    file = directory / "config.json"
+    config = read_json(file)
+    found = config.get("model_type")
+    if found == MOE_MODEL_TYPE:
         raise CheckpointError(
-            f"{directory}: model_type is {config.get('model_type')!r}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)"
+            f"{file}: model_type is {found!r}, a mixture of experts, whose experts are no linear layers that adapters "
+            f"reach; expected {MODEL_TYPE!r}, a dense Qwen3-VL (2B, 4B, 8B, 32B)"
         )
+    if found != MODEL_TYPE:
+        raise CheckpointError(f"{file}: model_type is {found!r}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
     return config
 
 
@@ -110,11 +120,17 @@ def weight_files(directory: Path) -> list[Path]:
     # Where both are there, transformers reads the single file.
     if (directory / WEIGHTS_FILE).is_file() or not (directory / INDEX_FILE).is_file():
         files = [directory / WEIGHTS_FILE]
+        _refuse_pickles(directory)
     else:
         weight_map = read_json(directory / INDEX_FILE).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{directory / INDEX_FILE}: no weight_map; the index is damaged")
         files = [directory / str(name) for name in sorted(set(cast("dict[str, str]", weight_map).values()))]
+        if lost := [file.name for file in files if not file.is_file()]:
+            raise CheckpointError(
+                f"{directory / INDEX_FILE}: names {lost[0]}, which is not there ({len(lost)} of {len(files)} shards "
+                "are missing); expected every shard beside the index"
+            )
     for file in files:
         tensor_names(file)
     return files
@@ -183,6 +199,36 @@ def read_json(file: Path) -> JsonObject:
     return cast("JsonObject", value)
 
 
+def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
+    """Check that a saved adapter has a tensor for each place in the model, and a place for each tensor.
+
+    PEFT itself loads what fits and only warns of the rest.
+
+    Raises:
+        CheckpointError: if something is on one side only.
+    """
+    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
+    if different := sorted(expected.symmetric_difference(info.keys)):
+        raise CheckpointError(
+            f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
+            f"e.g. {different[0]}"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """Return kind and first line of another library's error, to be put into a sentence of ours."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+
+
+def _refuse_pickles(directory: Path) -> None:
+    pickled = next((name for name in _PICKLES if (directory / name).is_file()), None)
+    if pickled is not None and not (directory / WEIGHTS_FILE).is_file():
+        raise CheckpointError(
+            f"{directory / pickled}: weights as a pickle, which can run code when it is read; expected safetensors "
+            f"({WEIGHTS_FILE}, or shards and {INDEX_FILE})"
+        )
+
+
 def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
     by_name = {key.rsplit(".", 1)[1]: key for key in keys if f".{ADAPTER_NAME}." in f".{key}"}
     if "embed_offset" not in by_name:
@@ -205,5 +251,9 @@ def _download(hub_id: str, *, revision: str | None, files: list[str]) -> Path:
         check_config(Path(config).parent)
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=files))
     except _HUB_ERRORS as error:
+        name = hub_id if revision is None else f"{hub_id} at revision {revision}"
         reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"{hub_id}: no such directory, and the hub does not give it ({reason})") from None
+        if isinstance(error, LocalEntryNotFoundError):  # its own words are three sentences
+            why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+            reason = f"it is not in the cache {constants.HF_HUB_CACHE}, and {why}"
+        raise CheckpointError(f"{name}: no such directory, and the hub does not give it ({reason})") from None

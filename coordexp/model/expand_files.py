@@ -1,41 +1,35 @@
 """Add the coordinate tokens to a checkpoint on disk, without loading the model.
 
 Does to files what ``coordexp.coord_tokens.vocab.expand_vocab`` does to a model in memory, with the
-same rows bit for bit; only the tables of the vocabulary are written anew.
-
-Shapes: V vocabulary, D hidden, N added rows.
+same rows bit for bit; only the tables of the vocabulary are written anew, the rest is copied.
 """
 
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.vocab import (
-    CoordVocab,
-    InitMethod,
-    Structure,
-    added_tokens,
-    digit_ids,
-    expand_tokenizer,
-    numeric_rows,
-)
-from coordexp.errors import TokenizerError
-from coordexp.files import write_json
-from coordexp.model.checkpoint_io import check_config
+from coordexp.coord_tokens.offset_adapter import DTypeName
+from coordexp.coord_tokens.vocab import CoordVocab, InitMethod, Structure, added_tokens, expand_tokenizer
+from coordexp.errors import CheckpointError, ResourceError, TokenizerError
+from coordexp.files import replace_directory, write_json
+from coordexp.model.checkpoint_io import JsonObject, check_config
+from coordexp.model.expand_tables import ExpandedTables
 from coordexp.model.merge_files import carry_files, write_index
 from coordexp.model.processor import Processor
 from coordexp.model.progress import Progress, silent
 from coordexp.model.skeleton import EMBEDDING, HEAD, Skeleton
-from coordexp.model.weight_files import StoredWeights, TensorSpec, rows_per_piece, write_safetensors
+from coordexp.model.weight_files import PIECE_BYTES, TensorSpec, write_safetensors
 
 STAGE = "expanding shards"
 
-_MEAN_COLUMNS = 256  # of a table averaged at a time; a multiple of every vector width, so that no sum changes
+_SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the true vocabulary is a file of 19 MB
 
 
 @dataclass(frozen=True)
@@ -59,12 +53,49 @@ def lacks_tokens(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> bo
     return any(token not in known for token in added_tokens(structure))
 
 
+def expand_to(
+    source: Path,
+    output: Path,
+    *,
+    init: InitMethod = "numeric",
+    structure: Structure = "native",
+    progress: Progress = silent,
+) -> Expansion:
+    """Write an expanded copy of a checkpoint to a new directory, which appears whole or not at all.
+
+    Args:
+        source: a checked checkpoint directory.
+        output: a path at which there is nothing.
+        init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
+        structure: which object markers are used.
+        progress: told of the bytes written.
+
+    Returns:
+        The ids, and how many tokens are new.
+
+    Raises:
+        CheckpointError: if ``output`` exists or cannot be written, or the checkpoint is damaged.
+        TokenizerError: as :func:`expand_checkpoint`.
+        ResourceError: if the disk is too small.
+    """
+    if output.exists():
+        raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
+    try:
+        with replace_directory(output) as building:
+            return expand_checkpoint(source, building, init=init, structure=structure, progress=progress)
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(output)  # a write that fails names no file
+        raise CheckpointError(f"{output}: the expanded checkpoint cannot be written ({error})") from error
+
+
 def expand_checkpoint(
     source: Path,
     output: Path,
     *,
     init: InitMethod = "numeric",
     structure: Structure = "native",
+    dtype: DTypeName = "auto",
     link: bool = False,
     progress: Progress = silent,
 ) -> Expansion:
@@ -75,15 +106,17 @@ def expand_checkpoint(
         output: an existing, empty directory.
         init: how new rows start, see :func:`coordexp.coord_tokens.vocab.expand_vocab`.
         structure: which object markers are used.
+        dtype: of the weights written; ``auto`` keeps each one's own.
         link: link to the files that do not change, instead of copying them.
-        progress: told of every shard.
+        progress: told of the bytes written.
 
     Returns:
         The ids, and how many tokens are new.
 
     Raises:
-        CheckpointError: if the checkpoint is damaged.
+        CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
         TokenizerError: if tokens exist with ids that do not fit, or a needed token is missing.
+        ResourceError: if the disk is too small.
         OSError: as the disk says.
     """
     processor = Processor.from_directory(source)
@@ -97,112 +130,144 @@ def expand_checkpoint(
             f"{source}: the tokenizer has {num_before} entries but the model only {num_rows} rows: "
             "they do not belong together"
         )
-    if len(tokenizer) == num_before:
-        _copy_all(source, output, link=link)
+    tables = ExpandedTables(base.weights, vocab, tokenizer, num_before=num_before, init=init)
+    writer = _Writer(base, tables, dtype, expands=len(tokenizer) > num_before)
+    if writer.changes_nothing:
+        _copy_all(source, output, link=link, progress=progress)
         return Expansion(vocab, 0, num_rows)
-    tables = _Tables(base.weights, vocab, tokenizer, num_before=num_before, init=init)
-    _write_shards(base, tables, output, link=link, progress=progress)
-    _write_config(source, output, num_rows=tables.num_rows(num_rows))
+    writer.write(output, link=link, progress=progress)
+    _write_config(source, output, num_rows=tables.num_rows(num_rows), dtype=dtype)
     carry_files(source, output)
     processor.save_pretrained(output)
     return Expansion(vocab, len(tokenizer) - num_before, tables.num_rows(num_rows))
 
 
-class _Tables:
-    """The new rows of a table of the vocabulary, and the table with them."""
+class _Writer:
+    """The weights of the copy: what goes into which file, and its data."""
 
-    def __init__(
-        self,
-        weights: StoredWeights,
-        vocab: CoordVocab,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        num_before: int,
-        init: InitMethod,
-    ) -> None:
-        self._weights, self._vocab = weights, vocab
-        self._num_before, self._num_after = num_before, len(tokenizer)
-        self._digit_ids = digit_ids(tokenizer) if init == "numeric" else []
+    def __init__(self, base: Skeleton, tables: ExpandedTables, dtype: DTypeName, *, expands: bool) -> None:
+        self._base, self._tables, self._dtype = base, tables, dtype
+        changed = ({EMBEDDING} if base.tied else {EMBEDDING, HEAD}) if expands else set[str]()
+        self._changed = changed
+        self._plan: dict[str, dict[str, TensorSpec]] = {}
+        for name in sorted(base.shapes):
+            self._plan.setdefault(base.weights.files[name].name, {})[name] = self._spec(name)
 
-    def num_rows(self, num_stored: int) -> int:
-        """Return how many rows a table has afterwards; padding that was there is used up first."""
-        return max(num_stored, self._num_after)
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every tensor stays as it is."""
+        return not self._changed and all(self._is_kept(specs) for specs in self._plan.values())
 
-    def spec(self, name: str) -> TensorSpec:
-        """Return shape and dtype of the expanded table."""
-        stored = self._weights.specs[name]
-        return TensorSpec((self.num_rows(stored.shape[0]), *stored.shape[1:]), stored.dtype)
+    def write(self, output: Path, *, link: bool, progress: Progress) -> None:
+        """Write the files of weights, and their index."""
+        weights = self._base.weights
+        sources = {file.name: file for file in weights.files.values()}
+        copied = {file for file, specs in self._plan.items() if self._holds_just(file, specs) and self._is_kept(specs)}
+        sizes = {
+            file: sources[file].stat().st_size if file in copied else _num_bytes(specs)
+            for file, specs in self._plan.items()
+        }
+        linked = sum(sizes[file] for file in copied) if link else 0
+        _check_space(output, sum(sizes.values()) - linked + _SMALL_FILES_BYTES)
+        meter = _Meter(progress, sum(sizes.values()))
+        for file, specs in sorted(self._plan.items()):
+            if file not in copied:
+                write_safetensors(output / file, specs, lambda name: meter.counted(self._pieces(name)))
+            elif link:
+                (output / file).symlink_to(sources[file].resolve())
+                meter.add(sizes[file])
+            else:
+                _copy(sources[file], output / file, meter)
+        if weights.sharded:
+            write_index(output, self._plan)
 
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        """Yield the expanded table in blocks of rows."""
-        stored = self._weights.specs[name]
-        step = rows_per_piece(stored)
-        for start in range(0, self._num_before, step):
-            yield self._weights.rows(name, start, min(start + step, self._num_before))
-        yield self._new_rows(name)
-        for start in range(self._num_after, stored.shape[0], step):
-            yield self._weights.rows(name, start, min(start + step, stored.shape[0]))
+    def _spec(self, name: str) -> TensorSpec:
+        stored = self._base.weights.specs[name]
+        shape = self._tables.shape(name) if name in self._changed else stored.shape
+        is_cast = self._dtype != "auto" and stored.dtype.is_floating_point
+        return TensorSpec(shape, getattr(torch, self._dtype) if is_cast else stored.dtype)
 
-    def _new_rows(self, name: str) -> Tensor:
-        stored = self._weights.specs[name]
-        rows_ND = self._mean_row(name).repeat(self._num_after - self._num_before, 1)
-        if self._digit_ids:
-            coords = self._vocab.coord_ids
-            # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
-            old = max(0, self._num_before - coords.start)
-            numeric = numeric_rows(self._weights.listed_rows(name, self._digit_ids))[old:].to(stored.dtype)
-            start = coords.start + old - self._num_before
-            rows_ND[start : start + len(numeric)] = numeric
-        return rows_ND
+    def _is_kept(self, specs: dict[str, TensorSpec]) -> bool:
+        stored = self._base.weights.specs
+        return not self._changed & specs.keys() and all(spec == stored[name] for name, spec in specs.items())
 
-    def _mean_row(self, name: str) -> Tensor:
-        stored = self._weights.specs[name]
-        parts = [
-            self._weights.columns(name, start, start + _MEAN_COLUMNS, num_rows=self._num_before).float().mean(dim=0)
-            for start in range(0, stored.shape[1], _MEAN_COLUMNS)
-        ]
-        return torch.cat(parts).to(stored.dtype)
+    def _holds_just(self, file: str, specs: dict[str, TensorSpec]) -> bool:
+        return {name for name, place in self._base.weights.files.items() if place.name == file} == specs.keys()
 
-
-def _write_shards(base: Skeleton, tables: _Tables, output: Path, *, link: bool, progress: Progress) -> None:
-    weights = base.weights
-    changed = {EMBEDDING} if base.tied else {EMBEDDING, HEAD}
-    shards: dict[str, dict[str, TensorSpec]] = {}
-    for name in sorted(base.shapes):
-        spec = tables.spec(name) if name in changed else weights.specs[name]
-        shards.setdefault(weights.files[name].name, {})[name] = spec
-
-    def pieces(name: str) -> Iterator[Tensor]:
-        yield from tables.pieces(name) if name in changed else (rows for _, rows in weights.pieces(name))
-
-    sources = {weights.files[name].name: weights.files[name] for name in base.shapes}
-    for number, (file, specs) in enumerate(sorted(shards.items())):
-        progress(STAGE, number, len(shards))
-        only_these = {name for name, place in weights.files.items() if place.name == file} == specs.keys()
-        if changed & specs.keys() or not only_these:
-            write_safetensors(output / file, specs, pieces)
+    def _pieces(self, name: str) -> Iterator[Tensor]:
+        dtype = self._spec(name).dtype
+        if name in self._changed:
+            pieces = self._tables.pieces(name, dtype=dtype)
         else:
-            _copy(sources[file], output / file, link=link)
-    progress(STAGE, len(shards), len(shards))
-    if weights.sharded:
-        write_index(output, shards)
+            pieces = (rows.to(dtype) for _, rows in self._base.weights.pieces(name))
+        narrower = dtype != self._base.weights.specs[name].dtype
+        for piece in pieces:
+            if narrower and not torch.isfinite(piece).all():
+                raise CheckpointError(f"{name}: a weight does not fit {str(dtype).removeprefix('torch.')}")
+            yield piece
 
 
-def _write_config(source: Path, output: Path, *, num_rows: int) -> None:
+class _Meter:
+    """Counts bytes and tells of them."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+        self.add(0)
+
+    def add(self, num_bytes: int) -> None:
+        self._done += num_bytes
+        self._progress(STAGE, self._done, self._total)
+
+    def counted(self, pieces: Iterator[Tensor]) -> Iterator[Tensor]:
+        for piece in pieces:
+            yield piece
+            self.add(piece.nbytes)
+
+
+def _num_bytes(specs: dict[str, TensorSpec]) -> int:
+    return sum(spec.num_bytes for spec in specs.values())
+
+
+def _check_space(output: Path, needed: int) -> None:
+    free = shutil.disk_usage(output).free
+    if free < needed:
+        raise ResourceError(
+            f"{output.parent}: {free / 2**30:.2f} GiB of disk are free, about {needed / 2**30:.2f} GiB are needed for "
+            "the expanded checkpoint"
+        )
+
+
+def _write_config(source: Path, output: Path, *, num_rows: int, dtype: DTypeName) -> None:
     config = check_config(source)
     text = config["text_config"]
     assert isinstance(text, dict)  # the model was built from it
-    write_json(output / "config.json", config | {"text_config": {**text, "vocab_size": num_rows}}, indent=2)
+    config["text_config"] = {**cast("JsonObject", text), "vocab_size": num_rows}
+    if dtype != "auto":
+        sections = {name: cast("JsonObject", config[name]) for name in ("text_config", "vision_config")}
+        config = _with_dtype(config, dtype) | {name: _with_dtype(one, dtype) for name, one in sections.items()}
+    write_json(output / "config.json", config, indent=2)
 
 
-def _copy_all(source: Path, output: Path, *, link: bool) -> None:
-    for file in sorted(source.iterdir()):
-        if file.is_file():
-            _copy(file, output / file.name, link=link)
+def _with_dtype(section: JsonObject, dtype: str) -> JsonObject:
+    """``torch_dtype`` is the old name of ``dtype``."""
+    return {key: value for key, value in section.items() if key != "torch_dtype"} | {"dtype": dtype}
 
 
-def _copy(source: Path, target: Path, *, link: bool) -> None:
-    if link:
-        target.symlink_to(source.resolve())
-    else:
-        shutil.copyfile(source, target)
+def _copy_all(source: Path, output: Path, *, link: bool, progress: Progress) -> None:
+    files = sorted(file for file in source.iterdir() if file.is_file())
+    meter = _Meter(progress, sum(file.stat().st_size for file in files))
+    if not link:
+        _check_space(output, sum(file.stat().st_size for file in files))
+    for file in files:
+        if link:
+            (output / file.name).symlink_to(file.resolve())
+            meter.add(file.stat().st_size)
+        else:
+            _copy(file, output / file.name, meter)
+
+
+def _copy(source: Path, target: Path, meter: _Meter) -> None:
+    with source.open("rb") as read, target.open("wb") as written:
+        while piece := read.read(PIECE_BYTES):
+            written.write(piece)
+            meter.add(len(piece))

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
 
@@ -20,12 +20,12 @@ from coordexp.coord_tokens.vocab import (
     expand_vocab,
 )
 from coordexp.errors import CheckpointError, CoordExpError
-from coordexp.model.checkpoint_io import AdapterInfo, find_checkpoint, read_adapter
+from coordexp.model.attention import AttnImplementation, check_attention
+from coordexp.model.checkpoint_io import AdapterInfo, check_adapter_keys, find_checkpoint, first_line, read_adapter
 from coordexp.model.embedded import EMBEDDED, TINY_BASE
 from coordexp.model.processor import Processor
 from coordexp.model.quiet import quiet
-
-AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
+from coordexp.model.skeleton import check_weights
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,15 @@ def load(
     Raises:
         CheckpointError: if base or adapter are missing, damaged, of another model, or do not fit.
         TokenizerError: if the vocabulary has other ids than the adapter.
+        ConfigError: if the attention cannot be computed with this dtype.
+        ResourceError: if the attention needs a package or a device that is not here.
     """
+    check_attention(attn_implementation, dtype=dtype)
     source = TINY_BASE if str(path_or_id) == EMBEDDED else path_or_id
     directory = find_checkpoint(source, revision=revision)
     info = None if adapter is None else read_adapter(adapter)
     processor = Processor.from_directory(directory)
+    check_weights(directory)
     model = _load_weights(directory, dtype=dtype, attn_implementation=attn_implementation)
     if not Path(source).is_dir():
         model.name_or_path = str(source)  # so that PEFT writes the hub id, not a path in this machine's cache
@@ -113,7 +117,7 @@ def _load_weights(
                 ),
             )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
-        raise CheckpointError(f"{directory}: the model does not load ({_first_line(error)})") from None
+        raise CheckpointError(f"{directory}: the model does not load ({first_line(error)})") from None
     # transformers fills what is missing with random numbers and goes on.
     for kind in ("missing_keys", "mismatched_keys"):
         if report[kind]:
@@ -149,16 +153,7 @@ def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInf
     except CoordExpError:
         raise
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({_first_line(error)})") from None
-    expected = set(get_peft_model_state_dict(wrapped, save_embedding_layers=False))
-    if different := sorted(expected.symmetric_difference(info.keys)):
-        raise CheckpointError(
-            f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
-            f"e.g. {different[0]}"
-        )
+        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({first_line(error)})") from None
+    check_adapter_keys(info, wrapped)
     reattach_coord_offset_hooks(wrapped)
     return wrapped
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

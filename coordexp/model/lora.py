@@ -35,11 +35,11 @@ def apply_tuning(
     Args:
         model: the loaded base, with its coord-offset adapter if there is to be one.
         tuning: ``lora`` and ``dora`` freeze the base and adapt every linear layer but the head;
-            ``full`` trains everything.
+            ``full`` trains everything, the vision tower and the mergers only with ``vision``.
         rank: rank of the adapters.
         alpha: scale of the adapters; what is added is ``alpha / rank * B A``.
         dropout: on the adapters' input.
-        vision: adapt the vision tower and the mergers too.
+        vision: train the vision tower and the mergers too; else they stay frozen, without adapters.
         seed: of the adapters' initial weights; the global random state is left alone.
 
     Returns:
@@ -51,7 +51,9 @@ def apply_tuning(
     if tuning == "full":
         if active_offset(model) is not None:
             raise ConfigError("training.tuning: full trains the tables; switch off custom.coord_offset, or use lora")
-        return model.requires_grad_(True)
+        model.requires_grad_(True)
+        model.get_submodule(_VISION).requires_grad_(vision)
+        return model
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=rank,

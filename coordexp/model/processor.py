@@ -17,13 +17,18 @@ from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Q
 from coordexp.data.prompt import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, DataError, TokenizerError
 from coordexp.files import write_text
+from coordexp.model.checkpoint_io import first_line
 
 Message = dict[str, object]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 _IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_IMAGE_CONFIG = "preprocessor_config.json"
 _LEGACY_TEMPLATE = "chat_template.json"  # where processors kept it before transformers 4.50
 _VIDEO_CONFIG = "video_preprocessor_config.json"
+
+# Of how a tokenizer was loaded, which transformers would write into its configuration as if it belonged there.
+_LOADING_OPTIONS = ("local_files_only", "is_local", "trust_remote_code")
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,14 @@ class Processor:
     Attributes:
         tokenizer: with its chat template.
         image_processor: PIL backend, the same numbers on every machine.
-        video_config: text of ``video_preprocessor_config.json``; carried along, so that a checkpoint
-            we write loads with ``AutoProcessor`` where the original did.
+        image_config: text of ``preprocessor_config.json``, and
+        video_config: of ``video_preprocessor_config.json``; carried along unchanged, so that a
+            checkpoint we write loads with ``AutoProcessor``, of any version, where the original did.
     """
 
     tokenizer: PreTrainedTokenizerBase
     image_processor: Qwen2VLImageProcessorPil
+    image_config: str | None = None
     video_config: str | None = None
 
     @classmethod
@@ -46,7 +53,7 @@ class Processor:
         """Load from a checkpoint directory.
 
         Raises:
-            CheckpointError: if tokenizer or image processor are missing or damaged.
+            CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
         """
         _require(directory, _TOKENIZER_FILES, what="tokenizer")
         _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
@@ -54,12 +61,17 @@ class Processor:
             tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{directory}: tokenizer or image processor does not load ({error})") from None
+            raise CheckpointError(
+                f"{directory}: tokenizer or image processor does not load ({first_line(error)})"
+            ) from None
+        for option in _LOADING_OPTIONS:
+            tokenizer.init_kwargs.pop(option, None)
         legacy = directory / _LEGACY_TEMPLATE
         if not tokenizer.chat_template and legacy.is_file():
             tokenizer.chat_template = _legacy_template(legacy)
-        video = directory / _VIDEO_CONFIG
-        return cls(tokenizer, image_processor, video.read_text(encoding="utf-8") if video.is_file() else None)
+        if not tokenizer.chat_template:
+            raise CheckpointError(f"{directory}: no chat template (expected chat_template.jinja or {_LEGACY_TEMPLATE})")
+        return cls(tokenizer, image_processor, _text_of(directory / _IMAGE_CONFIG), _text_of(directory / _VIDEO_CONFIG))
 
     @property
     def chat_template(self) -> str:
@@ -119,14 +131,20 @@ class Processor:
     def save_pretrained(self, directory: Path | str) -> None:
         """Write tokenizer, chat template and image processor as Hugging Face files."""
         self.tokenizer.save_pretrained(directory)
-        self.image_processor.save_pretrained(directory)
-        if self.video_config is not None:
-            write_text(Path(directory) / _VIDEO_CONFIG, self.video_config)
+        if self.image_config is None:
+            self.image_processor.save_pretrained(directory)
+        for name, text in ((_IMAGE_CONFIG, self.image_config), (_VIDEO_CONFIG, self.video_config)):
+            if text is not None:
+                write_text(Path(directory) / name, text)
 
 
 def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
     if not any((directory / name).is_file() for name in names):
         raise CheckpointError(f"{directory}: no {what} (expected {' or '.join(names)})")
+
+
+def _text_of(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def _legacy_template(file: Path) -> str:

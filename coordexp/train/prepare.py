@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from transformers import PreTrainedModel
-
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.vocab import expand_vocab
+from coordexp.coord_tokens.vocab import expand_tokenizer
 from coordexp.data.coco import CocoData
 from coordexp.data.image import read_image
 from coordexp.data.sample import Sample
@@ -18,11 +16,11 @@ from coordexp.errors import TokenizerError
 from coordexp.evaluate.categories import CategoryIndex
 from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.model.attention import check_attention
 from coordexp.model.checkpoint_io import find_checkpoint
 from coordexp.model.embedded import EMBEDDED, TINY_BASE
 from coordexp.model.expand_files import expand_checkpoint
-from coordexp.model.load import load
-from coordexp.model.quiet import quiet
+from coordexp.model.processor import Processor
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
 from coordexp.train.samples import read_split
 
@@ -56,6 +54,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
+    _check_attention(config)
     root = data_dir(config)
     train = read_split(config, "train")
     val = read_split(config, "val")
@@ -77,7 +76,15 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
 
 
 def prepare_base(config: ExperimentConfig) -> Path:
-    """Load the checkpoint, expand its vocabulary and save it, unless that is done."""
+    """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
+
+    Goes by files, so that memory holds some rows and not the model.
+
+    Raises:
+        CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
+        TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
+        ResourceError: if the disk is too small.
+    """
     target = base_dir(config)
     stamp = {
         "path": config.model.path,
@@ -88,29 +95,21 @@ def prepare_base(config: ExperimentConfig) -> Path:
     }
     made = target / "base.json"
     if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
+        _check_ids(config, target)
         return target
+    source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
+    directory = find_checkpoint(source, revision=config.model.revision)
+    _check_ids(config, directory)
     with replace_directory(target) as building:
-        coord_ids = _write_base(config, building)
-        _check_ids(config, coord_ids)
+        expand_checkpoint(
+            directory,
+            building,
+            init=config.model.vocab_init,
+            structure=config.data.structure,
+            dtype=config.model.dtype,
+        )
         write_json(building / "base.json", stamp)
     return target
-
-
-def _write_base(config: ExperimentConfig, building: Path) -> range:
-    """Write the expanded checkpoint; shard by shard, unless its dtype has to change."""
-    if config.model.dtype == "auto":
-        source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
-        directory = find_checkpoint(source, revision=config.model.revision)
-        made = expand_checkpoint(directory, building, init=config.model.vocab_init, structure=config.data.structure)
-        return made.vocab.coord_ids
-    loaded = load(config.model.path, dtype=config.model.dtype, revision=config.model.revision)
-    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
-    tokenizer = loaded.processor.tokenizer
-    vocab = expand_vocab(loaded.model, tokenizer, init=config.model.vocab_init, structure=config.data.structure)
-    with quiet():
-        loaded.model.save_pretrained(str(building))
-    loaded.processor.save_pretrained(building)
-    return vocab.coord_ids
 
 
 def weights_hash(checkpoint: Path) -> str:
@@ -126,9 +125,20 @@ def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:
         read_image(sample.image, width=sample.width, height=sample.height)
 
 
-def _check_ids(config: ExperimentConfig, coord_ids: range) -> None:
+def _check_attention(config: ExperimentConfig) -> None:
+    # The driver of a cluster may have no GPU where its workers have.
+    elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
+    check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
+
+
+def _check_ids(config: ExperimentConfig, checkpoint: Path) -> None:
+    """Compare the ids of the configuration with those that the tokenizer has, or will get."""
     ids = config.custom.coord_offset.ids
-    if config.custom.coord_offset.enabled and ids is not None and range(ids.start, ids.end + 1) != coord_ids:
+    if not config.custom.coord_offset.enabled or ids is None:
+        return
+    tokenizer = Processor.from_directory(checkpoint).tokenizer
+    coord_ids = expand_tokenizer(tokenizer, structure=config.data.structure).coord_ids
+    if range(ids.start, ids.end + 1) != coord_ids:
         raise TokenizerError(
             f"custom.coord_offset.ids is {ids.start}..{ids.end}, but {config.model.path} has its coord tokens at "
             f"{coord_ids.start}..{coord_ids.stop - 1}; leave ids out to take the tokenizer's"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.codec import ints_to_tokens
-from coordexp.coord_tokens.vocab import coord_vocab, expand_vocab, numeric_rows
+from coordexp.coord_tokens.vocab import coord_vocab, expand_tokenizer, expand_vocab, numeric_rows
 from coordexp.errors import TokenizerError
 from coordexp.model.tiny_parts import build_model, build_tokenizer
 
@@ -138,9 +138,41 @@ def test_missing_tokens_are_named(base):
 
 def test_coord_tokens_in_another_order_are_refused(tied):
     model, tokenizer = tied
-    tokenizer.add_tokens(["<|coord_1|>", "<|coord_0|>"], special_tokens=True)
+    tokenizer.add_tokens(["<|coord_1|>", "<|coord_0|>", *ints_to_tokens(range(2, 1000)), "<|coord_*|>"])
     with pytest.raises(TokenizerError, match="contiguous"):
         expand_vocab(model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        (["<|coord_0|>"], r"has 1 of the 1001 coordinate tokens but not <\|coord_\*\|>; expected all of them or none"),
+        (["<|coord_*|>", *ints_to_tokens(range(999))], r"1000 of the 1001 coordinate tokens but not <\|coord_999\|>"),
+        (ints_to_tokens(range(1000)), r"1000 of the 1001 coordinate tokens but not <\|coord_\*\|>"),
+        (["<obj_end>"], r"1 of the 2 object markers but not <obj_start>"),
+    ],
+)
+def test_a_tokenizer_with_some_of_the_tokens_is_refused(base, there, message):
+    tokenizer = copy.deepcopy(base[0])
+    tokenizer.add_tokens(there, special_tokens=True)
+    num_before = len(tokenizer)
+    with pytest.raises(TokenizerError, match=message):
+        expand_tokenizer(tokenizer, structure="spec")
+    assert len(tokenizer) == num_before
+
+
+def test_coord_tokens_at_ids_of_their_own_are_taken_as_they_are(base):
+    tokenizer = copy.deepcopy(base[0])
+    tokenizer.add_tokens(["<one>", "<two>", "<|coord_*|>", *ints_to_tokens(range(1000))], special_tokens=True)
+    assert expand_tokenizer(tokenizer).coord_ids == range(len(base[0]) + 3, len(base[0]) + 1003)
+
+
+def test_ids_with_gaps_are_refused(base):
+    tokenizer = copy.deepcopy(base[0])
+    known = tokenizer.get_vocab() | {"far away": 5000}
+    tokenizer.get_vocab = lambda: known
+    with pytest.raises(TokenizerError, match=r"640 entries but ids up to 5000; expected ids without gaps"):
+        expand_tokenizer(tokenizer)
 
 
 def test_a_missing_structure_token_is_named(tied):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from real_vocabulary import write_narrow, write_qwen_tokenizer
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
@@ -91,3 +95,21 @@ def sharded() -> Callable[[Path, Path], Path]:
         return target
 
     return split
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer(tmp_path_factory) -> Path:
+    """The files of Qwen3-VL's true tokenizer; skips where the vendor's ranks are not installed."""
+    return write_qwen_tokenizer(tmp_path_factory.mktemp("qwen") / "tokenizer")
+
+
+@pytest.fixture(scope="session")
+def make_narrow(qwen_tokenizer, tmp_path_factory) -> Callable[..., Path]:
+    """Return a narrow checkpoint with the true vocabulary, in shards unless ``max_shard_size`` says otherwise."""
+    root = tmp_path_factory.mktemp("narrow")
+
+    def make(*, tied: bool = True, max_shard_size: str = "12MB") -> Path:
+        path = root / f"{tied}-{max_shard_size}"
+        return path if path.exists() else write_narrow(path, qwen_tokenizer, tied=tied, max_shard_size=max_shard_size)
+
+    return make

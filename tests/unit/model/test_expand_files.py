@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from coordexp.cli import main
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model import expand_files
@@ -119,7 +120,11 @@ def test_only_the_shards_of_the_tables_are_written_anew(make_base, sharded, tmp_
     target = tmp_path / "ours"
     target.mkdir()
     expand_checkpoint(source, target, link=link, progress=lambda _, done, total: stages.append((done, total)))
-    assert stages == [(0, 2), (1, 2), (2, 2)]
+    done = [place for place, _ in stages]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, stages[0][1])
+    assert len(set(done)) > 2  # not only at the end
+    assert stages[0][1] >= json.loads((target / INDEX).read_text())["metadata"]["total_size"]
     theirs = load_file(
         _in_memory(make_base(tied=False, structure=None), tmp_path / "t", init="numeric") / "model.safetensors"
     )
@@ -132,6 +137,16 @@ def test_only_the_shards_of_the_tables_are_written_anew(make_base, sharded, tmp_
     for file in {*index["weight_map"].values()} - tables:
         assert (target / file).is_symlink() is link
         assert (target / file).read_bytes() == (source / file).read_bytes()
+
+
+def test_a_bar_is_drawn_where_there_is_a_terminal(make_base, tmp_path, monkeypatch, capsys):
+    command = ["expand-vocab", "--model", str(make_base(structure=None)), "--output"]
+    capsys.readouterr()
+    assert main([*command, str(tmp_path / "quiet")]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    assert main([*command, str(tmp_path / "drawn")]) == 0
+    assert "expanding shards" in capsys.readouterr().err
 
 
 def test_only_parts_of_a_table_are_in_memory(make_base, tmp_path, monkeypatch):
@@ -172,3 +187,43 @@ def test_a_damaged_checkpoint_is_refused(make_base, tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"not a whole safetensors file"):
         _expand(target, tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"), [(torch.bfloat16, "float32"), (torch.float32, "bfloat16"), (torch.float32, "float16")]
+)
+def test_another_dtype_is_that_of_a_model_loaded_in_it(make_base, tmp_path, stored, dtype):
+    source = make_base(tied=False, structure=None, dtype=stored)
+    done = _expand(source, tmp_path / "ours", dtype=dtype, structure="spec")
+    loaded = load(source, dtype=dtype)
+    expand_vocab(loaded.model, loaded.processor.tokenizer, init="numeric", structure="spec")
+    loaded.model.save_pretrained(tmp_path / "theirs")
+    loaded.processor.save_pretrained(tmp_path / "theirs")
+    _assert_same(tmp_path / "ours", tmp_path / "theirs")
+    assert done.num_added == 1003
+    ours = load(tmp_path / "ours").model
+    assert ours.dtype == getattr(torch, dtype)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert {config["dtype"], config["text_config"]["dtype"], config["vision_config"]["dtype"]} == {dtype}
+    again = _expand(tmp_path / "ours", tmp_path / "again", dtype=dtype, structure="spec")
+    assert again.num_added == 0
+    _assert_same(tmp_path / "again", tmp_path / "ours")
+
+
+def test_another_dtype_without_new_tokens(make_base, tmp_path):
+    done = _expand(make_base(dtype=torch.bfloat16), tmp_path / "ours", dtype="float32")
+    assert done.num_added == 0
+    before, after = (
+        load_file(path / "model.safetensors") for path in (make_base(dtype=torch.bfloat16), tmp_path / "ours")
+    )
+    assert all(torch.equal(before[name].float(), after[name]) for name in before)
+
+
+def test_a_weight_too_large_for_the_dtype_is_refused(make_base, tmp_path):
+    source = shutil.copytree(make_base(structure=None), tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    name = "model.language_model.norm.weight"
+    weights[name][3] = 1e6
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=rf"{name}: a weight does not fit float16"):
+        _expand(source, tmp_path / "ours", dtype="float16")

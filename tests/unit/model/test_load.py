@@ -62,9 +62,14 @@ def test_structure_is_recognised_by_the_tokenizer(make_base):
     assert load(make_base(structure="spec"), structure="native").vocab.structure == "native"
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(name, getattr(torch, name)) for name in ("bfloat16", "float16", "float32")]
+)
 def test_dtype(make_base, dtype, expected):
-    assert load(make_base(dtype=torch.bfloat16), dtype=dtype).model.dtype == expected
+    assert load(make_base(dtype=torch.bfloat16)).model.dtype == torch.bfloat16  # auto: as stored
+    assert load(make_base(), dtype="auto").model.dtype == torch.float32
+    model = load(make_base(dtype=torch.bfloat16), dtype=dtype).model
+    assert {parameter.dtype for parameter in model.parameters()} == {expected}
 
 
 @pytest.mark.parametrize(("tied", "tie_head", "tuning"), QUICK + SLOW)
@@ -160,6 +165,11 @@ def test_a_new_process_gives_bit_equal_logits(make_base, make_adapted, tmp_path)
     assert not torch.equal(expected[0], expected[1])  # control: LoRA and DoRA are not the same adapter
 
 
+def test_a_local_directory_has_no_revision(make_base):
+    with pytest.raises(CheckpointError, match=r"a local directory has no revision 'v1'; leave it out"):
+        load(make_base(), revision="v1")
+
+
 def test_bad_paths():
     with pytest.raises(CheckpointError, match=r"/no/such/place: no such checkpoint; expected embedded"):
         load("/no/such/place")
@@ -180,7 +190,9 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("config.json", lambda f: f.unlink(), "config.json: not found"),
         ("config.json", lambda f: f.write_text('{"model_type": '), "config.json: not readable JSON"),
         ("config.json", lambda f: f.write_text("[1]"), "holds a list, expected an object"),
-        ("config.json", lambda f: _edit_json(f, model_type="qwen3_vl_moe"), "model_type is 'qwen3_vl_moe'"),
+        ("config.json", lambda f: _edit_json(f, model_type="qwen3_vl_moe"), "'qwen3_vl_moe', a mixture of experts"),
+        ("config.json", lambda f: _edit_json(f, model_type="qwen2_5_vl"), "'qwen2_5_vl'; expected 'qwen3_vl'"),
+        ("config.json", lambda f: _edit_json(f, model_type="qwen3"), "'qwen3'; expected 'qwen3_vl'"),
         ("config.json", lambda f: _edit_json(f, model_type="llama"), "expected 'qwen3_vl'"),
         ("model.safetensors", lambda f: f.unlink(), "weights not found; expected safetensors"),
         ("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-100]), "not a whole safetensors file"),
@@ -188,6 +200,9 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer or image processor does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
+        ("preprocessor_config.json", lambda f: f.write_text("{"), "tokenizer or image processor does not load"),
+        ("chat_template.jinja", lambda f: f.unlink(), "no chat template .expected chat_template.jinja"),
+        ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
 )
 def test_damaged_checkpoints_are_refused_before_weights_are_read(
@@ -201,6 +216,7 @@ def test_damaged_checkpoints_are_refused_before_weights_are_read(
     with pytest.raises(CheckpointError, match=message) as caught:
         load(base)
     assert str(base) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_missing_and_misshapen_weights_are_not_filled_with_random_numbers(make_base, tmp_path):
@@ -222,7 +238,7 @@ def test_an_index_without_its_shards_is_refused(make_base, tmp_path):
     (base / "model.safetensors").rename(base / "model-00001-of-00002.safetensors")
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (base / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.safetensors: weights not found"):
+    with pytest.raises(CheckpointError, match=r"index.json: names model-00002-of-00002.safetensors, which"):
         load(base)
     (base / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"no weight_map"):

@@ -8,6 +8,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.errors import ConfigError
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
+from coordexp.model.parity import default_samples
 
 SETTINGS = {"rank": 4, "alpha": 8.0, "dropout": 0.0}
 
@@ -59,3 +60,26 @@ def test_full_tuning_trains_everything_and_refuses_offsets(make_base):
     install_coord_offset_adapter(loaded.model, coord_ids=loaded.vocab.coord_ids)
     with pytest.raises(ConfigError, match=r"tuning: full trains the tables"):
         apply_tuning(loaded.model, tuning="full", vision=True, seed=0, **SETTINGS)
+
+
+def test_full_tuning_with_a_frozen_vision_tower(make_base):
+    model = apply_tuning(load(make_base()).model, tuning="full", vision=False, seed=0, **SETTINGS)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith("model.visual.")}
+
+
+@pytest.mark.parametrize(("tuning", "vision"), [("lora", False), ("lora", True), ("full", False), ("full", True)])
+def test_a_frozen_vision_tower_gets_no_gradient(make_base, tuning, vision):
+    """Its outputs still reach the loss; a tower that trains gets a gradient by the same batch."""
+    loaded = load(make_base())
+    batch = default_samples(loaded.processor)[0]
+    model = apply_tuning(loaded.model, tuning=tuning, vision=vision, seed=0, **SETTINGS)
+    before = {name: p.clone() for name, p in model.named_parameters() if ".visual." in name}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(**batch, labels=batch["input_ids"]).loss.backward()
+    optimizer.step()
+    graded = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert any(".visual." not in name for name in graded)
+    assert any(".visual." in name for name in graded) is vision
+    moved = [n for n, p in model.named_parameters() if n in before and not torch.equal(p, before[n])]
+    assert bool(moved) is vision

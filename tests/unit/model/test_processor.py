@@ -1,5 +1,7 @@
 """Our processor against the data pipeline that training uses, and through save and load."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -61,10 +63,24 @@ def test_save_and_load_keep_everything(processor, tmp_path):
     assert again.video_config == '{"fps": 2}'
 
 
+def test_files_of_the_processors_are_carried_along_unchanged(processor, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    processor.save_pretrained(first)
+    file = first / "preprocessor_config.json"
+    # As published: a class that needs torchvision here, and the name of the whole processor.
+    published = {"image_processor_type": "Qwen2VLImageProcessorFast", "processor_class": "Qwen3VLProcessor"}
+    text = json.dumps(json.loads(file.read_text()) | published)
+    file.write_text(text)
+    Processor.from_directory(first).save_pretrained(second)
+    assert (second / file.name).read_text() == text
+    assert "local_files_only" not in (second / "tokenizer_config.json").read_text()
+
+
 def test_a_template_in_its_old_place_is_found(processor, tmp_path):
     processor.save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
-    assert not Processor.from_directory(tmp_path).tokenizer.chat_template
+    with pytest.raises(CheckpointError, match=r"no chat template \(expected chat_template.jinja or"):
+        Processor.from_directory(tmp_path)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
     assert Processor.from_directory(tmp_path).chat_template == "{{ messages }}"
     (tmp_path / "chat_template.json").write_text("{}")

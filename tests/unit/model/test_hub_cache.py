@@ -1,0 +1,100 @@
+"""Hub ids without a network: what the local cache holds loads by name, what it lacks is one sentence, at once."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from coordexp.errors import CheckpointError
+from coordexp.model.load import load
+
+HUB_ID = "someone/qwen3-vl-tiny"
+SHA, OLD_SHA = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def hub_home(make_base, tmp_path):
+    """A cache as the hub's client writes it: two commits; ``main`` is the first, ``v0`` the second."""
+    folder = tmp_path / "home" / "hub" / "models--someone--qwen3-vl-tiny"
+    for sha, base in ((SHA, make_base()), (OLD_SHA, make_base(structure=None))):
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        snapshot = folder / "snapshots" / sha
+        snapshot.mkdir(parents=True)
+        for file in base.iterdir():
+            blob = folder / "blobs" / f"{sha[:8]}-{file.name}"
+            shutil.copyfile(file, blob)
+            (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(SHA)
+    (folder / "refs" / "v0").write_text(OLD_SHA)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def offline(hub_home, monkeypatch):
+    """The client reads the environment when it is imported; these are what it made of it."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "hub"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was asked"))
+    return hub_home / "hub" / "models--someone--qwen3-vl-tiny" / "snapshots"
+
+
+def test_a_cached_id_loads_by_name_and_by_revision(offline):
+    loaded = load(HUB_ID)
+    assert loaded.vocab is not None
+    assert loaded.model.name_or_path == HUB_ID  # not a place in this machine's cache
+    assert load(HUB_ID, revision="main").vocab == loaded.vocab
+    for revision in ("v0", OLD_SHA):
+        assert load(HUB_ID, revision=revision).vocab is None  # the other commit: not expanded
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(("hub_id", "revision"), [("someone/other", None), (HUB_ID, "v9"), (HUB_ID, "c" * 40)])
+def test_what_is_not_cached_is_one_sentence(hub_id, revision):
+    with pytest.raises(CheckpointError, match=r"\(it is not in the cache .*, and HF_HUB_OFFLINE is set\)$") as caught:
+        load(hub_id, revision=revision)
+    name = hub_id if revision is None else f"{hub_id} at revision {revision}"
+    assert str(caught.value).startswith(f"{name}: no such directory, and the hub does not give it")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cached_snapshot_without_all_its_files_is_refused(offline):
+    (offline / SHA / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model.safetensors: weights not found"):
+        load(HUB_ID)
+    (offline / SHA / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"does not give it"):
+        load(HUB_ID)
+
+
+def test_another_model_is_refused_by_its_configuration(offline):
+    config = offline / SHA / "config.json"
+    text = json.dumps(json.loads(config.read_text()) | {"model_type": "qwen3_vl_moe"})
+    config.unlink()
+    config.write_text(text)
+    with pytest.raises(CheckpointError, match=r"a mixture of experts"):
+        load(HUB_ID)
+
+
+@pytest.mark.slow
+def test_the_command_line_with_the_clients_own_environment(hub_home, tmp_path):
+    environment = {**os.environ, "HF_HOME": str(hub_home), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_HUB_CACHE", None)
+
+    def expand(hub_id: str, output: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "coordexp", "expand-vocab", "--model", hub_id, "--output", str(output)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+    done = expand(HUB_ID, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert f"{HUB_ID}: has the coordinate tokens already" in done.stdout
+    refused = expand("someone/other", tmp_path / "other")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: someone/other: no such directory, and the hub does not give it")
+    assert refused.stderr.count("\n") == 1
