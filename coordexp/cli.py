@@ -91,9 +91,9 @@ class _Outcome:
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
-    full = next((link for link in _chain(error) if _says_no_space(link)), None)
-    if full is not None:
-        return _EXIT_INPUT, f"error: no space left on {_place(full)}; free some, or write elsewhere"
+    if any(_says_no_space(link) for link in _chain(error)):
+        places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
+        return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
         return _EXIT_INPUT, f"error: {error}"
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
@@ -135,8 +135,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_annotations(prepare.add_parser("coco", help="COCO annotations as JSONL, with a manifest"), "coco")
     _add_annotations(prepare.add_parser("lvis", help="LVIS annotations as JSONL, with a manifest"), "lvis")
     _add_shapes(prepare.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL"))
+    _add_doctor(verbs.add_parser("doctor", help="whether a run would start, without loading weights"))
     _add_inspect(verbs.add_parser("inspect", help="training samples: tokens by role, boxes drawn on the image"))
-    _add_evaluate(verbs.add_parser("evaluate", help="COCO AP of a checkpoint"))
+    evaluate = verbs.add_parser("evaluate", help="COCO AP of a checkpoint")
+    add_evaluate_arguments(evaluate)
+    _finish(evaluate, commands.evaluate)
     _add_merge(verbs.add_parser("merge", help="fold a trained adapter into its base"))
     _add_expand(verbs.add_parser("expand-vocab", help="add the coordinate tokens to a checkpoint"))
     verbs.add_parser("report", help="tables and curves of an experiment", add_help=False)
@@ -173,6 +176,13 @@ def _add_shapes(parser: argparse.ArgumentParser) -> None:
     _finish(parser, commands.prepare_shapes)
 
 
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML of the experiment (%(default)s)")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
+    _finish(parser, commands.doctor)
+
+
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML of the experiment (%(default)s)")
     parser.add_argument("--num", type=_count, default=3, help="how many samples (%(default)s)")
@@ -182,19 +192,26 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     _finish(parser, commands.inspect)
 
 
-def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what an evaluation needs, here or as a job on a cluster."""
     parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
     parser.add_argument("--adapter", type=Path, help="a directory that training saved")
     parser.add_argument("--annotations", type=Path, required=True, help="COCO instances JSON")
     parser.add_argument("--images", type=Path, required=True, help="folder of the images")
-    parser.add_argument("--output", type=Path, required=True, help="folder for detections and metrics")
+    parser.add_argument(
+        "--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)"
+    )
+    parser.add_argument(
+        "--num-images", type=_count, help="only so many, spread over the number of objects, always the same"
+    )
     parser.add_argument("--decoding", nargs="+", choices=("constrained", "free"), default=["constrained", "free"])
     parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
     parser.add_argument("--batch-size", type=_count, default=16)
     parser.add_argument("--max-new-tokens", type=_count, default=512)
     parser.add_argument("--max-pixels", type=_count, help="image size limit (default: the checkpoint's own)")
     parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
-    _finish(parser, commands.evaluate)
+    parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+    parser.add_argument("--threads", type=_count, help="CPU threads of a process; it can change last digits")
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +236,7 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 def _add_expand(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument("--revision", help="of a hub id")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--init", choices=("mean", "numeric"), default="numeric", help="how new rows start")
     parser.add_argument("--structure", choices=("native", "spec"), default="native", help="which object markers")

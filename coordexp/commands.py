@@ -12,9 +12,11 @@ from coordexp.errors import CheckpointError, DataError
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from coordexp.evaluate.job import EvaluationJob
     from coordexp.model.progress import Progress
 
 _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for the tables
+_EVALUATION_WIDTH = 160
 
 
 def train(options: argparse.Namespace) -> int:
@@ -70,6 +72,22 @@ def prepare_annotations(options: argparse.Namespace) -> None:
     prepare_command(spec, num_workers=options.workers)
 
 
+def doctor(options: argparse.Namespace) -> int:
+    """Tell whether a run would start: exit code 0 if it would, 2 if not."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("looking at files, checkpoint, machine and services"):
+        from coordexp.doctor.examine import examine
+        from coordexp.doctor.view import as_json, show
+
+        found = examine(options.config, options.overrides)
+    if options.format == "json":
+        sys.stdout.write(as_json(found) + "\n")
+    else:
+        show(found, Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH))
+    return 0 if found.would_start else 2
+
+
 def inspect(options: argparse.Namespace) -> None:
     """Show training samples: tokens coloured by role, and the boxes they say drawn on the image."""
     from rich.console import Console
@@ -96,21 +114,36 @@ def inspect(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a checkpoint on a COCO data set."""
-    from coordexp.data.prompt import DEFAULT_PROMPT
+    from rich.console import Console
+
     from coordexp.evaluate.command import evaluate_checkpoint
 
-    evaluate_checkpoint(
-        options.model,
+    console = Console(width=None if sys.stdout.isatty() else _EVALUATION_WIDTH)
+    evaluate_checkpoint(evaluation_job(options), output=options.output, console=console)
+
+
+def evaluation_job(options: argparse.Namespace) -> "EvaluationJob":
+    """Return what the options of ``evaluate`` ask for; the job on a cluster has them too."""
+    from coordexp.data.prompt import DEFAULT_PROMPT
+    from coordexp.evaluate.decode import EvaluationSpec
+    from coordexp.evaluate.job import EvaluationJob, read_aliases
+
+    return EvaluationJob(
+        model=options.model,
         adapter=options.adapter,
         annotations=options.annotations,
         images=options.images,
-        output=options.output,
-        decoding=tuple(options.decoding),
-        score=options.score,
-        batch_size=options.batch_size,
-        max_new_tokens=options.max_new_tokens,
-        max_pixels=options.max_pixels,
+        spec=EvaluationSpec(
+            batch_size=options.batch_size,
+            max_new_tokens=options.max_new_tokens,
+            decoding=tuple(dict.fromkeys(options.decoding)),
+            score=options.score,
+            aliases=read_aliases(options.aliases) if options.aliases else {},
+        ),
         prompt=options.prompt or DEFAULT_PROMPT,
+        max_pixels=options.max_pixels,
+        num_images=options.num_images,
+        num_threads=options.threads,
     )
 
 
@@ -134,18 +167,24 @@ def merge(options: argparse.Namespace) -> None:
 
 def expand_vocab(options: argparse.Namespace) -> None:
     """Add the coordinate tokens to a checkpoint and save it elsewhere."""
-    from coordexp.model.expand_files import expand_checkpoint
-    from coordexp.model.merge_target import base_directory, building_of
+    from coordexp.model.checkpoint_io import find_checkpoint
+    from coordexp.model.embedded import EMBEDDED, TINY_BASE
+    from coordexp.model.expand_files import expand_to
 
     output: Path = options.output
-    if output.exists():
+    if output.exists():  # also before a hub id is downloaded
         raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
-    source = base_directory(options.model, wanted_by="--model")
-    with building_of(output) as building, _progress() as progress:
-        done = expand_checkpoint(source, building, init=options.init, structure=options.structure, progress=progress)
+    source = find_checkpoint(TINY_BASE if options.model == EMBEDDED else options.model, revision=options.revision)
+    with _progress() as progress:
+        done = expand_to(source, output, init=options.init, structure=options.structure, progress=progress)
     ids = done.vocab.coord_ids
     if not done.num_added:
         sys.stdout.write(f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy\n")
+    else:
+        sys.stdout.write(
+            f"{output}: {done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}; "
+            f"the tables have {done.num_rows} rows\n"
+        )
     sys.stdout.write(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")
 
 

@@ -27,6 +27,7 @@ class EncodedSample:
         boxes_norm_xyxy: ``[M, 4]`` float32 box of each complete object in ``target_ids``.
         coord_index: ``[M, 4]`` int64, positions of its coord tokens in ``target_ids``.
         image_id: id in the annotation file.
+        is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
     """
 
     prompt_ids: list[int]
@@ -36,6 +37,7 @@ class EncodedSample:
     boxes_norm_xyxy: NDArray[np.float32]
     coord_index: NDArray[np.int64]
     image_id: int
+    is_filler: bool = False
 
     @property
     def length(self) -> int:
@@ -49,15 +51,14 @@ def collate(
     """Pad samples to one batch.
 
     Returns:
-        ``input_ids, attention_mask, labels, mm_token_type_ids`` ``[B, L]``, ``patches`` ``[P, C]``
-        uint8, ``image_grid_thw`` ``[B, 3]``, ``boxes_norm_xyxy`` ``[M, 4]``, ``box_positions``
-        ``[M, 4]`` int64 (flat positions in ``[B * L]`` of the coord *labels*), ``image_ids`` ``[B]``.
+        ``input_ids, attention_mask, labels, mm_token_type_ids`` ``[B, L]``, and what
+        :func:`image_fields` returns.
     """
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
     labels = torch.full((len(samples), length), IGNORE, dtype=torch.int64)
     attention_mask = torch.zeros((len(samples), length), dtype=torch.int64)
-    box_positions: list[NDArray[np.int64]] = []
+    answers: list[int] = []
     for row, sample in enumerate(samples):
         start = length - sample.length if pad_left else 0
         answer = start + len(sample.prompt_ids)
@@ -66,17 +67,37 @@ def collate(
         input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
         labels[row, answer:end] = input_ids[row, answer:end]
         attention_mask[row, start:end] = 1
-        box_positions.append(sample.coord_index + (row * length + answer))
+        answers.append(row * length + answer)
     return {
         "input_ids": input_ids,
         "attention_mask": attention_mask,
         "labels": labels,
         "mm_token_type_ids": (input_ids == image_token_id).to(torch.int64),
+        **image_fields(samples, answers),
+    }
+
+
+def image_fields(samples: Sequence[EncodedSample], answers: Sequence[int]) -> dict[str, Tensor]:
+    """Join what does not depend on how sequences are laid out.
+
+    Args:
+        samples: of one batch.
+        answers: flat position in the batch where the target of each begins.
+
+    Returns:
+        ``patches`` ``[P, C]`` uint8, ``image_grid_thw`` ``[B, 3]``, ``boxes_norm_xyxy`` ``[M, 4]``,
+        ``box_positions`` ``[M, 4]`` int64 (flat positions of the coord *labels*), and, without the
+        fillers, ``image_ids`` and ``sequence_lengths`` ``[B]``.
+    """
+    positions = [sample.coord_index + answer for sample, answer in zip(samples, answers, strict=True)]
+    real = [sample for sample in samples if not sample.is_filler]
+    return {
         "patches": torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
         "image_grid_thw": torch.tensor([[1, *sample.grid] for sample in samples]),
         "boxes_norm_xyxy": torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
-        "box_positions": torch.from_numpy(np.concatenate(box_positions)),
-        "image_ids": torch.tensor([sample.image_id for sample in samples]),
+        "box_positions": torch.from_numpy(np.concatenate(positions)),
+        "image_ids": torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
+        "sequence_lengths": torch.tensor([sample.length for sample in real], dtype=torch.int64),
     }
 
 

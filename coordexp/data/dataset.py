@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.collate import EncodedSample
+from coordexp.data.frozen import FrozenSamples
 from coordexp.data.image import ImageSpec, read_image, to_patches
 from coordexp.data.prompt import Prompt
 from coordexp.data.sample import Sample
@@ -25,8 +26,8 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     Everything that can be known without decoding an image is checked at construction: each
     description is tokenised and each length computed. Decoded images are kept, as uint8 patches,
-    until ``image_cache_mib`` is full; those that came first stay for the whole run (with loader
-    workers, each process has its own cache, for as long as it lives).
+    until ``image_cache_mib`` is full; those that came first stay for the whole run. Loader workers
+    share that room out: each keeps what it decoded itself, for as long as it lives.
 
     Attributes:
         num_capped_images: samples with more than ``max_objects`` objects.
@@ -78,8 +79,11 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._with_targets = with_targets
         self._encode_text = text_encoder(tokenizer)
         self._cache: dict[int, _Patches] = {}
+        self._cache_bytes = 0
         self._cache_room_bytes = image_cache_mib * 2**20
-        self.epoch = 0
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        if ordering == "random":
+            self._epoch.share_memory_()  # loader workers that live on read the next epoch here
         self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
         self._lengths = [self._measure(sample) for sample in samples]
 
@@ -88,27 +92,38 @@ class DetectionDataset(Dataset[EncodedSample]):
         """Tokens of each sample, without decoding images; the same in every epoch."""
         return self._lengths
 
+    def freeze(self) -> None:
+        """Keep the samples in a form that loader processes share: see :mod:`coordexp.data.frozen`."""
+        self._samples = FrozenSamples(self._samples)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, which ``ordering: random`` depends on."""
+        return int(self._epoch)
+
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, which ``ordering: random`` depends on."""
-        self.epoch = epoch
+        """Choose the epoch, also for loader workers that run already."""
+        self._epoch.fill_(epoch)
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self._samples)
 
     def __getitem__(self, index: int) -> EncodedSample:
-        """Encode one sample.
+        """Encode one sample; an index ``~i`` gives sample ``i`` as a filler, with nothing to learn.
 
         Raises:
             DataError: if its image is missing, does not decode, or has another size than annotated.
         """
+        is_filler = index < 0
+        index = ~index if is_filler else index
         sample = self._samples[index]
         patches, grid = self._patches(index, sample)
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         target_ids: list[int] = []
         boxes = np.zeros((0, 4), np.float32)
         coord_index = np.zeros((0, 4), np.int64)
-        if self._with_targets:
+        if self._with_targets and not is_filler:
             target_ids, boxes, coord_index = self._target(sample, room=self._max_length - len(prompt_ids))
         return EncodedSample(
             prompt_ids=prompt_ids,
@@ -118,6 +133,7 @@ class DetectionDataset(Dataset[EncodedSample]):
             boxes_norm_xyxy=boxes,
             coord_index=coord_index,
             image_id=sample.image_id,
+            is_filler=is_filler,
         )
 
     def token_ids(self, index: int) -> list[int]:
@@ -146,8 +162,10 @@ class DetectionDataset(Dataset[EncodedSample]):
         found = self._cache.get(index)
         if found is None:
             found = to_patches(read_image(sample.image, width=sample.width, height=sample.height), self._image_spec)
-            if found[0].nbytes <= self._cache_room_bytes:
-                self._cache_room_bytes -= found[0].nbytes
+            worker = get_worker_info()
+            room = self._cache_room_bytes // (1 if worker is None else worker.num_workers)
+            if self._cache_bytes + found[0].nbytes <= room:
+                self._cache_bytes += found[0].nbytes
                 self._cache[index] = found
         return found
 

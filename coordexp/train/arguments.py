@@ -8,6 +8,8 @@ from transformers import TrainingArguments
 from coordexp.config.schema import ExperimentConfig
 from coordexp.train import ranks
 
+_BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
+
 
 def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> TrainingArguments:
     """Map the ``training`` section; saving and logging steps are driven by our callback."""
@@ -41,8 +43,12 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         remove_unused_columns=False,
         dataloader_num_workers=config.data.num_workers,
         dataloader_pin_memory=on_gpu,
-        # Workers that outlive an epoch would not learn of the next one, which a random order depends on.
-        dataloader_persistent_workers=config.data.num_workers > 0 and config.data.ordering == "top_left",
+        # Said, since a process that was spawned itself would spawn, and pickle the whole data set to each of them.
+        dataloader_multiprocessing_context="fork" if config.data.num_workers else None,
+        dataloader_prefetch_factor=_BATCHES_AHEAD if config.data.num_workers else None,
+        dataloader_persistent_workers=config.data.num_workers > 0,
+        # The copy to the device runs beside the step before it, which pinned memory makes possible.
+        accelerator_config={"non_blocking": on_gpu},
         ddp_find_unused_parameters=False,
         ddp_backend=("nccl" if on_gpu else "gloo") if ranks.grouped() else None,
     )

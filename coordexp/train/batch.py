@@ -15,7 +15,8 @@ from coordexp.losses.criterion import UNITS
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import TermInputs, Unit
 
-MODEL_INPUTS = ("input_ids", "attention_mask", "mm_token_type_ids", "image_grid_thw")
+# Of a packed row there is no mask: without one, and without a cache, transformers keeps its samples apart.
+MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "image_grid_thw")
 
 
 def with_rows(batch: Mapping[str, Tensor], coord_ids: range) -> dict[str, Tensor]:
@@ -47,7 +48,7 @@ def with_rows(batch: Mapping[str, Tensor], coord_ids: range) -> dict[str, Tensor
 
 def model_inputs(batch: Mapping[str, Tensor], spec: ImageSpec, *, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the keyword arguments of a Qwen3-VL forward."""
-    inputs = {name: batch[name] for name in MODEL_INPUTS}
+    inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
     inputs["pixel_values"] = pixel_values(batch["patches"], spec).to(dtype)
     return inputs
 

@@ -15,6 +15,8 @@ from coordexp.data.coco import CocoData
 from coordexp.data.collate import EncodedSample, collate
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.image import ImageSpec
+from coordexp.data.packing import collate_packed
+from coordexp.data.positions import padded_positions
 from coordexp.data.prompt import Prompt
 from coordexp.data.sample import Sample
 from coordexp.losses.criterion import Criterion
@@ -59,11 +61,14 @@ class Encoding:
         )
 
     def collate(self, samples: Sequence[EncodedSample]) -> dict[str, Tensor]:
-        """Batch samples for training, padded on the right."""
-        pad_id = self.tokenizer.pad_token_id
-        batch = collate(
-            samples, pad_id=pad_id if isinstance(pad_id, int) else 0, image_token_id=self.prompt.image_token_id
-        )
+        """Batch samples for training: one row with ``data.packing``, else padded on the right."""
+        image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
+        if self.config.data.packing:
+            batch = collate_packed(samples, image_token_id=image_id, merge_size=merge_size)
+        else:
+            pad_id = self.tokenizer.pad_token_id
+            batch = collate(samples, pad_id=pad_id if isinstance(pad_id, int) else 0, image_token_id=image_id)
+            batch["position_ids"] = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
         return with_rows(batch, self.vocab.coord_ids)
 
 

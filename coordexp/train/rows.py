@@ -37,4 +37,5 @@ def train_metrics(log: StepLog, *, config: ExperimentConfig, criterion: Criterio
         "num_images": log.sums["num_images"],
         "throughput/images_per_second": log.sums["num_images"] / max(log.seconds, 1e-9),
         "throughput/tokens_per_second": log.sums["num_sequence_tokens"] / max(log.seconds, 1e-9),
+        "throughput/data_wait_fraction": log.data_wait_fraction,
     }

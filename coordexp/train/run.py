@@ -19,6 +19,7 @@ from coordexp.train import ranks
 from coordexp.train.arguments import training_arguments
 from coordexp.train.batch import model_inputs
 from coordexp.train.components import build_components
+from coordexp.train.loader import loader_lines, named_death
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
 from coordexp.train.session import Announce, Cadence, Session
@@ -68,13 +69,16 @@ def _train(session: Session, scratch: Path) -> None:
     if checkpoint is not None:
         session.resume(checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
-    for line in start_lines(session.parts, cast(DetectionDataset, trainer.train_dataset)):
+    samples = cast(DetectionDataset, trainer.train_dataset)
+    batches = loader_lines(session.config, trainer.sampler, num_ranks=ranks.world_size())
+    for line in (*start_lines(session.parts, samples), *batches):
         session.announce(f"{session.name}  {line}")
     if checkpoint is not None and session.first_step >= session.config.training.max_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         return
     try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        with named_death():
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except DivergedError:
         session.commit(trainer.state.global_step, None)  # the rows since the last checkpoint say how it came about
         raise
@@ -88,12 +92,15 @@ def make_trainer(session: Session, scratch: Path) -> CoordTrainer:
     config, parts = session.config, session.parts
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
-    per_step = config.training.per_device_batch_size * config.training.gradient_accumulation_steps
+    if config.data.num_workers:
+        dataset.freeze()
+    at_once = config.training.per_device_batch_size * ranks.world_size()
     sampler = LengthBucketSampler(
         dataset.lengths,
-        batch_size=per_step * ranks.world_size(),
+        batch_size=at_once * config.training.gradient_accumulation_steps,
         seed=config.experiment.seed,
         buckets=config.data.length_buckets,
+        multiple_of=at_once if ranks.world_size() > 1 else 1,
     )
     trainer = CoordTrainer(
         parts.model,

@@ -15,14 +15,17 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.splits import annotations_path, stratified_subset
-from coordexp.evaluate.coco_eval import evaluate_detections
-from coordexp.evaluate.run import Decoding, EvaluationSpec, evaluate_split
+from coordexp.evaluate.coco_files import read_detections, read_ground_truth
+from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.quality import BoxRun
+from coordexp.evaluate.run import evaluate_split
 from coordexp.files import write_json
-from coordexp.metrics import AP_NAMES, SUBSET
+from coordexp.metrics import BOX_KINDS, SUBSET, Decoding
 from coordexp.train import ranks
 from coordexp.train.alarms import Alarms
 from coordexp.train.announce import progress_line
 from coordexp.train.components import Components
+from coordexp.train.loader import WaitNotice
 from coordexp.train.marks import checkpoint_step
 from coordexp.train.paths import data_dir, run_dir
 from coordexp.train.reporter import Reporter, Row
@@ -48,11 +51,13 @@ class Session:
     _paused_seconds: float = 0.0
     _train_means: dict[str, float] = field(default_factory=dict[str, float])
     _alarms: Alarms = field(init=False)
+    _wait_notice: WaitNotice = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the alarms."""
+        """Set the alarms and the notice of waiting."""
         training = self.config.training
         self._alarms = Alarms(self.parts.criterion, patience=training.alarm_patience, factor=training.alarm_factor)
+        self._wait_notice = WaitNotice(self.config.data.num_workers)
 
     @property
     def name(self) -> str:
@@ -78,6 +83,9 @@ class Session:
                     seconds_per_step=self.train_seconds / log.step,
                 )
             )
+            waiting = self._wait_notice.line(log.data_wait_fraction)
+            if waiting is not None:
+                self.announce(f"{self.name}  {waiting}")
 
     def on_term_gradients(self, step: int, norms: dict[str, float]) -> None:
         """Make a row of the norms of each term's gradient."""
@@ -185,6 +193,7 @@ class Session:
                 world_size=ranks.world_size(),
                 gather=ranks.gather_to_first,
                 subset=indices is not None,
+                details=indices is None,
                 lengths=dataset.lengths,
             )
 
@@ -192,14 +201,12 @@ class Session:
         """Score the final detections on the subset's images: the last point of the curve."""
         image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices()]
         folder = run_dir(self.config) / "eval" / "final" / "constrained"
+        ground_truth = read_ground_truth(self._val_annotations())
         metrics: dict[str, float] = {}
-        for box in ("argmax", "expected"):
-            found = evaluate_detections(
-                self._val_annotations(), folder / f"detections.{box}.json", image_ids=image_ids
-            ).as_dict()
-            metrics |= {
-                f"{SUBSET}constrained/{box}/{name}": value for name in AP_NAMES if (value := found[name]) is not None
-            }
+        for box in BOX_KINDS:
+            detections = read_detections(folder / f"detections.{box}.json", ground_truth)
+            found = BoxRun(ground_truth, detections, image_ids=image_ids).metrics()
+            metrics |= {f"{SUBSET}constrained/{box}/{name}": value for name, value in found.items()}
         return metrics
 
     def _val_annotations(self) -> Path:

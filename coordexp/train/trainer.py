@@ -7,30 +7,31 @@ inside its backward: a loss that is not finite is noticed only after that.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 from peft import PeftModel
 from torch import Tensor, distributed, nn
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 
 from coordexp.data.collate import EncodedSample
-from coordexp.errors import DivergedError
+from coordexp.data.sampler import LengthBucketSampler
+from coordexp.errors import CoordExpError, DivergedError
 from coordexp.losses.criterion import UNITS, Criterion
 from coordexp.model.checkpoint_io import save_adapter
 from coordexp.train.batch import by_unit, count_units, own_counts
 from coordexp.train.diagnostics import coord_diagnostics
 from coordexp.train.forward import TermForward
+from coordexp.train.loader import CarriesErrors, Collate, CollateCarried, seed_apart
 from coordexp.train.meter import Meter
 from coordexp.train.term_gradients import TermGradients, gradients_at_hidden
 
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 _LISTED_IMAGES = 32
-
-Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class StepLog:
     Attributes:
         step: optimizer steps done.
         means: mean of each term and diagnostic since the last logging step.
-        sums: units, images and tokens since then.
+        sums: units, images, tokens and waiting since then.
         seconds: wall time since then.
         grad_norm: norm before clipping, of the last step.
         learning_rate: rate of the first group.
@@ -59,6 +60,11 @@ class StepLog:
     def units(self) -> dict[str, float]:
         """Units counted since the last logging step, by name."""
         return {unit: self.sums[f"num_{unit}"] for unit in UNITS}
+
+    @property
+    def data_wait_fraction(self) -> float:
+        """Share of the time since the last logging step in which ranks waited for data, their mean."""
+        return self.sums["data_wait_seconds"] / max(self.seconds, 1e-9)
 
     @property
     def hidden_gradients(self) -> dict[str, float]:
@@ -85,18 +91,23 @@ class CoordTrainer(Trainer):
         forward_terms: TermForward,
         train_dataset: Dataset[EncodedSample],
         collate: Collate,
-        sampler: Sampler[int],
+        sampler: LengthBucketSampler,
         param_groups: Sequence[Mapping[str, object]],
         on_step_log: Callable[[StepLog], None],
         term_gradient_steps: int | None = None,
     ) -> None:
         """Wire a model to its data and criterion; nothing runs yet."""
-        super().__init__(model=model, args=args, train_dataset=train_dataset, data_collator=collate)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            data_collator=CollateCarried(collate),  # pyright: ignore[reportArgumentType]
+        )
         self.criterion = criterion
         self.forward_terms = forward_terms
         self.meter = Meter()
         self.term_gradients = TermGradients()
-        self._sampler = sampler
+        self.sampler = sampler
         self._groups = param_groups
         self._on_step_log = on_step_log
         self._term_gradient_steps = term_gradient_steps
@@ -121,8 +132,8 @@ class CoordTrainer(Trainer):
         share, sums = self.criterion(terms, counts)
         self._loss = self._loss + share.detach()
         self.meter.add_terms(self.criterion, sums, own_counts(terms))
-        self.meter.add("num_images", float(inputs["input_ids"].shape[0]))
-        self.meter.add("num_sequence_tokens", inputs["attention_mask"].sum())
+        self.meter.add("num_images", float(inputs["image_ids"].shape[0]))
+        self.meter.add("num_sequence_tokens", inputs["sequence_lengths"].sum())
         self.meter.add_diagnostics(coord_diagnostics(terms))
         if step % self.args.logging_steps == 0 or step == self.args.max_steps:
             for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
@@ -131,6 +142,36 @@ class CoordTrainer(Trainer):
             shares = self.criterion.shares(terms, counts)
             self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
         return share * self.args.world_size
+
+    def get_train_dataloader(self) -> DataLoader[object]:
+        """Return the loader of this rank's batches."""
+        loader = self._get_dataloader(
+            dataset=CarriesErrors(self.train_dataset),  # pyright: ignore[reportArgumentType]
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+        seed_apart(loader.base_dataloader, self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
+        return loader
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[dict[str, Tensor] | CoordExpError], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """Take the microbatches of a step, note how long that took, and count their units.
+
+        Raises:
+            CoordExpError: if a sample of theirs cannot be read.
+        """
+        started = time.monotonic()
+        batches: list[dict[str, Tensor]] = []
+        for batch in islice(epoch_iterator, num_batches):
+            if isinstance(batch, CoordExpError):
+                raise batch
+            batches.append(batch)
+        # Ranks are added up: what is read is their mean.
+        self.meter.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
+        return batches, self._get_num_items_in_batch(batches, device)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build AdamW on our parameter groups."""
@@ -172,7 +213,7 @@ class CoordTrainer(Trainer):
         self._window_started = time.monotonic()
 
     def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
-        return self._sampler
+        return self.sampler
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
         """Count the units of the whole optimizer step: all its microbatches, on all ranks."""

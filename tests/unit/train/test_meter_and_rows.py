@@ -21,7 +21,13 @@ def _means(criterion):
 
 
 def _log(means):
-    sums = {"num_coord_tokens": 8.0, "num_tokens": 20.0, "num_images": 4.0, "num_sequence_tokens": 300.0}
+    sums = {
+        "num_coord_tokens": 8.0,
+        "num_tokens": 20.0,
+        "num_images": 4.0,
+        "num_sequence_tokens": 300.0,
+        "data_wait_seconds": 0.5,
+    }
     return StepLog(step=10, means=means, sums=sums, seconds=2.0, grad_norm=1.0, learning_rate=1e-3, epoch=0.5)
 
 
@@ -74,6 +80,13 @@ def test_a_window_without_boxes_has_no_coord_loss():
     metrics = means_to_metrics(means, prefix="eval", config=config, criterion=criterion)
     assert "eval_coord_loss" not in metrics
     assert metrics["eval_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"])
+
+
+def test_waiting_is_told_as_a_share_of_the_time():
+    config = ExperimentConfig()
+    criterion = build_criterion(config)
+    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion)
+    assert metrics["throughput/data_wait_fraction"] == 0.25
 
 
 def test_progress_line_tells_speed_and_time_left():

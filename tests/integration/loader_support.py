@@ -1,0 +1,112 @@
+"""Runs that stop and go on, and what they read, for the tests of the loader."""
+
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data import dataset as dataset_module
+from coordexp.data.image import read_image
+from coordexp.train import ranks
+from coordexp.train import run as run_module
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import LocalReporter, read_rows
+
+
+class StopsAt(LocalReporter):
+    """Dies right after the commit of a step, as a killed worker does; only rank 0 writes."""
+
+    def __init__(self, run_dir: Path, *, step: int | None = None) -> None:
+        """Stop after ``step``; None: never."""
+        if ranks.rank() == 0:
+            super().__init__(run_dir)
+        ranks.barrier()
+        if ranks.rank():
+            super().__init__(run_dir)
+        self._stop = step
+        self._parts = run_dir.parent / f"parts-{run_dir.name}"
+
+    def commit(self, rows, *, step, checkpoint):
+        """Commit, then perhaps die."""
+        if checkpoint is not None and ranks.rank():  # as Ray does: one checkpoint of the files of all ranks
+            shutil.copytree(checkpoint, self._parts, dirs_exist_ok=True)
+        ranks.barrier()
+        if checkpoint is not None and ranks.rank() == 0 and self._parts.exists():
+            for path in self._parts.glob("rng_state_*.pth"):
+                shutil.move(path, checkpoint / path.name)
+        if ranks.rank() == 0:
+            super().commit(rows, step=step, checkpoint=checkpoint)
+        ranks.barrier()
+        if step == self._stop:
+            raise KeyboardInterrupt
+
+
+def with_changes(config: ExperimentConfig, **sections: dict[str, object]) -> ExperimentConfig:
+    """Return a configuration with some keys of some sections changed, validated again."""
+    document = config.model_dump()
+    for name, changes in sections.items():
+        document[name] |= changes
+    return ExperimentConfig.model_validate(document)
+
+
+def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str] | None = None) -> None:
+    """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
+    config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
+    announce = (lambda line: None) if lines is None else lines.append
+    finish, run_module._finish = run_module._finish, lambda session, started: None
+    try:
+        run_module.train_run(config, reporter=StopsAt(run_dir(config), step=stop), announce=announce)
+    except KeyboardInterrupt:
+        assert stop is not None
+    finally:
+        run_module._finish = finish
+
+
+def numbers(config: ExperimentConfig) -> dict[int, dict[str, float]]:
+    """Return by step what was logged, without times."""
+    found: dict[int, dict[str, float]] = {}
+    for row in read_rows(run_dir(config) / "metrics.jsonl"):
+        named = {name: value for name, value in row.metrics.items() if "throughput" not in name}
+        found.setdefault(row.step, {}).update(named)
+    return found
+
+
+@contextmanager
+def reads_in(log: Path):
+    """Have every image read note its name in ``log``, also in loader processes that are forked meanwhile."""
+
+    def noting(path: Path, *, width: int | None = None, height: int | None = None):
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, f"{path.name}\n".encode())
+        os.close(handle)
+        return read_image(path, width=width, height=height)
+
+    dataset_module.read_image = noting
+    try:
+        yield
+    finally:
+        dataset_module.read_image = read_image
+
+
+def names_in(log: Path) -> list[str]:
+    """Return the names noted so far."""
+    return log.read_text().split() if log.exists() else []
+
+
+def resuming_rank(rank: int, store: str, configs: list[str], stops: list[int | None], log: str) -> None:
+    """One of two gloo processes: the first configuration undisturbed, the others with a stop."""
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    undisturbed, *stopped = [ExperimentConfig.model_validate_json(text) for text in configs]
+    train(undisturbed)
+    for config, stop in zip(stopped, stops, strict=True):
+        train(config, stop=stop)
+        if stop is None:
+            continue
+        with reads_in(Path(f"{log}-{config.experiment.runs_dir.name}-{rank}")):
+            train(config)
+    distributed.destroy_process_group()

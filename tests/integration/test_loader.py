@@ -1,0 +1,267 @@
+"""The loader under the real trainer: exact resume, epochs that reach workers, fillers, errors and deaths."""
+
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from torch import multiprocessing
+
+sys.path.insert(0, str(Path(__file__).parent))
+from loader_support import names_in, numbers, reads_in, resuming_rank, train, with_changes
+from training_support import prepared, small_config, write_base
+
+from coordexp.data import dataset as dataset_module
+from coordexp.data.image import read_image
+from coordexp.errors import DataError
+from coordexp.metrics import unregistered
+from coordexp.train import run as run_module
+from coordexp.train.loader import LoaderDiedError
+from coordexp.train.paths import data_dir, run_dir
+from coordexp.train.reporter import LocalReporter, read_rows
+
+NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
+STEPS = 9
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def make_config(base, tmp_path_factory):
+    """A run over an epoch and a half, with all that could depend on the loader: dropout, random order."""
+    runs = tmp_path_factory.mktemp("runs")
+    steps = {"max_steps": STEPS, "checkpoint_steps": 1, "keep_checkpoints": 9}
+    batch = {"per_device_batch_size": SIZE, "gradient_accumulation_steps": ACCUMULATION}
+    first = small_config(base, runs / "first", **steps, **batch)
+    document = first.model_dump()
+    document["training"]["lora"]["dropout"] = 0.1
+    document["data"] |= {"shapes": {"num_train": NUM, "num_val": 2}, "ordering": "random"}
+    document["evaluation"]["loss_images"] = 0
+    config = prepared(type(first).model_validate(document))
+
+    def make(name, *, training=None, **data):
+        made = with_changes(
+            config,
+            data=data,
+            training=training or {},
+            experiment={"runs_dir": runs / name},
+        )
+        if not run_dir(made).parent.exists():
+            run_dir(made).parent.mkdir(parents=True)
+            for part in run_dir(config).parent.iterdir():
+                (run_dir(made).parent / part.name).symlink_to(part)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def undisturbed(make_config, tmp_path_factory):
+    log = tmp_path_factory.mktemp("reads") / "log"
+    config = make_config("undisturbed")
+    with reads_in(log):
+        train(config)
+    return numbers(config), names_in(log)
+
+
+def test_an_epoch_reads_every_image_once(undisturbed):
+    found, reads = undisturbed
+    assert sorted(found) == list(range(1, STEPS + 1))
+    assert len(set(reads[:NUM])) == NUM
+    assert [found[step]["num_images"] for step in range(1, 8)] == [4, 4, 4, 4, 4, 2, 4]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes:UserWarning")  # on two cores
+@pytest.mark.parametrize(
+    ("stop", "workers_before", "workers_after"),
+    [
+        (3, 0, 2),
+        pytest.param(3, 2, 0, marks=pytest.mark.slow),
+        pytest.param(6, 1, 3, marks=pytest.mark.slow),
+        pytest.param(7, 3, 1, marks=pytest.mark.slow),
+        pytest.param(8, 0, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_resumed_run_goes_on_with_the_same_bits(
+    undisturbed, make_config, tmp_path, stop, workers_before, workers_after
+):
+    """Within an epoch (3), at its end (6) and within the next (7, 8), with any number of loader processes."""
+    expected, reads = undisturbed
+    name = f"stop-{stop}-{workers_before}-{workers_after}"
+    train(make_config(name, num_workers=workers_before), stop=stop)
+    with reads_in(tmp_path / "log"):
+        config = make_config(name, num_workers=workers_after)
+        train(config)
+    assert numbers(config) == expected
+    # No image of a skipped batch was decoded: what was read is what was left of the epoch, and what came after.
+    done = {3: 12, 6: NUM, 7: NUM + 4, 8: NUM + 8}[stop]
+    if workers_after == 0:
+        assert names_in(tmp_path / "log") == reads[done:]
+    else:  # several processes note in any order, and read ahead
+        epoch_end = NUM if done <= NUM else 2 * NUM
+        found = names_in(tmp_path / "log")
+        assert set(reads[done:]) <= set(found)
+        assert len(found) <= epoch_end - done + (NUM if done < NUM else 0) + (NUM if done == NUM else 0)
+
+
+def test_workers_change_no_number(undisturbed, make_config):
+    """Over an epoch's end: the next epoch's order of objects reaches processes that live on."""
+    config = make_config("workers", num_workers=2)
+    train(config)
+    assert numbers(config) == undisturbed[0]
+
+
+@pytest.mark.slow
+def test_the_next_epoch_would_be_missed_without_shared_memory(undisturbed, make_config, monkeypatch):
+    """Negative control: an epoch that stays in the training process changes what workers make of the second epoch."""
+
+    def set_epoch(self, epoch):
+        self._epoch = self._epoch.clone().fill_(epoch)
+
+    monkeypatch.setattr(dataset_module.DetectionDataset, "set_epoch", set_epoch)
+    config = make_config("stale", num_workers=1)
+    train(config)
+    found = numbers(config)
+    assert all(found[step] == undisturbed[0][step] for step in range(1, 7))
+    assert found[7] != undisturbed[0][7]
+
+
+@pytest.mark.slow
+def test_losses_would_depend_on_processes_with_a_shared_generator(undisturbed, make_config, monkeypatch):
+    """Negative control: torch draws from the global generator when processes start, where dropout draws too."""
+    monkeypatch.setattr("coordexp.train.trainer.seed_apart", lambda loader, seed: None)
+    config = make_config("shared-generator", num_workers=1)
+    train(config)
+    assert numbers(config) != undisturbed[0]
+
+
+@pytest.mark.slow
+def test_a_packed_run_resumes_too_and_learns_what_the_padded_one_does(undisturbed, make_config):
+    whole, resumed = make_config("packed", packing=True), make_config("packed-resumed", packing=True)
+    train(whole)
+    train(resumed, stop=4)
+    train(with_changes(resumed, data={"num_workers": 2}))
+    assert numbers(resumed) == numbers(whole)
+    first, padded = numbers(whole)[1], undisturbed[0][1]
+    assert first["num_images"] == padded["num_images"]
+    assert first["num_supervised_tokens"] == padded["num_supervised_tokens"]
+
+
+@pytest.mark.slow
+def test_a_packed_run_is_whole(make_config):
+    """Validation, evaluation and merge take what packing makes of a batch."""
+    config = with_changes(make_config("whole", packing=True), evaluation={"loss_images": 2})
+    run_module.train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    last = numbers(config)[STEPS]
+    assert {"eval_total_loss", "constrained/expected/AP"} <= last.keys()
+    assert (run_dir(config) / "merged" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_packed_run_is_the_padded_run(make_config):
+    """Without dropout, whose draws depend on shapes, whole runs agree to float tolerance."""
+    lora = {"rank": 16, "alpha": 32.0, "dropout": 0.0, "vision": True}
+    runs = [make_config(f"plain-{packing}", packing=packing, training={"lora": lora}) for packing in (False, True)]
+    for config in runs:
+        train(config)
+    padded, packed = map(numbers, runs)
+    for step in padded:
+        assert packed[step]["train_total_loss"] == pytest.approx(padded[step]["train_total_loss"], rel=1e-3), step
+        assert packed[step]["num_images"] == padded[step]["num_images"]
+
+
+def test_rows_tell_how_long_training_waited(undisturbed, make_config):
+    rows = read_rows(run_dir(make_config("undisturbed")) / "metrics.jsonl")
+    waits = [row.metrics["throughput/data_wait_fraction"] for row in rows]
+    assert all(0 < wait < 1 for wait in waits)
+    assert not unregistered({name for row in rows for name in row.metrics})
+
+
+def test_a_run_says_how_full_its_batches_are(make_config):
+    lines = []
+    train(make_config("said"), stop=1, lines=lines)
+    said = next(line for line in lines if "batches:" in line)
+    assert "% full; 6 steps of 4 samples an epoch, the last one of 2" in said
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_image_arrives_as_its_own_sentence(make_config, monkeypatch, workers):
+    def broken(path, **sizes):
+        if path.name == victim.name:
+            raise DataError(f"{path}: image does not decode (planted)")
+        return read_image(path, **sizes)
+
+    config = make_config(f"broken-{workers}", num_workers=workers)
+    victim = sorted(data_dir(config).rglob("train*/*.*"))[5]
+    monkeypatch.setattr(dataset_module, "read_image", broken)
+    with pytest.raises(DataError) as error:
+        train(config)
+    assert str(error.value) == f"{victim}: image does not decode (planted)"
+
+
+def test_a_killed_loader_process_is_named_and_ends_the_run(make_config, monkeypatch):
+    def deadly(path, **sizes):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_image(path, **sizes)
+
+    monkeypatch.setattr(dataset_module, "read_image", deadly)
+    with pytest.raises(LoaderDiedError, match=r"data-loader process died .*\(/dev/shm\).*data\.num_workers"):
+        train(make_config("killed", num_workers=1))
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+def test_it_is_named_in_a_thread_too(make_config, monkeypatch):
+    """Ray trains in a thread, which no signal reaches: torch finds the death by asking every five seconds."""
+
+    def deadly(path, **sizes):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_image(path, **sizes)
+
+    monkeypatch.setattr(dataset_module, "read_image", deadly)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(train, make_config("killed-in-thread", num_workers=1))
+        with pytest.raises(LoaderDiedError, match=r"data-loader process died .*exited unexpectedly"):
+            run.result(timeout=120)
+
+
+@pytest.mark.slow
+def test_two_ranks_resume_and_count_every_image_once(make_config, tmp_path, monkeypatch):
+    """22 samples and 2 fillers, 3 steps an epoch; stopped in the first and in the second epoch."""
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    lora = {"rank": 16, "alpha": 32.0, "dropout": 0.0, "vision": True}
+    five, plain = {"max_steps": 5}, {"max_steps": 5, "lora": lora}
+    configs = [
+        make_config("two-ranks", training=five),
+        make_config("two-ranks-plain", training=plain),
+        make_config("two-ranks-2", training=five, num_workers=1),
+        make_config("two-ranks-4", training=five),
+    ]
+    stops = [None, 2, 4]
+    args = (str(tmp_path / "store"), [config.model_dump_json() for config in configs], stops, str(tmp_path / "log"))
+    multiprocessing.spawn(resuming_rank, args=args, nprocs=2)
+    expected = numbers(configs[0])
+    assert [expected[step]["num_images"] for step in range(1, 6)] == [8, 8, 6, 8, 8]
+    assert numbers(configs[2]) == numbers(configs[3]) == expected
+    # The last run went on at step 5, with two microbatches a rank, and looked one ahead.
+    reads = [names_in(tmp_path / f"log-two-ranks-4-{rank}") for rank in range(2)]
+    assert [len(own) for own in reads] == [3 * SIZE, 3 * SIZE]
+    # One process with the same steps: fillers change nothing, although the second rank had nothing else in step 3.
+    monkeypatch.undo()
+    alone = make_config("one-rank", training={**plain, "gradient_accumulation_steps": 2 * ACCUMULATION})
+    train(alone)
+    one, two = numbers(alone), numbers(configs[1])
+    assert sorted(one) == sorted(two)
+    for step in one:
+        assert two[step]["num_images"] == one[step]["num_images"]
+        assert two[step]["num_supervised_tokens"] == one[step]["num_supervised_tokens"]
+        assert two[step]["train_total_loss"] == pytest.approx(one[step]["train_total_loss"], rel=1e-4), step
