@@ -31,7 +31,8 @@ pytestmark = [
 ]
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--window-size=1280,900",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--window-size=1280,900",
 )  # fmt: skip
 
 
