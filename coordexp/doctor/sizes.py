@@ -10,12 +10,10 @@ from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedModel, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.doctor.dimensions import Dimensions
 from coordexp.errors import CheckpointError
-from coordexp.model.lora import apply_tuning
-from coordexp.model.param_groups import build_param_groups
 from coordexp.model.quiet import quiet
+from coordexp.train.components import param_groups, with_adapters
 
 _CONFIG_ERRORS = (ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError, AssertionError)
 
@@ -90,19 +88,8 @@ def meta_run_model(
     """
     ids = range(coord_ids.start, coord_ids.stop + num_extra_ids)
     model = meta_model(expanded_config(config, num_tokens=ids.stop), dtype=dtype)
-    offset, lora = run.custom.coord_offset, run.training.lora
     with torch.device("meta"):
-        if offset.enabled:
-            install_coord_offset_adapter(model, coord_ids=ids, tie_head=offset.tie_head, dtype=offset.dtype)
-        return apply_tuning(
-            model,
-            tuning=run.training.tuning,
-            rank=lora.rank,
-            alpha=lora.alpha,
-            dropout=lora.dropout,
-            vision=lora.vision,
-            seed=0,
-        )
+        return with_adapters(run, model, offset_ids=ids)
 
 
 def check_optimizer(model: nn.Module, run: ExperimentConfig) -> int:
@@ -111,19 +98,7 @@ def check_optimizer(model: nn.Module, run: ExperimentConfig) -> int:
     Raises:
         ConfigError: if a learning rate has nothing to move, or optimizer and offsets do not go together.
     """
-    training, offset = run.training, run.custom.coord_offset
-    groups = build_param_groups(
-        model,
-        optimizer=training.optimizer,
-        learning_rate=training.learning_rate,
-        vit_lr=training.vit_lr,
-        aligner_lr=training.aligner_lr,
-        weight_decay=training.weight_decay,
-        embed_lr=offset.embed_lr,
-        head_lr=offset.head_lr,
-        offset_weight_decay=offset.weight_decay,
-    )
-    return len(groups)
+    return len(param_groups(run, model))
 
 
 def expected_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...]]]:

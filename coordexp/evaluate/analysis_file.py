@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from coordexp.errors import DataError
+from coordexp.evaluate.json_model import read_model
 from coordexp.evaluate.quality import ScoreBin
 from coordexp.files import write_json
 from coordexp.metrics import BoxKind
@@ -159,11 +157,4 @@ class Analysis:
         Raises:
             DataError: if the file is missing or holds something else.
         """
-        try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise DataError(f"{path}: file not found") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise DataError(f"{path}: no analysis ({place or 'file'}: {first['msg']})") from None
+        return read_model(cls, path, what="analysis")

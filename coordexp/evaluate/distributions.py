@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
-from coordexp.errors import DataError
 from coordexp.evaluate.coco_files import GroundTruth
+from coordexp.evaluate.json_model import read_model
 from coordexp.evaluate.parse import ParsedObject
 from coordexp.files import write_json
 
@@ -95,14 +94,7 @@ class Distributions:
         Raises:
             DataError: if the file is missing or holds something else.
         """
-        try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
-        except FileNotFoundError:
-            raise DataError(f"{path}: file not found") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise DataError(f"{path}: no coord distributions ({place or 'file'}: {first['msg']})") from None
+        return read_model(cls, path, what="coord distributions")
 
 
 def images_with_curves(ground_truth: GroundTruth, image_ids: Collection[int]) -> frozenset[int]:

@@ -102,7 +102,7 @@ def build_components(config: ExperimentConfig) -> Components:
         train=train,
         val=val,
         criterion=criterion,
-        param_groups=_param_groups(config, model),
+        param_groups=param_groups(config, model),
         forward_terms=forward_terms,
     )
 
@@ -125,12 +125,19 @@ def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftMode
     )
     assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
     vocab = coord_vocab(loaded.processor.tokenizer, structure=config.data.structure)
+    model = with_adapters(config, loaded.model, offset_ids=[*vocab.coord_ids, *vocab.added_structure_ids])
+    return model, loaded.processor, vocab
+
+
+def with_adapters(
+    config: ExperimentConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
+) -> PreTrainedModel | PeftModel:
+    """Put on an expanded model what the configuration trains: coord offsets for ``offset_ids``, LoRA, DoRA or all."""
     offset, lora = config.custom.coord_offset, config.training.lora
     if offset.enabled:
-        ids = [*vocab.coord_ids, *vocab.added_structure_ids]
-        install_coord_offset_adapter(loaded.model, coord_ids=ids, tie_head=offset.tie_head, dtype=offset.dtype)
-    model = apply_tuning(
-        loaded.model,
+        install_coord_offset_adapter(model, coord_ids=offset_ids, tie_head=offset.tie_head, dtype=offset.dtype)
+    return apply_tuning(
+        model,
         tuning=config.training.tuning,
         rank=lora.rank,
         alpha=lora.alpha,
@@ -138,10 +145,14 @@ def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftMode
         vision=lora.vision,
         seed=config.experiment.seed,
     )
-    return model, loaded.processor, vocab
 
 
-def _param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[ParamGroup]:
+def param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[ParamGroup]:
+    """Return the optimizer's groups.
+
+    Raises:
+        ConfigError: if a learning rate has nothing to move, or optimizer and offsets do not go together.
+    """
     training, offset = config.training, config.custom.coord_offset
     return build_param_groups(
         model,
