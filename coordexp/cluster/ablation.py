@@ -19,6 +19,7 @@ from coordexp.cluster.record import Recorder, open_experiment_tracker, tracking_
 from coordexp.cluster.shared import prepare_all, shared_metrics
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import CoordExpError
 from coordexp.train.paths import experiment_dir
 from coordexp.train.status import RunStatus
 
@@ -133,18 +134,28 @@ def _conclude(
     if interrupted:
         console.print("interrupted; the same command goes on from the last checkpoints", highlight=False)
         return EXIT_INTERRUPTED
-    if not missing:
-        from coordexp.report.write import report_experiment
+    is_reported = not missing and _reported(config, console)
+    return 0 if is_reported and all(plan.is_finished() for plan in plans) else EXIT_FAILED
 
-        output = experiment_dir(config) / "report"
+
+def _reported(config: ExperimentConfig, console: Console) -> bool:
+    """Print and store the report; the runs are safe whatever becomes of it."""
+    from coordexp.report.write import report_experiment
+
+    name = config.experiment.name
+    try:
         report_experiment(
             tracking_uri(config),
-            config.experiment.name,
-            output=output,
+            name,
+            output=experiment_dir(config) / "report",
             console=console,
             allow_differences=config.ablation.allow_differences,
         )
-    return EXIT_FAILED if missing or not all(plan.is_finished() for plan in plans) else 0
+    except CoordExpError as error:
+        console.print(f"no report: {error}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"every run is recorded; try again: python -m coordexp.report {name}", highlight=False)
+        return False
+    return True
 
 
 @contextlib.contextmanager

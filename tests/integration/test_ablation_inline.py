@@ -145,6 +145,23 @@ def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
     assert function.done == []
 
 
+def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
+    def full(*arguments, **options):
+        raise ResourceError("the report cannot be written: no space left")
+
+    config = make_config(base, runs_dir, "unreported")
+    monkeypatch.setattr("coordexp.report.write.report_experiment", full)
+    code, text = run(config, StandIn())
+    assert code == 1
+    assert "no report: the report cannot be written: no space left" in text
+    assert "python -m coordexp.report unreported" in text
+    assert set(states(config).values()) == {"finished"}
+    monkeypatch.undo()
+    again = StandIn()
+    assert run(config, again)[0] == 0
+    assert again.done == []
+
+
 def test_the_inline_executor_imports_no_ray():
     script = "import sys, coordexp.cluster.ablation, coordexp.cluster.inline_executor; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0
