@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, named, open_decoder
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, make_output, named, open_decoder
 from coordexp.evaluate.table import print_metrics
 from coordexp.files import write_json
 
@@ -31,10 +31,11 @@ def evaluate_checkpoint(
         The metrics by registered name.
 
     Raises:
-        CoordExpError: if checkpoint, annotations or images cannot be used.
+        CoordExpError: if checkpoint, annotations or images cannot be used, or the output cannot be written.
     """
     console = console or Console()
     output = default_output(job) if output is None else output
+    make_output(output)
     split = OpenSplit(job)
     decoder = open_decoder(job, split)
     metrics: dict[str, float] = {}

@@ -1,6 +1,7 @@
 """An evaluation that stands alone: which checkpoint, which images, how; and its parts, opened."""
 
 import json
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from coordexp.data.image import ImageSpec
 from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.sample import Sample
 from coordexp.data.splits import stratified_subset
-from coordexp.errors import CheckpointError, DataError
+from coordexp.errors import CheckpointError, DataError, ResourceError
 from coordexp.evaluate.categories import CategoryIndex
 from coordexp.evaluate.coco_files import GroundTruth, read_ground_truth
 from coordexp.evaluate.decode import EvaluationSpec, SplitDecoder
@@ -139,6 +140,20 @@ def default_output(job: EvaluationJob) -> Path:
         name += f"-{job.num_images}"
     parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()
     return parent / "eval" / name
+
+
+def make_output(output: Path) -> None:
+    """Make the folder of the results before hours are spent on them.
+
+    Raises:
+        ResourceError: if it cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise ResourceError(f"{output}: expected a folder that can be written ({error.strerror})") from error
 
 
 def read_aliases(path: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
     """Print one table of box metrics and one of counts, then the malformed pieces by kind."""
-    boxes = Table("decoding", "boxes", title=f"{num_images} images")
+    boxes = Table("decoding", "boxes", title=f"{num_images} {'image' if num_images == 1 else 'images'}")
     counts = Table("decoding", *_COUNTS.values(), "coord mass", "seconds")
     for name in BOX_METRICS:
         boxes.add_column(_HEADS.get(name, name), justify="right")

@@ -98,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
-    parser.add_argument("--resamples", type=_positive, default=2000, help="of the bootstrap; default: 2000")
+    parser.add_argument(
+        "--resamples", type=_positive, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
+    )
     parser.add_argument("--pictures", type=_positive, default=24, help="in the gallery; default: 24")
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")

@@ -1,7 +1,7 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
-import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +9,7 @@ from typing import TypeVar
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.files import sha256_of_file
-from coordexp.report.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.artifacts import HEADLINE_DETECTIONS, Artifacts, image_ids_of
 from coordexp.report.box_parts import group_breakdowns, group_curves
 from coordexp.report.breakdown import Breakdown
 from coordexp.report.cache import StatisticsCache, content_key
@@ -20,12 +20,14 @@ from coordexp.report.gallery import GalleryImage, make_gallery
 from coordexp.report.progress import Progress, silent
 from coordexp.report.stored import comparison_json, comparison_of, convergence_json, convergence_of
 from coordexp.report.study import Study
-from coordexp.report.tables import missing_runs
+from coordexp.report.tables import HEADLINE, missing_runs
+from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
 from coordexp.statistics.verdict import verdict
 
 _STEP_DETECTIONS = "constrained/detections.expected.json"
 _CURVE_RESAMPLES = 1000
+_SAME_AP = 1e-6
 _T = TypeVar("_T")
 
 
@@ -34,13 +36,13 @@ class Settings:
     """How a study is made.
 
     Attributes:
-        resamples: of the bootstrap.
+        resamples: of the bootstrap; None: 2000, or more where so many pairs of groups need it.
         seed: of the bootstrap.
         num_pictures: images in the gallery, at most.
         allow_differences: go on where runs differ outside the declared factor.
     """
 
-    resamples: int = 2000
+    resamples: int | None = None
     seed: int = 0
     num_pictures: int = 24
     allow_differences: bool = False
@@ -87,6 +89,7 @@ class _Maker:
         self._settings = settings
         self._report: Progress = on_progress or silent
         self._missing = missing_runs(data)
+        self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
 
     def make(self) -> Study:
@@ -100,7 +103,7 @@ class _Maker:
         comparison = self._tried("the comparison", lambda: self._comparison(annotations, detections))
         return Study(
             data=self._data,
-            verdict=verdict(comparison) if comparison is not None else "",
+            verdict=self._verdict(comparison, fairness) if comparison is not None else "",
             fairness=fairness,
             comparison=comparison,
             convergence=self._tried("convergence", lambda: self._convergence(annotations)),
@@ -110,6 +113,18 @@ class _Maker:
             num_images=len(read_ground_truth(annotations).sizes_px),
             missing=tuple(self._missing),
         )
+
+    def _verdict(self, comparison: Comparison, fairness: Fairness) -> str:
+        """Put before the sentence what it leaves out: a reader may take it from here alone."""
+        leads: list[str] = []
+        undeclared = [row.key for row in fairness.rows if not row.declared]
+        if undeclared:
+            leads.append(f"These runs differ in more than the declared factor ({', '.join(undeclared)}).")
+        compared = {f"{group}-s{seed}" for group, seeds in comparison.seeds.items() for seed in seeds}
+        absent = [run.name for run in self._data.runs if run.name not in compared]
+        if absent:
+            leads.append(f"Without {_few(absent)}:")
+        return " ".join([*leads, verdict(comparison)])
 
     def _tried(self, what: str, make: Callable[[], _T]) -> _T | None:
         """Do one part; a file that is wrong costs that part, not the report."""
@@ -151,7 +166,7 @@ class _Maker:
         if not detections:
             return None
         files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
-        settings = [self._settings.resamples, self._settings.seed]
+        settings = [self._resamples, self._settings.seed]
 
         def compute() -> Comparison | None:
             from coordexp.statistics.comparison import compare
@@ -159,13 +174,26 @@ class _Maker:
             return compare(
                 annotations,
                 detections,
-                resamples=self._settings.resamples,
+                resamples=self._resamples,
                 seed=self._settings.seed,
                 on_progress=lambda done, total: self._report("comparing groups", done, total),
             )
 
         key = content_key([("annotations", annotations), *files], settings)
-        return self._cache.get("comparison", key, compute, write=comparison_json, read=comparison_of)
+        found = self._cache.get("comparison", key, compute, write=comparison_json, read=comparison_of)
+        if found is not None:
+            self._check_recorded(found)
+        return found
+
+    def _check_recorded(self, comparison: Comparison) -> None:
+        """Name runs whose detections do not give the AP they logged: their files are not what was measured."""
+        for run in self._finished:
+            logged, again = run.metrics.get(HEADLINE), comparison.value_by_seed.get(run.group, {}).get(run.seed)
+            if logged is not None and again is not None and abs(logged - again.value) > _SAME_AP:
+                self._missing.append(
+                    f"{run.name} logged AP {logged:.4f}, but its detections give {again.value:.4f}: they are not those "
+                    "that were measured, or the annotations have changed."
+                )
 
     def _convergence(self, annotations: Path) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
@@ -190,7 +218,7 @@ class _Maker:
         ]
         steps = {group: {step for by_step in seeds.values() for step in by_step} for group, seeds in detections.items()}
         used = consumption(self._data, steps)
-        resamples = min(self._settings.resamples, _CURVE_RESAMPLES)
+        resamples = min(self._resamples, _CURVE_RESAMPLES)
 
         def compute() -> Convergence:
             from coordexp.statistics.convergence import convergence
@@ -214,8 +242,7 @@ class _Maker:
         """Return the images that are evaluated during training, which are the same in all runs."""
         for run in self._finished:
             for path in self._artifacts.step_files(run, "constrained/objects.jsonl").values():
-                lines = path.read_text(encoding="utf-8").splitlines()
-                return sorted(int(json.loads(line)["image_id"]) for line in lines)
+                return image_ids_of(path)
         raise DataError(
             "no evaluation during training has left its objects.jsonl, which names the images of the subset"
         )
@@ -231,7 +258,7 @@ class _Maker:
 
     def _gallery(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> tuple[GalleryImage, ...]:
         self._report("drawing images", 0, 1)
-        images = self._artifacts.images(self._data.runs[0])
+        images = next((found for run in self._data.runs if (found := self._artifacts.images(run))), {})
         first = {group: seeds[min(seeds)] for group, seeds in detections.items()}
         found = make_gallery(annotations, first, images, count=self._settings.num_pictures)
         without = sum(not image.picture for image in found)
@@ -246,6 +273,11 @@ class _Maker:
                 f"Coordinate distributions of {', '.join(lacking)}: made by a version that did not keep them."
             )
         return curves
+
+
+def _few(names: Sequence[str], *, most: int = 4) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more runs"
 
 
 def _refusal(fairness: Fairness) -> str:

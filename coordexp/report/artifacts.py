@@ -1,12 +1,14 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordexp.config.yaml_file import Tree, read_mapping
 from coordexp.data.json_file import read_json
-from coordexp.errors import TrackingError
+from coordexp.errors import DataError, TrackingError
 from coordexp.evaluate.coco_files import GroundTruth, read_detections
 from coordexp.files import write_json
 from coordexp.report.data import ExperimentData, RunData
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 FINAL = "eval/final"
 HEADLINE_DETECTIONS = f"{FINAL}/constrained/detections.expected.json"
 STORED_ANNOTATIONS = "data"
+RECORDED = "recorded.json"
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 
 
@@ -39,11 +42,8 @@ class Artifacts:
         self._listed: dict[tuple[str, str], set[str]] = {}
 
     def run_dir(self, run: RunData) -> Path | None:
-        """Return a run's directory if it is on this machine."""
-        places = [Path(run.run_dir)] if run.run_dir else []
-        if run.run_dir and run.experiment:
-            places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
-        return next((place for place in places if place.is_dir()), None)
+        """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
+        return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
     def file(self, run: RunData, path: str) -> Path | None:
         """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
@@ -51,6 +51,15 @@ class Artifacts:
         if local is not None and (local / path).is_file():
             return local / path
         return self._fetched(run.run_id, path)
+
+    def config(self, run: RunData) -> Tree:
+        """Return a run's ``config.yaml``, or nothing where it is not there.
+
+        Raises:
+            ConfigError: if the file holds something else.
+        """
+        path = self.file(run, "config.yaml")
+        return {} if path is None else read_mapping(path).tree
 
     def folder(self, run: RunData, path: str) -> Path | None:
         """Return a folder of a run with all its files."""
@@ -78,9 +87,9 @@ class Artifacts:
             if configured and Path(configured).is_file():
                 return Path(configured)
         else:
-            local = self._generated(run) / "instances_val.json"
-            if local.is_file():
-                return local
+            local = self._generated(run)
+            if local is not None and (local / "instances_val.json").is_file():
+                return local / "instances_val.json"
         names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
         name = next((name for name in sorted(names) if name.endswith(".json")), None)
         return self._fetched(run.parent_id, name) if name else None
@@ -91,8 +100,9 @@ class Artifacts:
         if run.params.get("data.format") == "coco":
             folder = Path(run.params.get("data.val_images", ""))
         else:
-            folder = self._generated(run) / "val"
-        if annotations is None or not folder.is_dir():
+            generated = self._generated(run)
+            folder = None if generated is None else generated / "val"
+        if annotations is None or folder is None or not folder.is_dir():
             return {}
         entries = read_json(annotations, drop="segmentation")["images"]  # pyright: ignore
         paths = {int(entry["id"]): folder / str(entry["file_name"]) for entry in entries if "file_name" in entry}
@@ -114,9 +124,17 @@ class Artifacts:
         write_json(kept, entries)
         return kept
 
-    def _generated(self, run: RunData) -> Path:
-        """Return where an experiment with generated data keeps it."""
+    def _places(self, run: RunData) -> list[Path]:
+        places = [Path(run.run_dir)] if run.run_dir else []
+        if run.run_dir and run.experiment:
+            places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
+        return places
+
+    def _generated(self, run: RunData) -> Path | None:
+        """Return where an experiment with generated data keeps it; None if another life of it is there now."""
         local = self.run_dir(run)
+        if local is None and any(_taken(place, run) for place in self._places(run)):
+            return None
         return (local.parent if local is not None else self._runs_dir / run.experiment) / "data"
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
@@ -147,3 +165,26 @@ class Artifacts:
         if self._client is None:
             self._client = connect(self._uri)
         return self._client
+
+
+def _taken(place: Path, run: RunData) -> bool:
+    """Say whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
+    try:
+        recorded = json.loads((place / RECORDED).read_text(encoding="utf-8"))
+        return bool(run.key) and recorded["key"] != run.key
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def image_ids_of(path: Path) -> list[int]:
+    """Return the images of an ``objects.jsonl``, ascending.
+
+    Raises:
+        DataError: if a line is something else.
+    """
+    # Not splitlines: a description may hold any line end but this one.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        return sorted(int(json.loads(line)["image_id"]) for line in lines)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: expected an object with an image_id in every line ({error})") from error

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from pydantic import TypeAdapter
 
 from coordexp.files import JsonValue
@@ -123,6 +122,6 @@ def _read(source: Path, annotations: Path) -> "Analysis":
 
 
 def _aliases(run: RunData, artifacts: Artifacts) -> Mapping[str, str]:
-    path = artifacts.file(run, "config.yaml")
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None else {}
-    return dict((config.get("evaluation") or {}).get("aliases") or {})
+    evaluation = artifacts.config(run).get("evaluation")
+    aliases = evaluation.get("aliases") if isinstance(evaluation, dict) else None
+    return {str(key): str(value) for key, value in aliases.items()} if isinstance(aliases, dict) else {}

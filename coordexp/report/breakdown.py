@@ -13,20 +13,21 @@ Values = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Histogram:
-    """Fractions of a whole by bin; ``edges`` has one more entry than ``fractions``."""
+    """Fractions of a whole of ``num`` by bin; ``edges`` has one more entry than ``fractions``."""
 
     edges: tuple[float, ...]
     fractions: tuple[float, ...]
+    num: int
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """One group, mean over seeds; an empty part was not measured.
+    """One group; an empty part was not measured. AP is the mean over seeds, all else counts their boxes together.
 
     Attributes:
         iou: IoU of matched pairs.
         calibration: ``(mean score, share correct)`` of bins of the score.
-        width_by_error: ``(error, mean width of the distribution)`` in bins.
+        width_by_error: ``(middle of a range of errors, mean width of the distribution)`` in bins.
         by_category: AP by category name, None where COCO defines none.
         by_size: AP by size of the object.
         by_count: AP by number of objects in the image.
@@ -66,7 +67,7 @@ def _histogram(parts: "Sequence[BoxAnalysis]") -> Histogram | None:
     total = sum(counts)
     if not total:
         return None
-    return Histogram(parts[0].matched_iou.edges, tuple(count / total for count in counts))
+    return Histogram(parts[0].matched_iou.edges, tuple(count / total for count in counts), total)
 
 
 def _points(

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from coordexp.config.fingerprint import code_hash
+from coordexp.errors import CoordExpError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
 
 _T = TypeVar("_T")
+_PACKAGE = Path(__file__).parents[1]
+# The modules of this package whose results are kept, beside those of statistics/ and evaluate/.
+_COMPUTING = ("analysis.py", "box_parts.py", "breakdown.py", "data.py", "distributions.py", "overlap.py", "stored.py")
 
 
 class StatisticsCache:
@@ -43,7 +48,8 @@ class StatisticsCache:
         """
         entry = self._entries.get(part)
         if entry is not None and entry.get("key") == key and "value" in entry:
-            return read(entry["value"])
+            with suppress(CoordExpError, ValueError, TypeError):  # what was kept is damaged: make it again
+                return read(entry["value"])
         made = compute()
         self._entries[part] = {"key": key, "value": write(made)}
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +64,8 @@ def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
         files: pairs of what a file stands for and the file.
         settings: anything JSON can hold.
     """
-    code = [code_hash(Path(__file__).parents[1] / folder) for folder in ("statistics", "evaluate")]
+    code = [code_hash(_PACKAGE / folder) for folder in ("statistics", "evaluate")]
+    code += [sha256_of_file(Path(__file__).with_name(name)) for name in _COMPUTING]
     parts = [[name, sha256_of_file(path)] for name, path in files]
     return sha256_of_text(json.dumps([parts, settings, code], sort_keys=True))
 

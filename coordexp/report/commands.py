@@ -1,5 +1,6 @@
 """The next commands: look at the runs, and compute AP again without coordexp."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -28,15 +29,15 @@ def _ui(data: ExperimentData) -> str:
 def _recompute(data: ExperimentData, run: RunData) -> str:
     fetch = (
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
-        f"--run-id {run.run_id} --artifact-path {DETECTIONS} --dst-path {run.name}"
+        f"--run-id {run.run_id} --artifact-path {DETECTIONS} --dst-path {shlex.quote(run.name)}"
     )
     evaluate = (
         "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
-        f"gt = COCO({_annotations(data, run)!r}); "
-        f"e = COCOeval(gt, gt.loadRes({f'{run.name}/detections.expected.json'!r}), 'bbox'); "
+        f"gt = COCO({json.dumps(_annotations(data, run))}); "
+        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/detections.expected.json")}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
-    return f'{fetch}\npython -c "{evaluate}"'
+    return f"{fetch}\npython -c {shlex.quote(evaluate)}"
 
 
 def _annotations(data: ExperimentData, run: RunData) -> str:

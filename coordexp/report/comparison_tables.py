@@ -19,8 +19,16 @@ def study_tables(study: Study) -> list[Table]:
         found.append(_groups(study.data, study.comparison))
         if study.comparison.pairs:
             found.append(_pairs(study.comparison))
-    if study.convergence is not None:
-        found.append(_convergence(study.convergence))
+    return found + convergence_tables(study)
+
+
+def convergence_tables(study: Study) -> list[Table]:
+    """Return how fast groups learn, and by how much they differ in it."""
+    if study.convergence is None:
+        return []
+    found = [_convergence(study.convergence)]
+    if study.convergence.area_difference:
+        found.append(_convergence_pairs(study.convergence))
     return found
 
 
@@ -50,10 +58,11 @@ def p_value(p: float) -> str:
 
 
 def verdict_of(pair: PairResult) -> str:
-    """Return in a word what a pair's test says."""
+    """Return in a word what a pair's test says; with one seed it is about checkpoints."""
     if not pair.significant:
         return "not told apart"
-    return f"{pair.a if pair.difference.value > 0 else pair.b} is better"
+    better = pair.a if pair.difference.value > 0 else pair.b
+    return f"{better} is better" if pair.seed_std is not None else f"{better} is higher"
 
 
 def _groups(data: ExperimentData, comparison: Comparison) -> Table:
@@ -83,6 +92,7 @@ def _pairs(comparison: Comparison) -> Table:
                 written(pair.difference.value, signed=True),
                 interval(pair.difference, signed=True),
                 p_value(pair.p_swap),
+                UNDEFINED if pair.p_bootstrap is None else p_value(pair.p_bootstrap),
                 p_value(pair.p_holm),
                 written(pair.detectable),
                 written(pair.image_std, digits=4),
@@ -92,19 +102,24 @@ def _pairs(comparison: Comparison) -> Table:
         )
         for pair in comparison.pairs
     ]
-    heads = ("pair", "difference", "95 % interval", "p", "p (Holm)", "detectable", "std images", "std seeds", "verdict")
+    heads = (
+        "pair", "difference", "95 % interval", "p swaps", "p boot", "p Holm", "detectable", "std images", "std seeds",
+        "verdict",
+    )  # fmt: skip
     return Table(f"Differences of {comparison.metric} on the same images", heads, tuple(rows))
 
 
 def _convergence(convergence: Convergence) -> Table:
     fractions = sorted(convergence.steps_to)
+    # A share of nothing is no goal.
+    known = any(points[-1].metric.value > 0 for points in convergence.curves.values())
     rows = [
         Row(
             (
                 group,
                 written(area.value),
                 interval(area),
-                *(_steps(convergence.steps_to[fraction].get(group)) for fraction in fractions),
+                *(_steps(convergence.steps_to[fraction].get(group), known=known) for fraction in fractions),
             )
         )
         for group, area in convergence.area.items()
@@ -115,9 +130,33 @@ def _convergence(convergence: Convergence) -> Table:
     )
 
 
-def _steps(estimate: Estimate | None) -> str:
+def _convergence_pairs(convergence: Convergence) -> Table:
+    fractions = sorted(convergence.steps_to)
+    rows = [
+        Row(
+            (
+                f"{a} {MINUS} {b}",
+                written(area.value, signed=True),
+                interval(area, signed=True),
+                *(_step_difference(convergence.steps_to_difference[f].get((a, b))) for f in fractions),
+            )
+        )
+        for (a, b), area in convergence.area_difference.items()
+    ]
+    heads = ("pair", "area", "95 % interval", *(f"steps to {fraction:.0%}" for fraction in fractions))
+    return Table("Differences of convergence on the same images; fewer steps are better", heads, tuple(rows))
+
+
+def _step_difference(estimate: Estimate | None) -> str:
     if estimate is None:
-        return "never"
+        return UNDEFINED
+    ends = ("open" if end is None else written(end, signed=True, digits=0) for end in (estimate.low, estimate.high))
+    return f"{written(estimate.value, signed=True, digits=0)} [{', '.join(ends)}]"
+
+
+def _steps(estimate: Estimate | None, *, known: bool) -> str:
+    if estimate is None:
+        return "never" if known else UNDEFINED
     if estimate.low is None:
         return f"{estimate.value:.0f}"
     high = "never" if estimate.high is None else f"{estimate.high:.0f}"

@@ -34,6 +34,8 @@ class RunData:
         curves: points by metric name, in order of steps; losses, AP on the subset, and what a step consumed.
         experiment: the MLflow experiment it belongs to.
         parent_id: MLflow's id of the ablation it belongs to, or "".
+        key: what tells this life of the run from others with its name, or "".
+        not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
     """
 
     run_id: str
@@ -48,6 +50,8 @@ class RunData:
     curves: Mapping[str, tuple[Point, ...]] = field(default_factory=dict[str, tuple[Point, ...]])
     experiment: str = ""
     parent_id: str = ""
+    key: str = ""
+    not_finite: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import yaml
-
 from coordexp.config.compare import diff, find_differences, flat_values
 from coordexp.config.fingerprint import Fingerprint
+from coordexp.config.yaml_file import Tree
+from coordexp.errors import ComparisonError
 from coordexp.report.artifacts import Artifacts
 from coordexp.report.data import ExperimentData, RunData
 
@@ -54,6 +54,8 @@ class Fairness:
         if not self.checked:
             return "No run has left a fingerprint yet, so nothing is known about what differs."
         unknown = f" Without a fingerprint: {', '.join(self.unchecked)}." if self.unchecked else ""
+        if self.comparable and not self.rows:
+            return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included.{unknown}"
         if self.comparable:
             return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor}).{unknown}"
         undeclared = ", ".join(row.key for row in self.rows if not row.declared)
@@ -97,17 +99,28 @@ def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
         ComparisonError: if its file is no fingerprint.
     """
     path = artifacts.file(run, "fingerprint.json")
-    return None if path is None else Fingerprint.from_json(path.read_text(encoding="utf-8"))
+    if path is None:
+        return None
+    try:
+        found = Fingerprint.from_json(path.read_text(encoding="utf-8"))
+        flat_values(found)["experiment.seed"]
+    except (ComparisonError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error
+    return found
 
 
 def _factor(runs: Sequence[RunData], artifacts: Artifacts) -> tuple[str, ...]:
     """Return the factors the runs' experiments declared."""
     found: dict[str, None] = {}
     for run in runs:
-        path = artifacts.file(run, "config.yaml")
-        declared = yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None else {}
-        found |= dict.fromkeys((declared.get("ablation") or {}).get("factor", ()))
+        found |= dict.fromkeys(_factor_of(artifacts.config(run)))
     return tuple(found) or _DEFAULT_FACTOR
+
+
+def _factor_of(config: Tree) -> Sequence[str]:
+    ablation = config.get("ablation")
+    factor = ablation.get("factor") if isinstance(ablation, dict) else None
+    return [str(key) for key in factor] if isinstance(factor, list) else []
 
 
 def _written(value: object) -> str:

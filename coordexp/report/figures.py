@@ -76,7 +76,10 @@ def boxes(study: Study) -> list[Figure]:
             for group, item in ious
         ]
         x, y = Axis("IoU of matched pairs", 0.0, 1.0), Axis("fraction of pairs", 0.0)
-        found.append(Figure("IoU of matched pairs", line_chart(series, title="IoU of matched pairs", x=x, y=y)))
+        note = (
+            f"Only boxes that found an object, at IoU .1 or more: {', '.join(f'{g} {h.num:,}' for g, h in ious)} pairs."
+        )
+        found.append(Figure("IoU of matched pairs", line_chart(series, title="IoU of matched pairs", x=x, y=y), note))
     reliable = [(group, part.calibration) for group, part in study.breakdowns.items() if part.calibration]
     if reliable:
         diagonal = Series("score is precision", None, [(0.0, 0.0), (1.0, 1.0)])
@@ -92,12 +95,18 @@ def boxes(study: Study) -> list[Figure]:
     if widths:
         title = "Width of the coordinate distribution by error"
         x, y = Axis("error of the coordinate, bins", 0.0), Axis("mean standard deviation, bins", 0.0)
-        note = "A group that knows where it is wrong rises to the right."
+        note = (
+            "A group that knows where it is wrong rises to the right. "
+            "Each point stands in the middle of its range of errors; the last is 200 to 1000."
+        )
         found.append(Figure(title, line_chart(widths, title=title, x=x, y=y), note))
     for group, part in study.breakdowns.items():
         if part.maps:
-            title = f"{group}: predicted against true coordinates"
-            found.append(Figure(title, heat_map(part.maps, styles[group], title=title, x="predicted", y="true")))
+            title = f"{group}: true and predicted coordinates"
+            chart = heat_map(part.maps, styles[group], title=title, x="predicted", y="true")
+            found.append(
+                Figure(title, chart, "All four coordinates of matched pairs; darker is more, by the logarithm.")
+            )
     return found
 
 
@@ -189,7 +198,8 @@ def _loss(data: ExperimentData, name: str) -> Figure:
     ]
     series = [*lines, *points]
     title = LOSS_TITLES[name]
-    return Figure(title, line_chart(series, title=title, x=Axis("optimizer step", 0.0), y=Axis("loss")))
+    note = f"Means over seeds. {_BANDS}" if any(item.band for item in series) else ""
+    return Figure(title, line_chart(series, title=title, x=Axis("optimizer step", 0.0), y=Axis("loss")), note)
 
 
 def _mean_lines(data: ExperimentData, name: str, *, dots: bool = False) -> list[Series]:

@@ -1,5 +1,6 @@
 """An experiment as MLflow holds it -> frozen objects. Nothing else is read, so it works from any machine."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -158,7 +159,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared=dict(parent.data.metrics) if parent else {},
+        shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
         num_older=len(children) - len(shown),
         parent_id=parent.info.run_id if parent else "",
     )
@@ -182,14 +183,17 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         step=int(metrics.get("final/steps", tags.get(LAST_STEP, 0))),
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
-        metrics=dict(metrics),
+        # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         params=dict(run.data.params),
         curves={name: _curve(client, run.info.run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
+        key=tags.get(RUN_KEY, ""),
+        not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
     )
 
 
 def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
     history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
-    return tuple(Point(point.step, point.value) for point in history)
+    return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))

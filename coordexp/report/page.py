@@ -10,13 +10,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from coordexp.report import figures
 from coordexp.report.commands import next_commands
-from coordexp.report.comparison_tables import study_tables
+from coordexp.report.comparison_tables import convergence_tables, study_tables
 from coordexp.report.coord_charts import CurveRow, curve_rows
 from coordexp.report.fairness import Fairness
 from coordexp.report.figures import Figure
 from coordexp.report.gallery import GalleryImage
 from coordexp.report.study import Study
-from coordexp.report.tables import Table, notes, summary, tables
+from coordexp.report.tables import (
+    Table,
+    free_tables,
+    headline_table,
+    notes,
+    quality_tables,
+    runs_table,
+    summary,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Page:
     result_tables: Sequence[Table]
     convergence_tables: Sequence[Table]
     headline: Table
-    free: Table
+    free: Sequence[Table]
     quality: Sequence[Table]
     runs: Table
     notes: Sequence[str]
@@ -70,9 +78,8 @@ def render_page(study: Study) -> str:
 def _page(study: Study) -> Page:
     data = study.data
     styles = figures.group_styles(study)
-    headline, free, *quality, runs = tables(data)
-    found = study_tables(study)
-    convergence = found[-1:] if study.convergence is not None else []
+    quality = quality_tables(data)
+    found, convergence = study_tables(study), convergence_tables(study)
     return Page(
         title=f"Experiment {data.name}",
         verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
@@ -86,10 +93,10 @@ def _page(study: Study) -> Page:
         has_statistics=study.comparison is not None,
         result_tables=found[: len(found) - len(convergence)],
         convergence_tables=convergence,
-        headline=headline,
-        free=free,
+        headline=headline_table(data),
+        free=free_tables(data),
         quality=quality,
-        runs=runs,
+        runs=runs_table(data),
         notes=notes(data),
         forest=figures.forest(study),
         curves=figures.curves(study),

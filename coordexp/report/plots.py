@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coordexp.metrics import LOSS_NAMES, detection_metric
 from coordexp.report.comparison_tables import pair_name
 from coordexp.report.data import ExperimentData, RunData
+from coordexp.report.figures import group_styles
 from coordexp.report.study import Study
 
 if TYPE_CHECKING:
@@ -119,10 +120,11 @@ def _differences(study: Study) -> "Figure":
 
 def _ious(study: Study) -> "Figure":
     figure, axes = _single(f"{study.data.name}: IoU of matched pairs")
-    for index, (group, part) in enumerate(study.breakdowns.items()):
+    numbers = group_styles(study)
+    for group, part in study.breakdowns.items():
         if part.iou is not None:
-            label = _plain(group)
-            axes.stairs(part.iou.fractions, part.iou.edges, color=_color(index), label=label, linewidth=1.6)
+            color, label = _color(numbers[group]), _plain(group)
+            axes.stairs(part.iou.fractions, part.iou.edges, color=color, label=label, linewidth=1.6)
     axes.set_xlabel("IoU")
     axes.set_ylabel("fraction of pairs")
     _finish(axes)
@@ -132,8 +134,10 @@ def _ious(study: Study) -> "Figure":
 def _calibration(study: Study) -> "Figure":
     figure, axes = _single(f"{study.data.name}: calibration of the score")
     axes.plot([0, 1], [0, 1], color="gray", linestyle="--", linewidth=1)
-    for index, (group, part) in enumerate(study.breakdowns.items()):
+    numbers = group_styles(study)
+    for group, part in study.breakdowns.items():
         if part.calibration:
+            index = numbers[group]
             scores, shares = zip(*part.calibration, strict=True)
             marker = _MARKERS[index % len(_MARKERS)]
             axes.plot(scores, shares, marker=marker, color=_color(index), label=_plain(group), linewidth=1.3)

@@ -67,6 +67,7 @@ def _of_comparison(comparison: Comparison) -> dict[str, float | None]:
         found |= _estimate(f"{lead}/{comparison.metric}", pair.difference)
         found |= {
             f"{lead}/p_swap": pair.p_swap,
+            f"{lead}/p_bootstrap": pair.p_bootstrap,
             f"{lead}/p_holm": pair.p_holm,
             f"{lead}/image_std": pair.image_std,
             f"{lead}/seed_std": pair.seed_std,

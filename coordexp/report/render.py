@@ -20,6 +20,10 @@ def render_report(study: Study, console: Console) -> None:
     console.print(f"\n[bold]Experiment {escape(data.name)}[/bold]: {summary(data)}", highlight=False)
     if study.verdict:
         console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
+    undeclared = _undeclared(study)
+    if undeclared is not None:
+        console.print(f"\n[bold red]{escape(undeclared.title)}[/bold red]", highlight=False)
+        console.print(_rich_table(undeclared, wrap=True))
     for line in study.missing:
         console.print(f"• {escape(line)}", style="red", highlight=False)
     for table in all_tables(study):
@@ -42,6 +46,9 @@ def to_markdown(study: Study) -> str:
     parts = [f"# Experiment {_plain(data.name)}", summary(data)]
     if study.verdict:
         parts.append(f"**{_plain(study.verdict)}**")
+    undeclared = _undeclared(study)
+    if undeclared is not None:
+        parts += [f"## {undeclared.title}", _markdown_table(undeclared)]
     if study.missing:
         parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
     for table in all_tables(study):
@@ -69,11 +76,28 @@ def fairness_table(fairness: Fairness) -> Table:
     return Table("What differs between runs", ("key", "declared", *fairness.checked), tuple(rows))
 
 
-def _rich_table(table: Table) -> RichTable:
+def _undeclared(study: Study) -> Table | None:
+    """Return what differs outside the factor, which a reader has to know before any number."""
+    if study.fairness is None or study.fairness.comparable:
+        return None
+    whole = fairness_table(study.fairness)
+    rows = [row for row, found in zip(whole.rows, study.fairness.rows, strict=True) if not found.declared]
+    columns = [at for at, head in enumerate(whole.columns) if head != "declared"]
+    return Table(
+        "These runs differ in more than the declared factor",
+        tuple(whole.columns[at] for at in columns),
+        tuple(Row(tuple(row.cells[at] for at in columns)) for row in rows),
+    )
+
+
+def _rich_table(table: Table, *, wrap: bool = False) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for head in table.columns:
         rich.add_column(
-            head, justify="left" if table.is_text(head) else "right", no_wrap=head not in ("state", "verdict")
+            head,
+            justify="left" if table.is_text(head) else "right",
+            no_wrap=not wrap and head not in ("state", "verdict"),
+            overflow="fold" if wrap else "ellipsis",
         )
     has_means = any(row.is_mean for row in table.rows)
     previous = ""

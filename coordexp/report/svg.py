@@ -152,7 +152,8 @@ def _scale(values: Sequence[float], axis: Axis, start: float, end: float) -> _Sc
     low = low if axis.low is not None else low - margin
     high = high if axis.high is not None else high + margin
     if high <= low:
-        low, high = low - 0.5, high + 0.5
+        # All values are one: an end that was asked for stays, so that an AP of 0 gets no axis below 0.
+        low, high = (low, low + 1.0) if axis.low is not None else (low - 0.5, low + 0.5)
     return _Scale(low, high, start, end)
 
 

@@ -12,6 +12,7 @@ UNDEFINED = "-"
 _TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
 HEADLINE = detection_metric("constrained", "expected", "AP")
 _HEADLINE_BOXES = "constrained/expected"
+_KINDS = "free/malformed/"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class _Column:
 
 def tables(data: ExperimentData) -> list[Table]:
     """Return the headline, free decoding, quality where it was measured, and the runs with their losses."""
-    return [_headline(data), _free(data), *_quality(data), _runs(data)]
+    return [headline_table(data), *free_tables(data), *quality_tables(data), runs_table(data)]
 
 
 def summary(data: ExperimentData) -> str:
@@ -54,15 +55,24 @@ def summary(data: ExperimentData) -> str:
     states = [run.state for run in data.runs]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     seeds = sorted({run.seed for run in data.runs})
-    return f"{len(data.groups)} groups x seeds {', '.join(map(str, seeds))}; {len(states)} runs: {', '.join(counts)}"
+    groups, runs = len(data.groups), len(states)
+    return (
+        f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
+    )
 
 
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
     lines: list[str] = []
-    evaluated = {run.seed for run in data.runs if HEADLINE in run.metrics}
-    if len(evaluated or {run.seed for run in data.runs}) == 1:
-        lines.append("One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2].")
+    evaluated = [run for run in data.runs if HEADLINE in run.metrics] or data.runs
+    seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
+    if any(len(found) == 1 for found in seeds):
+        lines.append(
+            "One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2]."
+            if all(len(found) == 1 for found in seeds)
+            else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
+        )
     ceiling = codec_ceiling(data)
     if ceiling is not None:
         lines.append(
@@ -83,6 +93,8 @@ def missing_runs(data: ExperimentData) -> list[str]:
             lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
         elif run.state != "finished":
             lines.append(f"{run.name} is not finished: {state_text(run)}")
+        if run.not_finite:
+            lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
     return lines
 
 
@@ -100,7 +112,8 @@ def state_text(run: RunData) -> str:
     return texts.get(run.state, run.state)
 
 
-def _headline(data: ExperimentData) -> Table:
+def headline_table(data: ExperimentData) -> Table:
+    """Return AP of both box kinds under constrained decoding, every seed."""
     kinds: tuple[BoxKind, ...] = ("expected", "argmax")
     rows: list[Row] = []
     for group, runs in data.groups.items():
@@ -111,27 +124,44 @@ def _headline(data: ExperimentData) -> Table:
     return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
 
-def _free(data: ExperimentData) -> Table:
-    columns = [
+def free_tables(data: ExperimentData) -> list[Table]:
+    """Return what models write without the grammar: AP, counts, and malformed objects by kind where there are any."""
+    precision = [
         _Column("AP exp.", partial(_metric, detection_metric("free", "expected", "AP")), _fraction),
         _Column("AP argmax", partial(_metric, detection_metric("free", "argmax", "AP")), _fraction),
         _Column("AP50 exp.", partial(_metric, detection_metric("free", "expected", "AP50")), _fraction),
+    ]
+    counts = [
         _Column("objects", partial(_metric, evaluation_metric("free", "num_objects")), _count),
         _Column("malformed", partial(_metric, evaluation_metric("free", "malformed")), _count),
         _Column("fraction", partial(_metric, evaluation_metric("free", "malformed_fraction")), _fraction),
         _Column("unknown", partial(_metric, evaluation_metric("free", "unknown_category")), _count),
+        _Column("duplicates", partial(_metric, evaluation_metric("free", "duplicates")), _count),
         _Column("empty", partial(_metric, evaluation_metric("free", "empty_images")), _count),
+        _Column("cut off", partial(_metric, evaluation_metric("free", "truncated_images")), _count),
+        _Column("coord mass", partial(_metric, evaluation_metric("free", "coord_mass")), _fraction),
     ]
+    names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
+    kinds = [_Column(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names]
+    found = [
+        _by_seed(data, "Free decoding: average precision", precision),
+        _by_seed(data, "Free decoding: what was written", counts),
+    ]
+    if kinds:
+        found.append(_by_seed(data, "Free decoding: malformed objects by kind", kinds))
+    return found
+
+
+def _by_seed(data: ExperimentData, title: str, columns: Sequence[_Column]) -> Table:
     rows = [
         row
         for group, runs in data.groups.items()
         for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
     ]
-    heads = ("group", "seed", *(column.head for column in columns))
-    return Table("Free decoding: average precision and malformed objects", heads, tuple(rows))
+    return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
 
 
-def _quality(data: ExperimentData) -> list[Table]:
+def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes; runs of before these were measured have no such table."""
     columns = [
         _Column("AP", partial(_metric, HEADLINE), _fraction),
@@ -141,20 +171,14 @@ def _quality(data: ExperimentData) -> list[Table]:
         _Column("F1 .75", partial(_metric, f"{_HEADLINE_BOXES}/F1_75"), _fraction),
         _Column("calib. error", partial(_metric, f"{_HEADLINE_BOXES}/calibration_error"), _fraction),
         _Column("duplicates", partial(_metric, "constrained/duplicates"), _count),
-        _Column("coord mass", partial(_metric, "free/coord_mass"), _fraction),
     ]
     if all(column.value(run) is None for column in columns[1:] for run in data.runs):
         return []
-    rows = [
-        row
-        for group, runs in data.groups.items()
-        for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
-    ]
-    heads = ("group", "seed", *(column.head for column in columns))
-    return [Table("Ranking and boxes apart: oracle and constant scores, F1, calibration", heads, tuple(rows))]
+    return [_by_seed(data, "Ranking and boxes apart: expected boxes, constrained decoding", columns)]
 
 
-def _runs(data: ExperimentData) -> Table:
+def runs_table(data: ExperimentData) -> Table:
+    """Return where each run stands, and its last losses."""
     columns = [
         _Column("steps", lambda run: float(run.step), _count),
         _Column("seconds", partial(_metric, "final/train_seconds"), _count),

@@ -16,6 +16,7 @@ from coordexp.statistics.precision import Metric, ledger, mean_of_defined
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
 
 _TIE = 1e-12
+_ROUND, _ENOUGH_AS_FAR = 250, 100
 
 
 def swap_test(
@@ -43,18 +44,28 @@ def swap_test(
         on_progress: told how many draws are done.
 
     Returns:
-        ``(1 + draws at least as far from 0) / (1 + draws)``.
+        ``(1 + draws at least as far from 0) / (1 + draws)``. The draws end early, after a round of 250, once
+        100 of them are as far: such a p is far from any level one tests at, and known to a tenth.
+
+    Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
     pools = [_pool(a, b, metric) for a, b in pairs]
     num_images = pairs[0][0].num_images
     differences = np.empty(resamples)
+    observed = abs(_difference(pools, np.zeros(num_images, np.uint8)))
+    done = as_far = 0
 
     def draw(index: int) -> None:
-        differences[index] = _difference(pools, swapped_images(num_images, seed=seed, index=index))
+        differences[done + index] = _difference(pools, swapped_images(num_images, seed=seed, index=done + index))
 
-    for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    observed = abs(_difference(pools, np.zeros(num_images, np.uint8)))
-    return float(1 + np.count_nonzero(np.abs(differences) >= observed - _TIE)) / (1 + resamples)
+    while done < resamples and as_far < _ENOUGH_AS_FAR:
+        size = min(_ROUND, resamples - done)
+        for_each_draw(draw, num_draws=size, threads=threads)
+        done += size
+        as_far = int(np.count_nonzero(np.abs(differences[:done]) >= observed - _TIE))
+        if on_progress is not None:
+            on_progress(done if as_far < _ENOUGH_AS_FAR else resamples, resamples)
+    return (1 + as_far) / (1 + done)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

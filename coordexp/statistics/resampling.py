@@ -18,6 +18,8 @@ from coordexp.statistics.kernels import Weights
 OnProgress = Callable[[int, int], None]
 """Called with the number of draws done and their total, from the caller's thread."""
 
+DEFAULT_RESAMPLES = 2000
+
 _CHUNK = 25
 
 
@@ -55,6 +57,15 @@ def check_plan(*, resamples: int, seed: int) -> None:
         raise ComparisonError(f"resamples must be at least 20, got {resamples}; 2000 give a stable 95 % interval")
     if seed < 0:
         raise ComparisonError(f"the seed of the resamples must not be negative, got {seed}")
+
+
+def enough_resamples(num_pairs: int) -> int:
+    """Return a number of resamples with which each of so many pairs can be told apart.
+
+    The smallest p of the bootstrap is 2 / (R + 1), and Holm's correction multiplies it by the number of
+    pairs: beyond 50 pairs, that of 2000 resamples can never come below 5 %.
+    """
+    return max(DEFAULT_RESAMPLES, 50 * num_pairs)
 
 
 def for_each_draw(

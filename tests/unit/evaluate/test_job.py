@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from coordexp.data.shapes import ShapesSpec, write_shapes
-from coordexp.errors import DataError
+from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.decode import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, read_aliases
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, make_output, read_aliases
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +60,11 @@ def test_aliases(shapes: Path, tmp_path: Path) -> None:
         read_aliases(path)
     with pytest.raises(DataError, match="file not found"):
         read_aliases(tmp_path / "none.json")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    make_output(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResourceError, match=r"file/x: expected a folder that can be written"):
+        make_output(tmp_path / "file" / "x")

@@ -56,7 +56,7 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
         r"50 \% \& a\_b \textbackslash{} \{x\} B$<$i$>$ $-$ 1 \#"
     )
     text = to_latex(paired)
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 3
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4
     for table in text.split(r"\begin{tabular}{")[1:]:
         columns = len(table.partition("}")[0])
         rows = [line for line in table.splitlines() if line.endswith(r"\\")]

@@ -2,20 +2,27 @@
 
 import dataclasses
 import json
+import math
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from report_support import LAST, STEPS, write_experiment
 
-from coordexp.errors import ComparisonError
+from coordexp.errors import ComparisonError, ConfigError
 from coordexp.evaluate.coco_eval import evaluate_detections
 from coordexp.report.analysis import Settings, make_study
 from coordexp.report.artifacts import HEADLINE_DETECTIONS, Artifacts
 from coordexp.report.cache import StatisticsCache
+from coordexp.report.comparison_tables import convergence_tables
 from coordexp.report.data import ExperimentData
+from coordexp.report.export import to_json
 from coordexp.report.load import load_experiment, load_experiments, load_runs
+from coordexp.report.page import render_page
+from coordexp.report.plots import write_plots
 from coordexp.report.study import Study
+from coordexp.tracking.connection import connect
 
 QUICK = Settings(resamples=20, num_pictures=2)
 
@@ -172,3 +179,121 @@ def test_the_cache_forgets_a_part_whose_inputs_changed_and_survives_damage(tmp_p
     assert json.loads(path.read_text())["part"]["key"] == "b"
     path.write_text("{broken")
     assert get(StatisticsCache(path), "b") == 3
+
+
+def test_a_verdict_says_which_runs_it_is_without_and_that_they_differ(store: Path) -> None:
+    uri = write_experiment(store, "part", groups=("A", "B<i>", "C"), unfinished=("B<i>-s0",))
+    data = load_experiment(uri, "part")
+    assert study(data, store, store / "cache").verdict.startswith("Without B<i>-s0: ")
+    whole = dataclasses.replace(data, runs=tuple(run for run in data.runs if run.group != "B<i>"))
+    assert "Without" not in study(whole, store, store / "cache").verdict
+    path = Path(data.runs[2].run_dir) / "fingerprint.json"
+    path.write_text(path.read_text().replace('"evaluation": "e"', '"evaluation": "f"'))
+    allowed = dataclasses.replace(QUICK, allow_differences=True)
+    said = study(data, store, store / "cache", allowed).verdict
+    assert said.startswith("These runs differ in more than the declared factor (evaluation). Without B<i>-s0: ")
+
+
+def test_files_that_do_not_give_the_logged_ap_are_named(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "other_files", groups=("A", "C")), "other_files")
+    assert not any("logged AP" in line for line in study(data, store, store / "cache").missing)
+    bad, good = (Path(run.run_dir) / HEADLINE_DETECTIONS for run in data.runs)
+    bad.write_bytes(good.read_bytes())
+    for _ in range(2):  # also from the cache
+        (line,) = [line for line in study(data, store, store / "cache").missing if "logged AP" in line]
+        assert line.startswith("A-s0 logged AP 0.")
+
+
+def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "lives", groups=("A",)), "lives")
+    (run,) = data.runs
+    artifacts = Artifacts(data, cache=store / "cache", runs_dir=store)
+    place = store / "lives" / "A-s0"
+    for recorded in ("{broken", "[]", json.dumps({"key": run.key})):
+        (place / "recorded.json").write_text(recorded)
+        assert artifacts.run_dir(run) == place
+    (place / "recorded.json").write_text(json.dumps({"key": "lives/A/s0/of-the-life-after"}))
+    (place / HEADLINE_DETECTIONS).write_text("[]")
+    assert artifacts.run_dir(run) is None
+    kept = artifacts.file(run, HEADLINE_DETECTIONS)
+    assert kept is not None
+    assert len(json.loads(kept.read_text())) > 1  # from MLflow
+    assert artifacts.step_files(run, "constrained/detections.expected.json") == {}
+    assert artifacts.annotations(run) is None  # nor is the data beside it
+    assert artifacts.images(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("eval/step_000020/constrained/objects.jsonl", '{"image_id": 2}\n{"ima', "No convergence: "),
+        ("eval/step_000020/constrained/detections.expected.json", "[{", "No convergence: "),
+        ("eval/final/constrained/analysis.json", '{"num_images": ', "No analysis of boxes: "),
+        ("eval/final/constrained/distributions.json", "[", "No coordinate distributions: "),
+        ("eval/final/constrained/detections.expected.json", "", "No comparison: "),
+    ],
+)
+def test_a_truncated_file_costs_its_part_and_is_named(store: Path, name: str, text: str, words: str) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    (store / "cut" / "A-s0" / name).write_text(text)
+    found = study(data, store, store / "cache")
+    assert any(line.startswith(words) and name in line for line in found.missing)
+
+
+@pytest.mark.parametrize("text", ['{"config": ', "[]", '{"config": 3}', json.dumps({"config": {}})])
+def test_a_truncated_fingerprint_is_named(store: Path, text: str) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    path = store / "cut" / "A-s0" / "fingerprint.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | json.loads(text)) if text.endswith("}") else text)
+    with pytest.raises(ComparisonError, match=rf"{path}: expected the fingerprint of a run"):
+        study(data, store, store / "cache")
+
+
+def test_a_config_that_is_cut_off_is_named(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    path = Path(data.runs[1].run_dir) / "config.yaml"
+    path.write_text("ablation: {factor: [objec")
+    with pytest.raises(ConfigError, match=str(path)):
+        study(data, store, store / "cache")
+
+
+def test_a_description_with_an_exotic_line_end_does_no_harm(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "exotic", groups=("A", "C")), "exotic")
+    for path in (store / "exotic").glob("*/eval/*/constrained/objects.jsonl"):
+        path.write_text(path.read_text().replace("red circle", "red\u2028circle"), encoding="utf-8")
+    assert study(data, store, store / "cache").convergence is not None
+
+
+def test_a_run_that_diverged_still_makes_a_report(store: Path) -> None:
+    uri = write_experiment(store, "diverged", groups=("A", "C"))
+    (_, c) = load_experiment(uri, "diverged").runs
+    connect(uri).log_metric(c.run_id, "train_total_loss", math.nan, step=LAST + 1)
+    data = load_experiment(uri, "diverged")
+    found = study(data, store, store / "cache")
+    (line,) = [line for line in found.missing if "finite" in line]
+    assert line == "C-s0: not a finite number, and so not shown: train_total_loss"
+    assert json.loads(to_json(found))["groups"]["C"]["runs"][0]["metrics"]
+    assert "nan" not in re.sub(r"data:image[^\"]*", "", render_page(found)).lower().split("<main")[1]
+    assert write_plots(found, store)
+
+
+def test_a_damaged_entry_of_the_cache_is_made_again(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    kept = json.loads((paired_dir / "cache" / "statistics.json").read_text())
+    for part in kept.values():
+        part["value"] = "nothing of the kind"
+    (tmp_path / "statistics.json").write_text(json.dumps(kept))
+    again = study(paired.data, paired_dir, tmp_path, Settings(resamples=60, num_pictures=6))
+    assert again.comparison == paired.comparison
+    assert again.convergence == paired.convergence
+    assert again.breakdowns == paired.breakdowns
+
+
+def test_differences_of_convergence_have_intervals_and_a_sign(paired: Study) -> None:
+    assert paired.convergence is not None
+    _, table = convergence_tables(paired)
+    (row,) = [row for row in table.rows if row.cells[0] == "B<i> \u2212 C"]
+    assert row.cells[1].startswith("\u2212")  # B's boxes are further off
+    assert row.cells[2].startswith("[\u2212")
+    area = paired.convergence.area
+    assert float(row.cells[1].replace("\u2212", "-")) == pytest.approx(area["B<i>"].value - area["C"].value, abs=6e-4)

@@ -89,3 +89,20 @@ def test_a_heat_map_has_a_cell_for_each_count_and_low_values_at_the_bottom_left(
     assert (high.get("x"), high.get("y")) == ("185.0", "6.0")
     assert 0.1 < float(high.get("opacity", "0")) < 0.5
     assert 'class="cell"' not in heat_map([[0, 0], [0, 0]], 0, title="t", x="x", y="y")
+
+
+def test_an_axis_that_starts_at_zero_does_so_where_all_values_are_zero() -> None:
+    flat = [Series("A", 0, [(0.0, 0.0), (4.0, 0.0)])]
+    assert "\u2212" not in line_chart(flat, title="t", x=Axis("step", 0.0), y=Axis("AP", 0.0))
+    assert "\u2212" in line_chart(flat, title="t", x=Axis("step", 0.0), y=Axis("loss"))
+    assert "\u2212" not in row_chart([ChartRow("r", [Mark("A", 0, 0.0)])], title="t", x=Axis("AP", 0.0))
+
+
+def test_a_heat_map_has_the_true_coordinate_upwards_and_the_predicted_to_the_right() -> None:
+    # One pair: true in the first of two bins, predicted in the second.
+    (cell,) = [e for e in parsed(heat_map([[0, 5], [0, 0]], 0, title="t", x="predicted", y="true")).iter("rect")
+               if e.get("class") == "cell"]  # fmt: skip
+    frame = next(e for e in parsed(heat_map([[1]], 0, title="t", x="x", y="y")).iter("rect"))
+    left, top, side = (float(frame.get(name)) for name in ("x", "y", "width"))
+    assert float(cell.get("x")) == pytest.approx(left + side / 2)
+    assert float(cell.get("y")) == pytest.approx(top + side / 2)  # the lower half: y grows downwards

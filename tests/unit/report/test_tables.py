@@ -3,7 +3,16 @@ import dataclasses
 import pytest
 
 from coordexp.report.load import ExperimentData, load_experiment
-from coordexp.report.tables import Table, missing_runs, notes, tables
+from coordexp.report.tables import (
+    Table,
+    free_tables,
+    missing_runs,
+    notes,
+    quality_tables,
+    runs_table,
+    summary,
+    tables,
+)
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -30,24 +39,31 @@ def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: Experi
 
 
 def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
-    free = tables(tiny)[1]
-    assert cells(free, "A", "1") | {"seed": "1"} == {
+    precision, free = free_tables(tiny)
+    assert cells(precision, "A", "1") == {
         "group": "A",
         "seed": "1",
         "AP exp.": "0.170",
         "AP argmax": "0.160",
         "AP50 exp.": "0.170",
+    }
+    assert cells(free, "A", "1") == {
+        "group": "A",
+        "seed": "1",
         "objects": "400",
         "malformed": "8",
         "fraction": "0.020",
         "unknown": "-",
+        "duplicates": "-",
         "empty": "-",
+        "cut off": "-",
+        "coord mass": "-",
     }
     assert cells(free, "A", "mean of 2")["malformed"] == "4"
 
 
 def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
-    runs = tables(tiny)[2]
+    runs = runs_table(tiny)
     assert cells(runs, "A", "0")["state"] == "finished"
     assert cells(runs, "A", "0")["seconds"] == "61.5"
     assert cells(runs, "B", "1")["state"] == "FAILED, step 60 of 100"
@@ -79,7 +95,7 @@ def test_one_evaluated_seed_of_two_is_one_seed(tiny: ExperimentData) -> None:
     assert "these checkpoints" in "\n".join(notes(only_b))
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_every_row_fills_every_column(tiny: ExperimentData, index: int) -> None:
     table = tables(tiny)[index]
     assert {len(row.cells) for row in table.rows} == {len(table.columns)}
@@ -92,7 +108,7 @@ def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
         "constrained/duplicates": 3.0,
     }
     runs = (dataclasses.replace(tiny.runs[0], metrics=measured), *tiny.runs[1:])
-    quality = tables(dataclasses.replace(tiny, runs=runs))[2]
+    (quality,) = quality_tables(dataclasses.replace(tiny, runs=runs))
     found = cells(quality, "A", "0")
     assert (found["oracle score"], found["F1 .75"], found["duplicates"], found["F1 .50"]) == (
         "0.500",
@@ -100,4 +116,26 @@ def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
         "3",
         "-",
     )
-    assert len(tables(tiny)) == 3
+    assert quality_tables(tiny) == []
+
+
+def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: ExperimentData) -> None:
+    found = {"free/malformed/unclosed": 7.0, "free/malformed/stray_tokens": 0.0, "free/coord_mass": 0.25}
+    runs = (dataclasses.replace(tiny.runs[0], metrics=found), *tiny.runs[1:])
+    _, counts, kinds = free_tables(dataclasses.replace(tiny, runs=runs))
+    assert kinds.columns == ("group", "seed", "unclosed")
+    assert cells(kinds, "A", "0")["unclosed"] == "7"
+    # The mass is that of free decoding: the grammar would leave it 1 of 1 at emitted slots.
+    assert cells(counts, "A", "0")["coord mass"] == "0.250"
+
+
+def test_one_seed_in_one_group_is_said_though_the_groups_have_two_together(tiny: ExperimentData) -> None:
+    chosen = [run for run in tiny.runs if run.name in ("A-s1", "B-s0")]
+    text = "\n".join(notes(dataclasses.replace(tiny, runs=tuple(chosen))))
+    assert "these checkpoints, not these losses" in text
+    mixed = [run for run in tiny.runs if run.name in ("A-s0", "A-s1", "B-s0")]
+    assert "Groups with one seed are checkpoints" in "\n".join(notes(dataclasses.replace(tiny, runs=tuple(mixed))))
+
+
+def test_the_summary_counts_in_grammar(tiny: ExperimentData) -> None:
+    assert summary(dataclasses.replace(tiny, runs=tiny.runs[:1])) == "1 group x seed 0; 1 run: 1 finished"

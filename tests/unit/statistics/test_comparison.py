@@ -16,6 +16,7 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.coco_eval import evaluate_detections
 from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
+from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 
 NUM_IMAGES = 40
@@ -256,3 +257,58 @@ def test_sentences() -> None:
     others = replace(pairs[0], p_holm=0.9), pairs[1], replace(pairs[2], p_holm=0.01)
     said = verdict(of({"A": 0.36, "B": 0.35, "C": 0.29}, *others))
     assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
+
+
+def with_seeds(value: dict[str, float], seeds: dict[str, tuple[int, ...]], *pairs: PairResult) -> Comparison:
+    return replace(of(value, *pairs), seeds=seeds)
+
+
+def test_a_mean_over_other_seeds_is_not_called_better_against_the_common_ones() -> None:
+    # A: .50 .40 .30; C has seed 0 alone, .45, which is above A's mean and below A's seed 0.
+    pair = result(0.001, "A", "C", 0.05)
+    said = verdict(with_seeds({"A": 0.40, "C": 0.45}, {"A": (0, 1, 2), "C": (0,)}, pair))
+    assert said == (
+        "The checkpoint of group C has the highest AP over all its seeds, 0.450, but over the seeds both have "
+        "A is 0.0500 (95 % interval 0.0400 to 0.0600, p = 0.001) above C: "
+        "to compare groups, evaluate the same seeds of each."
+    )
+
+
+def test_a_mean_over_seeds_is_no_checkpoint_though_the_other_group_has_one() -> None:
+    pair = result(0.001, "A", "C", 0.05)
+    said = verdict(with_seeds({"A": 0.40, "C": 0.35}, {"A": (0, 1, 2), "C": (0,)}, pair))
+    assert said.startswith("Group A has the highest AP, 0.400: 0.0500")
+    assert "not about their losses" in said
+
+
+def test_two_seeds_are_told_to_be_few() -> None:
+    two, three = (replace(result(0.001, "A", "C", 0.05), seed_std=0.003, num_seeds=n) for n in (2, 3))
+    assert "over 2 seeds, which are too few to rely on" in verdict(of({"A": 0.4, "C": 0.35}, two))
+    assert verdict(of({"A": 0.4, "C": 0.35}, three)).endswith("above C; over 3 seeds.")
+
+
+def test_many_pairs_need_more_resamples_than_the_default() -> None:
+    """Two thousand draws bound p by 2 / 2001, which Holm's correction over 66 pairs makes 6.6 %."""
+    assert [enough_resamples(pairs) for pairs in (0, 1, 40, 66)] == [2000, 2000, 2000, 3300]
+    for pairs in (45, 66, 300):
+        assert 2 * pairs / (enough_resamples(pairs) + 1) < 0.05
+    names = [f"G{i}" for i in range(12)]
+    pairs = [result(1.0, a, b, 0.3) for i, a in enumerate(names) for b in names[i + 1 :]]
+    said = verdict(of({name: 0.9 - 0.05 * i for i, name in enumerate(names)}, *pairs))
+    assert "2000 resamples are too few to tell any of 66 pairs apart, take 3300" in said
+    assert "too few" not in verdict(of({"A": 0.3, "B": 0.31}, result(0.4, "A", "B", -0.01)))
+
+
+def test_a_sentence_about_twelve_groups_stays_one_that_can_be_read() -> None:
+    names = [f"G{i:02}" for i in range(12)]
+    value = {name: 0.9 - 0.05 * i for i, name in enumerate(names)}
+    for p in (0.001, 0.6):
+        pairs = [result(p, a, b, value[a] - value[b]) for i, a in enumerate(names) for b in names[i + 1 :]]
+        said = verdict(replace(of(value, *pairs), resamples=3300))
+        assert len(said) < 620
+        assert "G01" in said
+        if p < 0.05:
+            assert "0.0500 (95 % interval 0.0400 to 0.0600, p = 0.001) above G01, the next" in said
+            assert "0.1000 to 0.5500 above 10 others (each p at most 0.001)" in said
+        else:
+            assert "8 more in the table" in said

@@ -72,6 +72,37 @@ def test_p_does_not_depend_on_threads() -> None:
     assert len({swap_test([pair, pair], AP, resamples=203, seed=5, threads=n) for n in (1, 2, 7)}) == 1
 
 
+def test_draws_end_early_only_where_nothing_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    original = permutation._difference
+
+    def counted(pools, swapped) -> float:
+        drawn.append(1)
+        return original(pools, swapped)
+
+    monkeypatch.setattr(permutation, "_difference", counted)
+
+    def p_value(number: int) -> tuple[float, int]:
+        truth, a, b = two_groups(number)
+        drawn.clear()
+        told: list[tuple[int, int]] = []
+        pair = (our_matches(truth, a), our_matches(truth, b))
+        p = swap_test([pair], AP, resamples=2000, seed=5, on_progress=lambda done, of: told.append((done, of)))
+        assert told[-1] == (2000, 2000)
+        return p, len(drawn) - 1  # one is the observed difference
+
+    found = [p_value(number) for number in range(12)]
+    assert {num for _, num in found} > {250, 2000}
+    assert all(num == 2000 for p, num in found if p < 0.05)
+    assert all(p > 0.04 for p, num in found if num < 2000)
+    # The draws are the same ones whether they end early or not, in rounds or at once.
+    monkeypatch.setattr(permutation, "_ENOUGH_AS_FAR", 10**9)
+    whole = [p_value(number) for number in range(12)]
+    assert all(p == pytest.approx(early, abs=0.1) for (p, _), (early, _) in zip(whole, found, strict=True))
+    monkeypatch.setattr(permutation, "_ROUND", 10**9)
+    assert [p_value(number) for number in range(12)] == whole
+
+
 def test_holm_by_hand() -> None:
     # Sorted .01 .02 .04: times 3, 2, 1 = .03 .04 .04; the order of the input is kept.
     assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
