@@ -52,19 +52,28 @@ def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
         write_text(plan.run_dir / _FINGERPRINT, identity.to_json() + "\n")
 
 
-def check_disk_for(plans: Sequence[RunPlan], base: Path) -> None:
-    """Refuse to begin when the disk cannot hold the merged models and checkpoints of these runs.
+def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:
+    """Return what these runs write, roughly: merged models, checkpoints, and some room.
 
     A merged model is as large as the base, and MLflow keeps a copy up to its limit. A checkpoint holds what
     trains and Adam's two moments of it: all weights in float32, or about a fifth of the base for adapters.
 
-    Raises:
-        ResourceError: if less is free than that.
+    Args:
+        plans: runs that are not finished.
+        weights_bytes: size of the base.
     """
-    weights = directory_bytes(base)
     needed = MIN_FREE_BYTES
     for plan in plans:
-        checkpoint = 6 * weights if plan.config.training.tuning == "full" else weights // 5
-        copies = 2 if weights <= plan.config.tracking.max_artifact_mib * 2**20 else 1
-        needed += copies * weights + (plan.config.training.keep_checkpoints + 1) * checkpoint
-    check_disk(plans[0].run_dir, needed_bytes=needed)
+        checkpoint = 6 * weights_bytes if plan.config.training.tuning == "full" else weights_bytes // 5
+        copies = 2 if weights_bytes <= plan.config.tracking.max_artifact_mib * 2**20 else 1
+        needed += copies * weights_bytes + (plan.config.training.keep_checkpoints + 1) * checkpoint
+    return needed
+
+
+def check_disk_for(plans: Sequence[RunPlan], base: Path) -> None:
+    """Refuse to begin when the disk cannot hold the merged models and checkpoints of these runs.
+
+    Raises:
+        ResourceError: if less is free than :func:`needed_disk_bytes`.
+    """
+    check_disk(plans[0].run_dir, needed_bytes=needed_disk_bytes(plans, directory_bytes(base)))

@@ -12,6 +12,7 @@ from coordexp.train.status import RunStatus, read_status
 
 # What a result does not depend on. The worker count stays: it multiplies the batch.
 _NOT_IDENTITY = ("tracking", "cluster", "ablation")
+_NOT_IDENTITY_OF_DATA = ("num_workers", "image_cache_mib")  # a run goes on with others, as it advises itself
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,12 @@ def identity(config: ExperimentConfig) -> dict[str, JsonValue]:
     """Return the part of a configuration that decides its results, as JSON values."""
     values: dict[str, JsonValue] = config.model_dump(mode="json")
     experiment = values["experiment"]
+    data = values["data"]
     assert isinstance(experiment, dict)
+    assert isinstance(data, dict)
     experiment.pop("runs_dir")
+    for key in _NOT_IDENTITY_OF_DATA:
+        data.pop(key)
     kept = {name: section for name, section in values.items() if name not in _NOT_IDENTITY}
     kept["cluster"] = {"num_workers": config.cluster.num_workers}
     return kept

@@ -16,7 +16,7 @@ _MANIFEST = "shapes.json"
 COLOURS = {"red": (205, 45, 45), "green": (40, 160, 70), "blue": (50, 80, 205), "yellow": (225, 195, 40)}
 SHAPES = ("circle", "square", "triangle")
 CATEGORIES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
-_IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
+IMAGE_SIZES_PX = ((192, 192), (224, 160), (160, 224))
 _SIDE_RANGE_PX = (34, 116)
 _MAX_OVERLAP_FRACTION = 0.1
 _PLACEMENT_TRIES = 30
@@ -67,7 +67,7 @@ def draw_scene(
     rng: np.random.Generator, *, max_objects: int = 4, sides_px: tuple[int, int] = _SIDE_RANGE_PX
 ) -> tuple[Image.Image, list[Shape]]:
     """Draw 1 to ``max_objects`` shapes on a noisy grey background."""
-    width, height = _IMAGE_SIZES_PX[rng.integers(len(_IMAGE_SIZES_PX))]
+    width, height = IMAGE_SIZES_PX[rng.integers(len(IMAGE_SIZES_PX))]
     shapes: list[Shape] = []
     for _ in range(int(rng.integers(1, max_objects + 1))):
         taken = [shape.box_px_xywh for shape in shapes]

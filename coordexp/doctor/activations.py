@@ -6,7 +6,8 @@ input, in bytes. In one text layer each token keeps
 
 - norms: both RMSNorms and those of queries and keys keep a float32 copy of their input;
 - attention: queries, keys, values (repeated for every head, since a padded batch has a mask) and
-  the output; plus the mask as numbers, ``[B, L, L]`` a layer, once for all heads;
+  the output; plus the mask as numbers, ``[B, L, L]`` a layer, once for all heads (of a packed batch,
+  which is one row, ``[B * L, B * L]``);
 - MLP: gate, its activation, and up;
 - linears: the input of each trained linear, whose cast to the adapter's dtype is a copy for each of
   them (without a cast q, k, v share one, and gate, up another), and the r numbers between the two
@@ -37,6 +38,7 @@ class Mode:
         weight_bytes: width of a weight.
         attention: the implementation.
         checkpointing: keep each layer's input only, and compute the rest again.
+        packing: whether a batch is one row, whose samples meet in the mask.
     """
 
     tuning: Literal["lora", "dora", "full"]
@@ -47,6 +49,7 @@ class Mode:
     weight_bytes: int
     attention: Attention
     checkpointing: bool
+    packing: bool = False
 
     @property
     def width(self) -> int:
@@ -97,7 +100,8 @@ def text_layer_bytes(model: Dimensions, mode: Mode, *, batch_size: int, length: 
         count=7,
     )
     per_token = norms + 4 * queries * mode.width + 3 * middle * mode.width + linears
-    return batch_size * (length * per_token + length**2 * _scores_width(mode, text.num_attention_heads, masked=True))
+    pairs = (batch_size * length) ** 2 if mode.packing else batch_size * length**2
+    return batch_size * length * per_token + pairs * _scores_width(mode, text.num_attention_heads, masked=True)
 
 
 def vision_block_bytes(model: Dimensions, mode: Mode, *, num_images: int, patches: int) -> int:
@@ -145,5 +149,5 @@ def kept_bytes(model: Dimensions, mode: Mode, *, batch_size: int, length: int, p
 def _scores_width(mode: Mode, num_heads: int, *, masked: bool) -> int:
     """Return the bytes kept for each pair of positions."""
     if mode.attention == "eager":
-        return num_heads * (4 + mode.width)
+        return num_heads * (4 if mode.width == 4 else 4 + mode.width)  # a softmax in float32, and its cast
     return mode.width if masked and mode.attention == "sdpa" else 0

@@ -16,7 +16,7 @@ from coordexp.doctor.dimensions import Dimensions
 from coordexp.doctor.finding import Findings, first_line, size_text
 from coordexp.doctor.location import Location, cache_directory, hub_answers, is_offline, locate
 from coordexp.doctor.published import MAX_PIXELS, NUM_TOKENS, published_config
-from coordexp.doctor.sizes import Sizes, expected_shapes, meta_model
+from coordexp.doctor.sizes import Sizes, expanded_config, expected_shapes, meta_model
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.attention import check_attention
 from coordexp.model.checkpoint_io import check_config
@@ -65,6 +65,18 @@ class Base:
     num_extra_ids: int
     text: Text | None
     directory: Path | None
+
+    @property
+    def num_tokens(self) -> int:
+        """Ids that the expanded tables need rows for, at least."""
+        return self.coord_ids.stop + self.num_extra_ids
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of the expanded base, in its dtype."""
+        return Sizes.of(
+            meta_model(expanded_config(self.config, num_tokens=self.num_tokens), dtype=self.dtype)
+        ).num_bytes
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -9,12 +9,13 @@ from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits import Split
+from coordexp.data.target import text_encoder
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.dimensions import Dimensions
-from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
+from coordexp.doctor.files import DataFacts, check_categories, examine_descriptions, examine_split, merged
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
-from coordexp.doctor.memory import Estimate, Shape, estimate
+from coordexp.doctor.memory import EVALUATION, Estimate, Shape, estimate
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
 from coordexp.errors import ConfigError, DataError
@@ -83,8 +84,9 @@ class _Examiner:
             examined = self._examine_variants(machine)
             for future in waiting:
                 future.result()
-        findings.all += [*cluster.all, *tracking.all]
-        return Examination(tuple(findings.all), *examined)
+        # Groups that differ in one thing share what was found of the others.
+        every = dict.fromkeys([*findings.all, *cluster.all, *tracking.all])
+        return Examination(tuple(every), *examined)
 
     def _examine_variants(self, machine: Machine) -> tuple[Estimate | None, Shape | None]:
         """Check data and base of every distinct pair; the estimate is that of the largest."""
@@ -107,11 +109,18 @@ class _Examiner:
         if val is not None and val.categories:
             findings.attempt("categories", lambda: check_categories(run, val))
         base = findings.attempt("checkpoint", lambda: examine_checkpoint(run, findings))
-        examine_disk(self._plans, None if base is None else base.directory, findings)
+        if base is not None and base.text is not None:
+            encode = text_encoder(base.text.tokenizer)
+            for split in _SPLITS:
+                found = facts[split]
+                if found is not None:
+                    examine_descriptions(split, found, encode, findings)
         if base is None:
+            examine_disk(self._plans, None, findings)
             findings.warn("memory", "not estimated: the model's shape is unknown")
             return None, None
         known = base
+        examine_disk(self._plans, findings.attempt("disk", lambda: known.weights_bytes), findings)
         result = findings.attempt("memory", lambda: self._estimate(run, known, merged(facts["train"], val), machine))
         return (None, None) if result is None else result
 
@@ -132,8 +141,7 @@ class _Examiner:
                 f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "
                 "raise it, or lower data.max_pixels"
             )
-        num_tokens = base.coord_ids.stop + base.num_extra_ids
-        dimensions = Dimensions.of(expanded_config(base.config, num_tokens=num_tokens))
+        dimensions = Dimensions.of(expanded_config(base.config, num_tokens=base.num_tokens))
         on_gpu = run.cluster.gpus_per_worker > 0 or bool(machine.gpu_bytes)
         needed = estimate(dimensions, run, sizes, longest, on_gpu=on_gpu)
         usual = estimate(dimensions, run, sizes, ordinary, on_gpu=on_gpu)
@@ -207,15 +215,20 @@ def _judge_memory(
     elif at_once * needed.num_bytes <= there:
         findings.ok("memory", f"{sentence}; {_gib(there)} are there")
     elif at_once * usual.num_bytes <= there:
-        findings.warn("memory", f"{sentence}; {_gib(there)} are there, so the longest may not fit; {_advice(run)}")
+        findings.warn(
+            "memory", f"{sentence}; {_gib(there)} are there, so the longest may not fit; {_advice(run, needed)}"
+        )
     else:
-        findings.fail("memory", f"{sentence}, but only {_gib(there)} are there; {_advice(run)}")
+        findings.fail("memory", f"{sentence}, but only {_gib(there)} are there; {_advice(run, needed)}")
 
 
-def _advice(run: ExperimentConfig) -> str:
+def _advice(run: ExperimentConfig, needed: Estimate) -> str:
+    """Say what lowers the larger of the two peaks."""
+    if max(needed.phases, key=lambda phase: phase.num_bytes).name == EVALUATION:
+        return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:
         return "set training.gradient_checkpointing: true, or lower training.per_device_batch_size or data.max_pixels"
-    return "lower training.per_device_batch_size, evaluation.batch_size or data.max_pixels"
+    return "lower training.per_device_batch_size or data.max_pixels"
 
 
 def _gib(num_bytes: float) -> str:

@@ -14,8 +14,9 @@ from coordexp.data.image_file import check_image
 from coordexp.data.image_folder import ImageFolder, relative_name
 from coordexp.data.jsonl_record import boxes_of, parse_record, sample_of
 from coordexp.data.sample import Sample
-from coordexp.data.shapes import CATEGORIES, ShapesSpec
+from coordexp.data.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
 from coordexp.data.splits import Split, annotations_path, images_path
+from coordexp.data.target import EncodeText
 from coordexp.doctor.annotations import Head, read_head
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
@@ -26,8 +27,6 @@ from coordexp.train.samples import read_split
 WHOLE_FILE_BYTES = 24 * 2**20  # COCO's val2017 has 20 MB
 _OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0
 _JSONL_LINES = 2000
-_SHAPES_SIZES_PX = frozenset({(192, 192), (224, 160), (160, 224)})
-
 
 _Item = TypeVar("_Item")
 
@@ -40,11 +39,13 @@ class DataFacts:
         sizes_px: widths and heights that occur.
         max_objects: of an image; None where the file was not read whole.
         categories: names of the categories; empty where unknown.
+        descriptions: that targets are written with; of a file that was not read whole, those that may be.
     """
 
     sizes_px: frozenset[tuple[int, int]]
     max_objects: int | None
     categories: tuple[str, ...]
+    descriptions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def examine_split(run: ExperimentConfig, split: Split, findings: Findings) -> Da
         spec = ShapesSpec(**run.data.shapes.model_dump())
         count = spec.num_train if split == "train" else spec.num_val
         findings.ok(f"{split} data", f"{count:,} images will be generated in {data_dir(run)}, unless they are there")
-        return DataFacts(_SHAPES_SIZES_PX, spec.max_objects, CATEGORIES)
+        return DataFacts(frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES, CATEGORIES)
     annotations = annotations_path(run.data, split, data_dir=data_dir(run))
     images = images_path(run.data, split, data_dir=data_dir(run))
     found = findings.attempt(f"{split} annotations", lambda: _require_file(annotations, f"data.{split}_annotations"))
@@ -78,7 +79,12 @@ def merged(train: DataFacts | None, val: DataFacts | None) -> DataFacts | None:
     """Return what is known of both splits' sequences; None where training data is unknown."""
     if train is None or val is None:
         return train
-    return DataFacts(train.sizes_px | val.sizes_px, train.max_objects, train.categories or val.categories)
+    return DataFacts(
+        train.sizes_px | val.sizes_px,
+        train.max_objects,
+        train.categories or val.categories,
+        tuple(dict.fromkeys(train.descriptions + val.descriptions)),
+    )
 
 
 def check_categories(run: ExperimentConfig, facts: DataFacts) -> None:
@@ -88,6 +94,23 @@ def check_categories(run: ExperimentConfig, facts: DataFacts) -> None:
         DataError: if they do not.
     """
     CategoryIndex(dict(enumerate(facts.categories)), aliases=run.evaluation.aliases)
+
+
+def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText, findings: Findings) -> None:
+    """Check that descriptions can be written as tokens, which a run would find out before it trains."""
+    problems: list[str] = []
+    for text in facts.descriptions:
+        try:
+            encode(text)
+        except DataError as error:
+            problems.append(str(error))
+    if not problems:
+        return
+    sentence = f"{len(problems)} of {len(facts.descriptions)} descriptions cannot be used: {problems[0]}"
+    if facts.max_objects is None:  # a category of which there may be no box
+        findings.warn(f"{split} descriptions", f"{sentence}, if an object has it")
+    else:
+        findings.fail(f"{split} descriptions", sentence)
 
 
 def _whole(run: ExperimentConfig, split: Split, findings: Findings) -> DataFacts | None:
@@ -101,10 +124,12 @@ def _whole(run: ExperimentConfig, split: Split, findings: Findings) -> DataFacts
             f"{len(data.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
         )
     _open_samples(split, data.samples, findings)
+    descriptions = _descriptions(data.samples)
     return DataFacts(
         sizes_px=frozenset((one.width, one.height) for one in data.samples),
         max_objects=max((len(one.objects) for one in data.samples), default=0),
-        categories=tuple(data.categories.values()) or _descriptions(data.samples),
+        categories=tuple(data.categories.values()) or descriptions,
+        descriptions=descriptions,
     )
 
 
@@ -127,7 +152,8 @@ def _large(
     usable = _named(run, split, head.images, root, folder, findings)
     pictures = [_Picture(root / name, row.width, row.height) for name, row in _some(usable)]
     _open_images(split, pictures, num_all=len(usable), findings=findings)
-    return DataFacts(frozenset((row.width, row.height) for row in head.images), None, tuple(head.categories))
+    names = tuple(head.categories)
+    return DataFacts(frozenset((row.width, row.height) for row in head.images), None, names, names)
 
 
 def _judge_bad(run: ExperimentConfig, check: str, path: Path, head: Head, findings: Findings) -> None:
@@ -187,7 +213,8 @@ def _large_jsonl(split: Split, annotations: Path, folder: ImageFolder, findings:
         return None
     findings.ok(f"{split} annotations", f"{annotations.name}: read the first {len(samples):,} lines, not the others")
     _open_samples(split, samples, findings)
-    return DataFacts(frozenset((one.width, one.height) for one in samples), None, _descriptions(samples))
+    names = _descriptions(samples)
+    return DataFacts(frozenset((one.width, one.height) for one in samples), None, names, names)
 
 
 def _open_samples(split: Split, samples: Sequence[Sample], findings: Findings) -> None:

@@ -2,14 +2,15 @@
 
 import fcntl
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import torch
 
-from coordexp.cluster.checks import check_disk_for
-from coordexp.cluster.experiment import check_disk, check_experiment, directory_bytes
+from coordexp.cluster.checks import needed_disk_bytes
+from coordexp.cluster.experiment import check_disk, check_experiment
 from coordexp.cluster.plan import RunPlan
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings, size_text
@@ -67,30 +68,35 @@ def examine_experiment(run: ExperimentConfig, findings: Findings) -> None:
         findings.ok("runs_dir", f"{directory}: {'goes on there' if goes_on else 'new'}, writable")
 
 
-def examine_disk(plans: list[RunPlan], checkpoint: Path | None, findings: Findings) -> None:
-    """Check that the disk holds the base, the merged models and the checkpoints of unfinished runs."""
+def examine_disk(plans: list[RunPlan], weights_bytes: int | None, findings: Findings) -> None:
+    """Check that the disk holds the bases, the merged models and the checkpoints of unfinished runs.
+
+    Args:
+        plans: of the experiment.
+        weights_bytes: of the expanded base; None where no model is known.
+        findings: takes what is found.
+    """
     pending = [plan for plan in plans if not plan.is_finished()]
     if not pending:
         findings.ok("disk", "all runs are finished")
         return
     directory = pending[0].run_dir
     existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if checkpoint is None:
+    if weights_bytes is None:
         findings.warn("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
         return
+    bases = {base_dir(plan.config) for plan in pending}
+    needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
 
-    def check() -> bool:
-        check_disk_for(pending, checkpoint)
-        if not base_dir(pending[0].config).exists():
-            check_disk(directory, needed_bytes=directory_bytes(checkpoint))
-        return True
+    def check() -> str:
+        check_disk(directory, needed_bytes=needed)
+        free = shutil.disk_usage(existing).free
+        runs = "run" if len(pending) == 1 else "runs"
+        return f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}"
 
-    if findings.attempt("disk", check):
-        free = os.statvfs(existing)
-        findings.ok(
-            "disk",
-            f"{free.f_bavail * free.f_frsize / 2**30:.1f} GiB free at {existing}: enough for {len(pending)} runs",
-        )
+    sentence = findings.attempt("disk", check)
+    if sentence is not None:
+        findings.ok("disk", sentence)
 
 
 def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine, findings: Findings) -> None:

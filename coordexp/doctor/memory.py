@@ -35,6 +35,8 @@ _PROCESS_BYTES_CPU = 700 * 2**20
 _HEAD_CHUNK_ELEMENTS_GPU, _HEAD_CHUNK_ELEMENTS_CPU = 16 * 2**20, 2 * 2**20  # as losses.head_functions cuts them
 _FRAGMENTATION = 0.05
 
+TRAINING, EVALUATION = "training", "evaluation"  # the phases
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -110,7 +112,7 @@ def estimate(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shap
     training = [*fixed, gradients, *_training(model, run, sizes, shape, on_gpu=on_gpu)]
     evaluation = [*fixed, *_evaluation(model, run, sizes, shape)]
     return Estimate(
-        phases=(_phase("training", training), _phase("evaluation", evaluation)),
+        phases=(_phase(TRAINING, training), _phase(EVALUATION, evaluation)),
         fixed_bytes=sum(summand.num_bytes for summand in (*fixed, gradients)),
     )
 
@@ -130,6 +132,7 @@ def mode_of(run: ExperimentConfig, sizes: Sizes) -> Mode:
         weight_bytes=width,
         attention=run.model.attn_implementation,
         checkpointing=training.gradient_checkpointing,
+        packing=run.data.packing,
     )
 
 

@@ -172,7 +172,9 @@ class Session:
         samples = self.parts.val.samples if indices is None else [self.parts.val.samples[i] for i in indices]
         evaluation = self.config.evaluation
         dataset = self.parts.encoding.dataset(samples, with_targets=False)
-        with torch.random.fork_rng():
+        device = _device(self.parts.model)
+        # Of this device alone: torch would warn of the others that a worker sees.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             return evaluate_split(
                 self.parts.model,
                 tokenizer=self.parts.encoding.tokenizer,

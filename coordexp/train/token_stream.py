@@ -18,6 +18,9 @@ NUM_BATCHES = 100
 def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:
     """Hash the ids of the first 100 global batches, in reading order; no image is decoded.
 
+    Validation samples are encoded too: a description or a prompt that cannot be used shows before
+    training, not in the evaluation behind it.
+
     Args:
         config: one run's resolved configuration.
         prepared: the experiment's data and expanded base.
@@ -30,7 +33,9 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     """
     processor = Processor.from_directory(prepared.base)
     vocab = coord_vocab(processor.tokenizer, structure=config.data.structure)
-    dataset = build_encoding(config, processor, vocab).dataset(prepared.train.samples)
+    encoding = build_encoding(config, processor, vocab)
+    dataset = encoding.dataset(prepared.train.samples)
+    encoding.dataset(prepared.val.samples)
     global_batch = global_batch_size(config)
     sampler = LengthBucketSampler(
         dataset.lengths, batch_size=global_batch, seed=config.experiment.seed, buckets=config.data.length_buckets

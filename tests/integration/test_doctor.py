@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 # Peak memory of a process that only looks: Python, torch and transformers, and no weights.
 MAX_RESIDENT_BYTES = 1.6 * 2**30
+GPU_BYTES = 0.97 * 80e9  # "8 GPUs of 80 GB" in the head of the files
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +40,12 @@ def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object
     home = tmp_path / "home"
     home.mkdir()
     program = (
-        "import resource, sys\n"
+        "import re, sys\n"
         "from coordexp.cli import main\n"
         "code = main(sys.argv[1:])\n"
-        "sys.stderr.write(f'PEAK {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}')\n"
+        # Of this program alone: ru_maxrss would begin with the peak of the tests that start it.
+        "peak = re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1)\n"
+        "sys.stderr.write(f'PEAK {peak}')\n"
         "raise SystemExit(code)\n"
     )
     done = subprocess.run(
@@ -103,6 +106,9 @@ def test_shipped_experiments_without_their_files(tmp_path, monkeypatch, size, bi
     weights = next(part for part in found.memory.phases[0].summands if part.name == "weights")
     # In bfloat16, with adapters and offsets in float32.
     assert billions < weights.num_bytes / 2e9 < 1.06 * billions
+    assert found.memory.num_bytes < GPU_BYTES, "the longest batch does not fit the GPUs that the file names"
+    (disk,) = of(found, "disk")
+    assert "needed" in disk.sentence or "12 runs need about" in disk.sentence  # before anything is downloaded
     assert tree(tmp_path) == {}
 
 

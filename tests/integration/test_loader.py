@@ -15,13 +15,17 @@ from loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_
 from training_support import prepared, small_config, write_base
 
 from coordexp.data import dataset as dataset_module
+from coordexp.data.frozen import FrozenSamples
 from coordexp.data.image import read_image
 from coordexp.errors import DataError
 from coordexp.metrics import unregistered
+from coordexp.train import ranks
 from coordexp.train import run as run_module
+from coordexp.train.components import build_components
 from coordexp.train.loader import LoaderDiedError
 from coordexp.train.paths import data_dir, run_dir
 from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.train.session import Session
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
 STEPS = 9
@@ -174,6 +178,21 @@ def test_a_packed_run_is_the_padded_run(make_config):
     for step in padded:
         assert packed[step]["train_total_loss"] == pytest.approx(padded[step]["train_total_loss"], rel=1e-3), step
         assert packed[step]["num_images"] == padded[step]["num_images"]
+
+
+def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_samples(make_config, tmp_path, monkeypatch):
+    config = make_config("two-ranks-wired", num_workers=1)
+    session = Session(
+        config=config,
+        parts=build_components(config),
+        reporter=LocalReporter(run_dir(config)),
+        announce=lambda line: None,
+    )
+    alone = run_module.make_trainer(session, tmp_path)
+    assert alone.sampler.num_fillers == 0
+    assert isinstance(alone.train_dataset._samples, FrozenSamples)
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
+    assert run_module.make_trainer(session, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2
 
 
 def test_rows_tell_how_long_training_waited(undisturbed, make_config):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.cluster.checks import needed_disk_bytes
 from coordexp.cluster.experiment import check_disk, check_experiment, open_experiment
 from coordexp.cluster.lock import experiment_lock
 from coordexp.cluster.plan import plan_runs
@@ -43,6 +44,13 @@ def test_a_changed_key_is_refused_and_shown(tmp_path):
     with pytest.raises(ConfigError, match=r"training\.max_steps: 400 -> 20.*another experiment\.name, or --fresh"):
         open_experiment(make_config(tmp_path, training={"max_steps": 20}))
     assert (tmp_path / "tiny" / "experiment.json").read_bytes() == before
+
+
+def test_a_run_goes_on_with_other_loader_processes(tmp_path):
+    """As it says itself: raise data.num_workers where it waits, lower it where memory ran out."""
+    first = open_experiment(make_config(tmp_path, data={"num_workers": 2}))
+    begin_a_run(make_config(tmp_path))
+    assert open_experiment(make_config(tmp_path, data={"num_workers": 4, "image_cache_mib": 100})) == first
 
 
 def test_before_any_run_has_begun_a_configuration_may_be_mended(tmp_path):
@@ -132,6 +140,22 @@ def test_a_runs_dir_that_is_a_file_is_refused(tmp_path):
         experiment_lock(make_config(tmp_path / "runs")),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected_gib"),
+    [
+        # Two runs; each a merged model, and three checkpoints: of adapters a fifth of the base, of all weights six.
+        ({}, 2 * (10 + 3 * 2) + 0.25),
+        ({"training": {"keep_checkpoints": 1}}, 2 * (10 + 2 * 2) + 0.25),
+        ({"tracking": {"max_artifact_mib": 20_000}}, 2 * (20 + 3 * 2) + 0.25),  # MLflow keeps a copy
+        ({"training": {"tuning": "full"}, "custom": {"coord_offset": {"enabled": False}}}, 2 * (10 + 3 * 60) + 0.25),
+    ],
+)
+def test_what_runs_write_by_hand(tmp_path, sections, expected_gib):
+    plans = plan_runs(make_config(tmp_path, **sections))
+    assert len(plans) == 2
+    assert needed_disk_bytes(plans, 10 * 2**30) == expected_gib * 2**30
 
 
 def test_a_full_disk_is_found_before_training(tmp_path):

@@ -44,6 +44,7 @@ def test_keys_name_the_run_and_are_distinct_and_stable(tmp_path):
         ({"tracking": {"max_artifact_mib": 1}}, True),
         ({"cluster": {"executor": "inline", "max_failures": 5}}, True),
         ({"ablation": {"groups": {"A": {}}, "seeds": [0]}}, True),
+        ({"data": {"num_workers": 3, "image_cache_mib": 64}}, True),
         ({"training": {"max_steps": 7}}, False),
         ({"cluster": {"num_workers": 2}}, False),
     ],

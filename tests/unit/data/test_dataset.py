@@ -3,6 +3,7 @@
 import json
 import os
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -178,6 +179,31 @@ def test_the_cache_changes_nothing(make, reads):
     for _ in range(2):
         assert all(same(plain[i], cached[i]) for i in range(24))
     assert len(reads) == 24 * 2 + 24
+
+
+def test_loader_processes_share_the_room_of_the_cache_out(make, monkeypatch):
+    """24 images of about 20 kB: a room of 1 MiB holds all of them, its eighth does not."""
+    alone, one_of_many = make(image_cache_mib=1), make(image_cache_mib=1)
+    for i in range(24):
+        alone[i]
+    monkeypatch.setattr(dataset_module, "get_worker_info", lambda: SimpleNamespace(num_workers=8))
+    for i in range(24):
+        one_of_many[i]
+    assert 2**17 < alone._cache_bytes <= 2**20
+    assert 0 < one_of_many._cache_bytes <= 2**17
+
+
+def test_a_filler_is_the_image_without_anything_to_learn(make, samples):
+    dataset = make()
+    for i in (0, 5):
+        filler, sample = dataset[~i], dataset[i]
+        assert filler.is_filler
+        assert not sample.is_filler
+        assert filler.prompt_ids == sample.prompt_ids
+        assert np.array_equal(filler.patches, sample.patches)
+        assert filler.target_ids == []
+        assert filler.boxes_norm_xyxy.shape == filler.coord_index.shape == (0, 4)
+        assert filler.length < sample.length
 
 
 def test_a_full_cache_keeps_what_came_first(make, reads, tmp_path):

@@ -113,6 +113,35 @@ def test_eager_attention_keeps_its_scores():
     assert 0.8 < estimated / measured < 1.25
 
 
+def _packed(tokenizer, length: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The same samples as one row, which transformers tells apart by the text positions in front."""
+    batch = _batch(tokenizer, length, dtype)
+    del batch["attention_mask"]
+    own = torch.arange(length).expand(4, BATCH, length).reshape(4, 1, BATCH * length)
+    row = {name: batch[name].reshape(1, -1) for name in ("input_ids", "mm_token_type_ids")}
+    return {**batch, **row, "position_ids": own}
+
+
+@pytest.mark.parametrize(("attention", "low", "high"), [("sdpa", LOW, HIGH), ("eager", 0.8, 1.25)])
+def test_a_packed_batch_keeps_one_mask_over_the_whole_row(attention, low, high):
+    model, config, tokenizer = _model("lora", vision=True, dtype=torch.float32, attention=attention)
+    measured = _measured(model, _packed(tokenizer, 250, torch.float32), autocast=False)
+    estimated = {
+        packing: sum(
+            kept_bytes(
+                Dimensions.of(config),
+                _mode("lora", vision=True, autocast=False, dtype=torch.float32, attention=attention, packing=packing),
+                batch_size=BATCH,
+                length=250,
+                patches=PATCHES,
+            )
+        )
+        for packing in (False, True)
+    }
+    assert low < estimated[True] / measured < high
+    assert estimated[False] / measured < low
+
+
 def test_the_comparison_can_fail():
     model, config, tokenizer = _model("lora", vision=True, dtype=torch.float32)
     measured = _measured(model, _batch(tokenizer, 100, torch.float32), autocast=False)

@@ -12,6 +12,7 @@ from doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
 
 from coordexp.cli import main
 from coordexp.doctor import examine as module
+from coordexp.doctor import files
 from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine
@@ -86,6 +87,25 @@ def test_coco_files_give_the_longest_sequence(tmp_path):
     assert num_target == 7 + 1 + 2  # markers and coordinates, the end, "red circle"
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_description_that_would_close_its_object(tmp_path, monkeypatch, split, whole):
+    overrides = coco_overrides(tmp_path)
+    annotations = tmp_path / f"{split}.json"
+    data = json.loads(annotations.read_text())
+    data["categories"].append({"id": 2, "name": "<|box_end|>"})
+    annotations.write_text(json.dumps(data))
+    if not whole:
+        monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
+    unused = of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
+    assert [finding.verdict for finding in unused] == ([] if whole else ["warning"])
+    data["annotations"][0]["category_id"] = 2
+    annotations.write_text(json.dumps(data))
+    (found,) = of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
+    assert found.verdict == ("failure" if whole else "warning")
+    assert "1 of 2 descriptions cannot be used: description '<|box_end|>' contains the special token" in found.sentence
+
+
 def test_a_sequence_that_cannot_hold_its_prompt(tmp_path):
     assert "data.max_length is 40" in failures(_examine(tmp_path, "data.max_length=40"))["memory"]
 
@@ -108,7 +128,7 @@ def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
     small = memory(6)
     assert small.verdict == "failure"
     assert "but only 6.0 GiB are there; set training.gradient_checkpointing: true" in small.sentence
-    assert "lower training.per_device_batch_size" in memory(6, "training.gradient_checkpointing=true").sentence
+    assert "lower evaluation.batch_size" in memory(6, "training.gradient_checkpointing=true").sentence
 
 
 def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
@@ -124,10 +144,22 @@ def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
         assert "for each of 2 processes" in findings.all[0].sentence
 
 
-def module_phase(size: int):
+def module_phase(size: int, name: str = "training"):
     from coordexp.doctor.memory import Phase, Summand
 
-    return Phase("training", (Summand("all", size),))
+    return Phase(name, (Summand("all", size),))
+
+
+def test_the_advice_is_for_the_phase_that_does_not_fit():
+    run = module.load_config(TINY)
+    checkpointing = module.load_config(TINY, ["training.gradient_checkpointing=true"])
+    evaluates = module.Estimate((module_phase(2), module_phase(3, "evaluation")), fixed_bytes=0)
+    trains = module.Estimate((module_phase(3), module_phase(2, "evaluation")), fixed_bytes=0)
+    for config in (run, checkpointing):
+        advice = module._advice(config, evaluates)
+        assert advice == "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
+    assert module._advice(run, trains).startswith("set training.gradient_checkpointing: true, or lower training.per_de")
+    assert module._advice(checkpointing, trains) == "lower training.per_device_batch_size or data.max_pixels"
 
 
 def test_groups_with_different_data_are_all_examined(tmp_path):
@@ -137,6 +169,7 @@ def test_groups_with_different_data_are_all_examined(tmp_path):
         "ablation.factor=[data.structure]",
     )
     assert len(of(found, "tokenizer")) == 2
+    assert len(of(found, "train data")) == len(of(found, "weights")) == len(of(found, "disk")) == 1
     assert "1,003 tokens will be added" in of(found, "tokenizer")[1].sentence
 
 

@@ -52,7 +52,7 @@ def test_a_good_split(tmp_path):
     facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
     assert found["train annotations"] == ("ok", "3 images, 3 boxes, 1 categories, each checked")
     assert found["train images"] == ("ok", "all 3 images opened and of the annotated size (headers; not decoded)")
-    assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",))
+    assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 
 
 def test_a_good_large_split(tmp_path, large):
@@ -60,7 +60,7 @@ def test_a_good_large_split(tmp_path, large):
     verdict, sentence = found["train annotations"]
     assert verdict == "ok"
     assert "read 3 images, the first 3 annotations and 1 categories; the other annotations were not read" in sentence
-    assert facts == DataFacts(frozenset({(64, 48)}), None, ("red circle",))
+    assert facts == DataFacts(frozenset({(64, 48)}), None, ("red circle",), ("red circle",))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -165,16 +165,17 @@ def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):
 
 
 def test_categories_and_aliases():
-    facts = DataFacts(frozenset(), 1, ("red circle", "Red  Circle"))
+    facts = DataFacts(frozenset(), 1, ("red circle", "Red  Circle"), ())
     with pytest.raises(DataError, match="reads like category"):
         check_categories(ExperimentConfig(), facts)
     config = ExperimentConfig.model_validate({"evaluation": {"aliases": {"disc": "blue circle"}}})
     with pytest.raises(DataError, match="stands for 'blue circle'"):
-        check_categories(config, DataFacts(frozenset(), 1, ("red circle",)))
+        check_categories(config, DataFacts(frozenset(), 1, ("red circle",), ()))
 
 
 def test_what_is_known_of_both_splits():
-    train, val = DataFacts(frozenset({(1, 1)}), 3, ()), DataFacts(frozenset({(2, 2)}), 9, ("a",))
-    assert merged(train, val) == DataFacts(frozenset({(1, 1), (2, 2)}), 3, ("a",))
+    train = DataFacts(frozenset({(1, 1)}), 3, (), ("b", "c"))
+    val = DataFacts(frozenset({(2, 2)}), 9, ("a",), ("c",))
+    assert merged(train, val) == DataFacts(frozenset({(1, 1), (2, 2)}), 3, ("a",), ("b", "c"))
     assert merged(None, val) is None
     assert merged(train, None) == train

@@ -15,7 +15,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
 from coordexp.files import write_text
-from coordexp.model.embedded import TINY_BASE
+from coordexp.train.paths import base_dir
 
 GIB = 2**30
 
@@ -30,9 +30,9 @@ def _experiment(config: ExperimentConfig) -> dict[str, tuple[str, str]]:
     return {finding.check: (finding.verdict, finding.sentence) for finding in findings.all}
 
 
-def _disk(config: ExperimentConfig, checkpoint: Path | None) -> tuple[str, str]:
+def _disk(config: ExperimentConfig, weights_bytes: int | None) -> tuple[str, str]:
     findings = Findings()
-    examine_disk(plan_runs(config), checkpoint, findings)
+    examine_disk(plan_runs(config), weights_bytes, findings)
     (found,) = findings.all
     return found.verdict, found.sentence
 
@@ -78,13 +78,30 @@ def test_an_experiment_that_is_being_run(tmp_path):
 
 def test_disk(tmp_path, monkeypatch):
     config = _config(tmp_path / "runs")
-    assert _disk(config, TINY_BASE)[0] == "ok"
+    assert _disk(config, 4 * 2**20)[0] == "ok"
     assert _disk(config, None)[0] == "warning"
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=200 * 2**20))
-    verdict, sentence = _disk(config, TINY_BASE)
+    verdict, sentence = _disk(config, 4 * 2**20)
     assert verdict == "failure"
     assert "0.20 GiB of disk are free" in sentence
+
+
+def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, monkeypatch):
+    """A base and three checkpoints a run: 1.6 GiB and some room each; two structures have two bases."""
+    groups = {"A": {}, "B": {"data": {"structure": "spec"}}}
+    config = _config(tmp_path, ablation={"groups": groups, "factor": ["data.structure"]})
+    usage = shutil.disk_usage(tmp_path)
+
+    def verdict(free_gib: float) -> str:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=round(free_gib * GIB)))
+        return _disk(config, GIB)[0]
+
+    both = 2 * (1 + 3 / 5) + 0.25
+    assert (verdict(both + 1.9), verdict(both + 2.1)) == ("failure", "ok")
+    base_dir(plan_runs(config)[0].config).mkdir(parents=True)
+    assert (verdict(both + 0.9), verdict(both + 1.1)) == ("failure", "ok")
+    assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs need about 4.45 GiB"
 
 
 def test_workers_that_load_more_than_there_is_memory():

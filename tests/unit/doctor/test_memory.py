@@ -17,7 +17,7 @@ from coordexp.model.tiny_parts import build_model, build_tokenizer
 SHAPE = Shape(prompt=60, length=100, patches=144)
 
 
-def _run(tuning: str = "lora", *, workers: int = 1, **training: object) -> ExperimentConfig:
+def _run(tuning: str = "lora", *, workers: int = 1, packing: bool = False, **training: object) -> ExperimentConfig:
     offset = tuning != "full"
     return ExperimentConfig.model_validate(
         {
@@ -29,6 +29,7 @@ def _run(tuning: str = "lora", *, workers: int = 1, **training: object) -> Exper
             },
             "custom": {"coord_offset": {"enabled": offset, "dtype": "float32"}},
             "cluster": {"num_workers": workers},
+            "data": {"packing": packing},
         }
     )
 
@@ -93,6 +94,9 @@ def test_what_costs_memory_and_what_saves_it():
     assert _parts(plain)["autocast copies"] == 0
     twice = _parts(_estimate(_run(per_device_batch_size=8)))
     assert twice["text activations"] == 2 * _parts(plain)["text activations"]
+    # 4 rows of 100 tokens with a mask each, or one row of 400 with one mask; 4 bytes, 4 layers
+    packed = _parts(_estimate(_run(packing=True)))
+    assert packed["text activations"] - _parts(plain)["text activations"] == 4 * 4 * (400**2 - 4 * 100**2)
     frozen = _parts(_estimate(_run(lora={"vision": False})))
     assert frozen["vision activations"] == 0
     full = _parts(_estimate(_run("full")))

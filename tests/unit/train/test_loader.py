@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DataError
+from coordexp.train.arguments import training_arguments
 from coordexp.train.loader import (
     CarriesErrors,
     CollateCarried,
@@ -20,6 +22,9 @@ from coordexp.train.loader import (
     named_death,
     seed_apart,
 )
+from coordexp.train.meter import Meter
+from coordexp.train.session import Cadence
+from coordexp.train.trainer import CoordTrainer
 
 
 class _Samples:
@@ -74,6 +79,39 @@ def test_other_errors_pass():
     expected = r"\(DataLoader worker \(pid 7\) is killed by signal: Bus error\); most"
     with pytest.raises(LoaderDiedError, match=expected), named_death():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible\nthat ...")
+
+
+def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
+    """Four ranks wait two seconds each; the meter adds the ranks up."""
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr("coordexp.train.trainer.time.monotonic", lambda: next(clock))
+    trainer = SimpleNamespace(
+        meter=Meter(), args=SimpleNamespace(world_size=4), _get_num_items_in_batch=lambda batches, device: len(batches)
+    )
+    taken = CoordTrainer.get_batch_samples(trainer, iter([{"a": 1}, {"a": 2}, {"a": 3}]), 2, torch.device("cpu"))
+    assert taken == ([{"a": 1}, {"a": 2}], 2)
+    assert 4 * trainer.meter.read()[1]["data_wait_seconds"] == 2.0
+
+
+@pytest.mark.parametrize(("done", "expected"), [(None, 0), (0.0, 0), (0.99, 0), (1.0, 1), (2.5, 2)])
+def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
+    """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
+    told = []
+    listener = SimpleNamespace(set_epoch=told.append)
+    Cadence(None, listener, listener).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
+    assert told == [expected, expected]
+
+
+def test_loader_processes_live_on_and_are_forked(tmp_path):
+    """Forked in whatever way this process began, and kept over epochs, with the images that they decoded."""
+    config = ExperimentConfig.model_validate({"data": {"num_workers": 3}})
+    found = training_arguments(config, output_dir=tmp_path)
+    assert (found.dataloader_num_workers, found.dataloader_multiprocessing_context) == (3, "fork")
+    assert found.dataloader_persistent_workers
+    assert found.dataloader_prefetch_factor == 4
+    none = training_arguments(ExperimentConfig(), output_dir=tmp_path)
+    assert (none.dataloader_num_workers, none.dataloader_multiprocessing_context) == (0, None)
+    assert not none.dataloader_persistent_workers
 
 
 def test_a_loader_draws_nothing_from_the_global_generator():
