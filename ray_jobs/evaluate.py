@@ -31,12 +31,12 @@ def _run(options: argparse.Namespace) -> None:
     from coordexp.cluster.session import ray_session
     from coordexp.commands import evaluation_job
     from coordexp.evaluate.command import conclude, progress_bar
-    from coordexp.evaluate.job import default_output, make_output
+    from coordexp.evaluate.job import check_output, default_output
 
     console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
     job = evaluation_job(options)
     output = (default_output(job) if options.output is None else options.output).resolve()
-    make_output(output)
+    check_output(output)
     with ray_session(threads=options.cpus_per_worker, debug=options.debug) as ready:
         from coordexp.cluster.evaluate import OpenSplit, Workers, evaluate_on_ray  # imports ray
 

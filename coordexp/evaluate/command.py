@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, make_output, named, open_decoder
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, named, open_decoder
 from coordexp.evaluate.table import print_metrics
 from coordexp.files import write_json
 
@@ -35,7 +35,7 @@ def evaluate_checkpoint(
     """
     console = console or Console()
     output = default_output(job) if output is None else output
-    make_output(output)
+    check_output(output)
     split = OpenSplit(job)
     decoder = open_decoder(job, split)
     metrics: dict[str, float] = {}

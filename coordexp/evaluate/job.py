@@ -142,15 +142,15 @@ def default_output(job: EvaluationJob) -> Path:
     return parent / "eval" / name
 
 
-def make_output(output: Path) -> None:
-    """Make the folder of the results before hours are spent on them.
+def check_output(output: Path) -> None:
+    """Check that the folder of the results can be written, before hours are spent on them; leaves nothing behind.
 
     Raises:
         ResourceError: if it cannot be written.
     """
+    existing = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise ResourceError(f"{output}: expected a folder that can be written ({error.strerror})") from error

@@ -7,7 +7,7 @@ import pytest
 from coordexp.data.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.decode import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, default_output, make_output, read_aliases
+from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, read_aliases
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def test_aliases(shapes: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
-    make_output(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+    check_output(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match=r"file/x: expected a folder that can be written"):
-        make_output(tmp_path / "file" / "x")
+        check_output(tmp_path / "file" / "x")
