@@ -57,7 +57,7 @@ def forest(study: Study) -> list[Figure]:
     ]
     title = f"Difference of {study.comparison.metric}, 95 % intervals"
     chart = row_chart(rows, title=title, x=Axis(f"difference of {study.comparison.metric}"), zero=True)
-    return [Figure(title, chart, "Left of the line the second group is better, right of it the first.")]
+    return [Figure(title, chart, "Left of the line the second group is higher, right of it the first.")]
 
 
 def boxes(study: Study) -> list[Figure]:
@@ -105,7 +105,7 @@ def boxes(study: Study) -> list[Figure]:
             title = f"{group}: true and predicted coordinates"
             chart = heat_map(part.maps, styles[group], title=title, x="predicted", y="true")
             found.append(
-                Figure(title, chart, "All four coordinates of matched pairs; darker is more, by the logarithm.")
+                Figure(title, chart, "All four coordinates of matched pairs; stronger is more, by the logarithm.")
             )
     return found
 
