@@ -5,7 +5,7 @@ result is the same to the byte for any number of workers that compute alike.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ import ray
 from ray.actor import ActorClass, ActorProxy
 from ray.exceptions import RayActorError, RayTaskError
 
+from coordexp.cluster.slots import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.evaluate.decode import SplitDecoder
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder
@@ -110,20 +111,11 @@ def check_fits(workers: Workers) -> None:
         ResourceError: if the workers do not fit on the nodes that are there.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if sum(_workers_on(node, workers) for node in nodes) < workers.num_workers:
-        has = " + ".join(f"({node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs)" for node in nodes)
+    if sum(workers_on(node, cpus=workers.cpus, gpus=workers.gpus) for node in nodes) < workers.num_workers:
         raise ResourceError(
             f"the evaluation needs {workers.num_workers} x ({workers.cpus} CPUs, {workers.gpus:g} GPUs), but the "
-            f"cluster has {has}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
+            f"cluster has {resources_text(nodes)}; change --num-workers, --cpus-per-worker or --gpus-per-worker"
         )
-
-
-def _workers_on(node: Mapping[str, float], workers: Workers) -> int:
-    by_cpu = int(node.get("CPU", 0) // workers.cpus)
-    if not workers.gpus:
-        return by_cpu
-    gpus = node.get("GPU", 0)
-    return min(by_cpu, int(gpus * (1 // workers.gpus) if workers.gpus < 1 else gpus // workers.gpus))
 
 
 def absolute(job: EvaluationJob) -> EvaluationJob:

@@ -16,30 +16,37 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     Raises:
         ResourceError: if not even one run fits.
     """
-    workers = sum(_workers_on(node, cluster) for node in nodes)
+    workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
     if not slots:
         raise ResourceError(
             f"one run needs {cluster.num_workers} x ({_ask(cluster)}), but the cluster has "
-            f"{' + '.join(_has(node) for node in nodes) or 'no nodes'}; change cluster.num_workers, "
+            f"{resources_text(nodes)}; change cluster.num_workers, "
             "cluster.cpus_per_worker or cluster.gpus_per_worker"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
 
 
-def _workers_on(node: Mapping[str, float], cluster: Cluster) -> int:
-    by_cpu = node.get("CPU", 0.0) // cluster.cpus_per_worker
-    # A worker cannot take its share of a GPU from two devices.
-    if cluster.gpus_per_worker == 0:
+def workers_on(node: Mapping[str, float], *, cpus: int, gpus: float) -> int:
+    """Return how many workers a node holds.
+
+    Args:
+        node: its resources, as Ray names them.
+        cpus: of each worker.
+        gpus: of each worker; a worker cannot take its share of a GPU from two devices.
+    """
+    by_cpu = node.get("CPU", 0.0) // cpus
+    if gpus == 0:
         return int(by_cpu)
-    if cluster.gpus_per_worker < 1:
-        return int(min(by_cpu, node.get("GPU", 0.0) * (1 // cluster.gpus_per_worker)))
-    return int(min(by_cpu, node.get("GPU", 0.0) // cluster.gpus_per_worker))
+    if gpus < 1:
+        return int(min(by_cpu, node.get("GPU", 0.0) * (1 // gpus)))
+    return int(min(by_cpu, node.get("GPU", 0.0) // gpus))
+
+
+def resources_text(nodes: Sequence[Mapping[str, float]]) -> str:
+    """Return ``(8 CPUs, 1 GPUs) + (...)``."""
+    return " + ".join(f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)" for node in nodes) or "no nodes"
 
 
 def _ask(cluster: Cluster) -> str:
     return f"{cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs"
-
-
-def _has(node: Mapping[str, float]) -> str:
-    return f"({node.get('CPU', 0.0):g} CPUs, {node.get('GPU', 0.0):g} GPUs)"

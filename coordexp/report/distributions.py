@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.evaluate.categories import CategoryIndex
-from coordexp.evaluate.coco_files import GroundTruth, GtBox, read_ground_truth
-from coordexp.report.overlap import BoxPxXywh, iou
+from coordexp.evaluate.coco_files import BoxPxXywh, GroundTruth, GtBox, read_ground_truth
+from coordexp.report.overlap import iou
 
 if TYPE_CHECKING:
     from coordexp.evaluate.distributions import Distributions, ObjectCurves

@@ -12,8 +12,8 @@ from PIL import Image
 
 from coordexp.data.image_file import read_image
 from coordexp.errors import DataError
-from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox, read_detections, read_ground_truth
-from coordexp.report.overlap import BoxPxXywh, overlap_score
+from coordexp.evaluate.coco_files import BoxPxXywh, Detection, GroundTruth, GtBox, read_detections, read_ground_truth
+from coordexp.report.overlap import overlap_score
 
 MAX_SIDE_PX = 448
 _JPEG_QUALITY = 72

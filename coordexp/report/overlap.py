@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-BoxPxXywh = tuple[float, float, float, float]
+from coordexp.evaluate.coco_files import BoxPxXywh
 
 
 class CategoryBox(Protocol):

@@ -9,9 +9,9 @@ from coordexp.statistics.boxes import Floats
 from coordexp.statistics.results import Estimate
 
 LEVEL = 0.95
-_NORMAL = NormalDist()
-_TIE = 1e-12
+TIE = 1e-12
 """Differences of AP below this are rounding: the same detections summed in another order."""
+_NORMAL = NormalDist()
 
 
 def estimate(value: float, draws: Floats) -> Estimate:
@@ -49,7 +49,7 @@ def p_of_zero(value: float, draws: Floats) -> float:
         draws: ``[R]`` the same on resamples, NaN left out.
     """
     defined = draws[~np.isnan(draws)]
-    if abs(value) < _TIE and bool(np.all(np.abs(defined) < _TIE)):
+    if abs(value) < TIE and bool(np.all(np.abs(defined) < TIE)):
         return 1.0
     z = _NORMAL.inv_cdf(_share_below(0.0, defined)) - 2 * _bias(value, defined)
     p = 2 * _NORMAL.cdf(-abs(z))
@@ -90,8 +90,8 @@ def _bias(value: float, draws: Floats) -> float:
 
 def _share_below(value: float, draws: Floats) -> float:
     """Draws equal to the value count half; never 0 or 1, which R draws cannot show."""
-    below = np.count_nonzero(draws < value - _TIE)
-    at_most = np.count_nonzero(draws <= value + _TIE)
+    below = np.count_nonzero(draws < value - TIE)
+    at_most = np.count_nonzero(draws <= value + TIE)
     share = (below + at_most) / 2 / len(draws)
     return min(max(share, 1 / (len(draws) + 1)), len(draws) / (len(draws) + 1))
 

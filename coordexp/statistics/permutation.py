@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.statistics.boxes import Floats, Ints
+from coordexp.statistics.intervals import TIE
 from coordexp.statistics.kernels import Bits, Index, swapped_precisions
 from coordexp.statistics.matching import Matches
 from coordexp.statistics.precision import Metric, ledger, mean_of_defined
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
 
-_TIE = 1e-12
 _ROUND, _ENOUGH_AS_FAR = 250, 100
 
 
@@ -62,7 +62,7 @@ def swap_test(
         size = min(_ROUND, resamples - done)
         for_each_draw(draw, num_draws=size, threads=threads)
         done += size
-        as_far = int(np.count_nonzero(np.abs(differences[:done]) >= observed - _TIE))
+        as_far = int(np.count_nonzero(np.abs(differences[:done]) >= observed - TIE))
         if on_progress is not None:
             on_progress(done if as_far < _ENOUGH_AS_FAR else resamples, resamples)
     return (1 + as_far) / (1 + done)

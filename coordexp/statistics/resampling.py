@@ -94,6 +94,5 @@ def for_each_draw(
                 done += future.result()
                 if on_progress is not None:
                     on_progress(done, num_draws)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)  # after an interruption nothing more is begun

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.cluster.evaluate import Workers, _workers_on, absolute
+from coordexp.cluster.evaluate import Workers, absolute
+from coordexp.cluster.slots import workers_on
 from coordexp.evaluate.job import EvaluationJob
 
 
@@ -23,7 +24,7 @@ from coordexp.evaluate.job import EvaluationJob
     ],
 )
 def test_workers_on_a_node(node: dict[str, float], workers: Workers, expected: int) -> None:
-    assert _workers_on(node, workers) == expected
+    assert workers_on(node, cpus=workers.cpus, gpus=workers.gpus) == expected
 
 
 def test_paths_of_a_job_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
