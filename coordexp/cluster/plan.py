@@ -92,7 +92,10 @@ def identity(config: ExperimentConfig) -> dict[str, JsonValue]:
     for key in _NOT_IDENTITY_OF_DATA:
         data.pop(key)
     kept = {name: section for name, section in values.items() if name not in _NOT_IDENTITY}
-    kept["cluster"] = {"num_workers": config.cluster.num_workers}
+    cluster: dict[str, JsonValue] = {"num_workers": config.cluster.num_workers}
+    if config.cluster.strategy != "ddp":  # equal to rounding only; unnamed where it is the usual, as older records have it
+        cluster["strategy"] = config.cluster.strategy
+    kept["cluster"] = cluster
     return kept
 
 

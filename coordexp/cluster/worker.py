@@ -30,6 +30,10 @@ class RayReporter:
         # One rank looks: a shared file system may show a new mark to another node a little later.
         self._newest: str | None = broadcast_from_rank_zero(str(newest) if newest else None)
 
+    def observe(self, row: Row) -> None:
+        """Show nothing: the progress log does."""
+        del row
+
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Report, and wait until the controller has made it durable: a worker may die right after."""
         metrics = {"step": step, "rows": [asdict(row) for row in rows]}

@@ -44,6 +44,8 @@ _NOT_SCIENTIFIC = (
     "cluster.executor",
     "cluster.max_concurrent_runs",
     "cluster.max_failures",
+    "cluster.max_gpu_hours",
+    "cluster.min_workers",
     "ablation",
 )
 

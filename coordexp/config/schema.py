@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.data_section import Data
-from coordexp.config.fields import Name, NaturalInt, NotNegative, PositiveInt, Section
+from coordexp.config.fields import Name, NaturalInt, NotNegative, Positive, PositiveInt, Section
 from coordexp.config.objective_section import Custom, Objective
 from coordexp.config.training_section import Training
 
@@ -83,6 +83,21 @@ class Cluster(Section):
     gpus_per_worker: NotNegative = 0.0
     max_concurrent_runs: PositiveInt | None = None
     max_failures: NaturalInt = 1
+    strategy: Literal["ddp", "zero2", "zero3"] = Field(
+        default="ddp", description="how several workers share a run: replicas, or DeepSpeed's ZeRO stages 2 and 3"
+    )
+    min_workers: PositiveInt | None = Field(
+        default=None, description="a run goes on with as few workers while nodes are missing; None: exactly num_workers"
+    )
+    max_gpu_hours: Positive | None = Field(
+        default=None, description="stop cleanly before more is spent (CPU hours where runs use no GPU); whole seeds first"
+    )
+
+    @model_validator(mode="after")
+    def _min_workers_is_a_minimum(self) -> "Cluster":
+        if self.min_workers is not None and self.min_workers > self.num_workers:
+            raise ValueError(f"min_workers: {self.min_workers} is more than num_workers: {self.num_workers}")
+        return self
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "Cluster":

@@ -33,6 +33,14 @@ class Row:
 class Reporter(Protocol):
     """Where a run's rows and checkpoints go. Every rank calls it at the same points."""
 
+    def observe(self, row: Row) -> None:
+        """Show a row that is not committed yet, for whoever watches; only rank 0 calls it.
+
+        Args:
+            row: it comes again with the next ``commit``, or not at all if the run dies before.
+        """
+        ...
+
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Make rows, and the checkpoint directory if given, durable together.
 
@@ -57,6 +65,10 @@ class LocalReporter:
         self._rows_file = run_dir / "metrics.jsonl"
         self._keep = keep_checkpoints
         self._newest = drop_uncommitted(run_dir)
+
+    def observe(self, row: Row) -> None:
+        """Show nothing: the progress log does."""
+        del row
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Append the rows, then move the checkpoint into place and mark it: a marked one has all its rows."""

@@ -94,7 +94,10 @@ class Session:
     def add_row(self, step: int, metrics: dict[str, float]) -> None:
         """Keep a row until the next commit; what is not finite raises an alarm and is left out."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self.rows.append(Row(step=step, time=time.time(), metrics=finite))
+        row = Row(step=step, time=time.time(), metrics=finite)
+        self.rows.append(row)
+        if ranks.rank() == 0:
+            self.reporter.observe(row)
         if len(finite) < len(metrics):
             self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
 
