@@ -1,4 +1,4 @@
-# make install, ablation, test, test-all, lint, bench, mlflow, clean. CONFIG and ARGS are passed on to the ablation:
+# make install, ablation, test, test-all, lint, bench, mlflow, mlflow-server, clean. CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
 VENV := .venv
@@ -9,7 +9,7 @@ ARGS ?=
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
 
-.PHONY: install ablation test test-all lint bench mlflow clean
+.PHONY: install ablation test test-all lint bench mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -45,6 +45,11 @@ bench: install
 mlflow: install
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(VENV)/bin/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
 	    --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db --default-artifact-root $(CURDIR)/runs/mlartifacts
+
+# A server for a lab, on PostgreSQL: export MLFLOW_BACKEND_STORE_URI (never on this command line, which others can read).
+# Loopback unless MLFLOW_HOST says otherwise; further variables are MLflow's own, or ARGS="--auth", see --help.
+mlflow-server: install
+	$(PYTHON) -m coordexp.tracking.server $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

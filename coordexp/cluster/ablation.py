@@ -3,16 +3,20 @@
 import contextlib
 import signal
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from rich.console import Console
 
+from coordexp.cluster.budget import BudgetKeeper, whole_seeds
 from coordexp.cluster.checks import MIN_FREE_BYTES, check_disk_for, fingerprint_runs, write_run_files
 from coordexp.cluster.executors import Executor, executor_for
 from coordexp.cluster.experiment import check_disk, open_experiment
 from coordexp.cluster.functions import TrainFunction, train
+from coordexp.cluster.gauges import live_queue
+from coordexp.cluster.interrupts import stop_on_signal
 from coordexp.cluster.lock import experiment_lock
-from coordexp.cluster.outcome import set_state
+from coordexp.cluster.outcome import set_state, settle
 from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
 from coordexp.cluster.progress import Watcher
 from coordexp.cluster.record import Recorder, open_experiment_tracker, tracking_uri
@@ -22,9 +26,19 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CoordExpError
 from coordexp.train.paths import experiment_dir
 from coordexp.train.status import RunStatus
+from coordexp.train.stop import clear_stop, stop_reason
 
 EXIT_FAILED = 1
+EXIT_BUDGET = 3
 EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How the execution ended: a code other than 0 and its sentence where it did not go through."""
+
+    code: int = 0
+    sentence: str = ""
 
 
 def run_ablation(
@@ -47,7 +61,8 @@ def run_ablation(
         function: what does one run.
 
     Returns:
-        0 if all runs are finished and recorded, 1 if not, 130 if interrupted.
+        0 if all runs are finished and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended it, 130 if
+        interrupted or asked to stop.
 
     Raises:
         CoordExpError: for whatever is wrong before the first run begins.
@@ -55,10 +70,14 @@ def run_ablation(
     config = with_absolute_paths(config)
     with experiment_lock(config), _terminated_is_interrupted():
         check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
+        clear_stop(experiment_dir(config))  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         record = open_experiment(config, fresh=fresh)
         plans = plan_runs(config, instance=record.instance)
         pending = [plan for plan in plans if not plan.is_finished()]
+        for plan in pending:
+            settle(plan)
+        ending = _Ending()
         with executor_for(config, debug=debug) if pending else contextlib.nullcontext() as executor:
             fingerprints = _prepare(plans, pending, executor, console)
             recorder = Recorder(tracker, plans, parent_key=f"{config.experiment.name}/{record.instance}")
@@ -66,10 +85,12 @@ def run_ablation(
             recorder.set_shared(shared_metrics(config))
             _tell_finished(plans, pending, console)
             try:
-                interrupted = executor is not None and _run(pending, executor, function, recorder, console)
+                if executor is not None:
+                    with live_queue(config, lambda: plans):
+                        ending = _run(plans, executor, function, recorder, console)
             finally:
                 missing = recorder.close()
-    return _conclude(config, plans, missing, interrupted=interrupted, console=console)
+    return _conclude(config, plans, missing, ending=ending, console=console)
 
 
 def _prepare(
@@ -90,10 +111,28 @@ def _prepare(
     return {name: item.short for name, item in fingerprints.items()}
 
 
+class _Listeners:
+    """Who hears of runs: first the budget, which decides what may begin next, then the display."""
+
+    def __init__(self, budget: BudgetKeeper | None, watcher: Watcher) -> None:
+        self._listeners = (watcher,) if budget is None else (budget, watcher)
+
+    def begun(self, plan: RunPlan) -> None:
+        for listener in self._listeners:
+            listener.begun(plan)
+
+    def ended(self, plan: RunPlan) -> None:
+        for listener in self._listeners:
+            listener.ended(plan)
+
+
 def _run(
-    pending: Sequence[RunPlan], executor: Executor, function: TrainFunction, recorder: Recorder, console: Console
-) -> bool:
-    """Execute what is not finished; say whether it was interrupted."""
+    plans: Sequence[RunPlan], executor: Executor, function: TrainFunction, recorder: Recorder, console: Console
+) -> _Ending:
+    """Execute what is not finished; say how that ended."""
+    pending = [plan for plan in plans if not plan.is_finished()]
+    before = {plan.name: plan.status() for plan in pending}
+    max_hours = plans[0].config.cluster.max_gpu_hours
 
     def show(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -103,16 +142,40 @@ def _run(
         show(_end_line(plan, status))
 
     # Again: Ray has installed a handler of its own, which aborts.
-    with _terminated_is_interrupted(), Watcher(pending, show=show, on_end=on_end):
+    with (
+        stop_on_signal(experiment_dir(plans[0].config), show=show),
+        Watcher(pending, show=show, on_end=on_end) as watcher,
+        BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
+    ):
         try:
-            executor.execute(pending, function)
+            executor.execute(pending, function, _Listeners(budget, watcher))
         except KeyboardInterrupt:
             for plan in pending:
                 status = plan.status()
                 if status is not None and status.state == "running":
                     set_state(plan, "stopped", message="interrupted")
-            return True
-    return False
+            return _Ending(EXIT_INTERRUPTED, "interrupted; the same command goes on from the last checkpoints")
+        kept_back = {plan.name: reason for plan in pending if (reason := _kept_back(plan, before[plan.name]))}
+    for plan in pending:
+        if plan.name in kept_back and plan.status() is None:
+            recorder.end_run(plan, RunStatus(state="stopped", message=kept_back[plan.name]))
+            show(f"{plan.name}  not begun: {kept_back[plan.name]}")
+    if budget is not None and budget.has_stopped():
+        return _Ending(EXIT_BUDGET, budget.sentence())
+    if kept_back:
+        reason = next(iter(kept_back.values()))
+        return _Ending(EXIT_INTERRUPTED, f"stopped: {reason}; the same command goes on from the last checkpoints")
+    return _Ending()
+
+
+def _kept_back(plan: RunPlan, before: RunStatus | None) -> str | None:
+    """Return why a run was stopped or not gone on with, if so; one that another command had begun is marked."""
+    status, reason = plan.status(), stop_reason(plan.run_dir)
+    if reason is None or (status is not None and status.state in ("finished", "failed") and status != before):
+        return None
+    if status is not None and status == before:
+        set_state(plan, "stopped", message=reason)
+    return reason
 
 
 def _tell_finished(plans: Sequence[RunPlan], pending: Sequence[RunPlan], console: Console) -> None:
@@ -127,19 +190,23 @@ def _end_line(plan: RunPlan, status: RunStatus) -> str:
 
 
 def _conclude(
-    config: ExperimentConfig, plans: Sequence[RunPlan], missing: Sequence[str], *, interrupted: bool, console: Console
+    config: ExperimentConfig, plans: Sequence[RunPlan], missing: Sequence[str], *, ending: _Ending, console: Console
 ) -> int:
     for sentence in missing:
         console.print(f"not recorded: {sentence}; the same command sends it", markup=False, highlight=False)
-    if interrupted:
-        console.print("interrupted; the same command goes on from the last checkpoints", highlight=False)
-        return EXIT_INTERRUPTED
+    if ending.code == EXIT_BUDGET and not missing:
+        seeds = whole_seeds(plans)
+        if seeds:
+            _reported(config, console, seeds=seeds)
+    if ending.code:
+        console.print(ending.sentence, markup=False, highlight=False, soft_wrap=True)
+        return ending.code
     is_reported = not missing and _reported(config, console)
     return 0 if is_reported and all(plan.is_finished() for plan in plans) else EXIT_FAILED
 
 
-def _reported(config: ExperimentConfig, console: Console) -> bool:
-    """Print and store the report; the runs are safe whatever becomes of it."""
+def _reported(config: ExperimentConfig, console: Console, *, seeds: Sequence[int] | None = None) -> bool:
+    """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
     from coordexp.report.write import report_experiment
 
     name = config.experiment.name
@@ -150,6 +217,7 @@ def _reported(config: ExperimentConfig, console: Console) -> bool:
             output=experiment_dir(config) / "report",
             console=console,
             allow_differences=config.ablation.allow_differences,
+            seeds=seeds,
         )
     except CoordExpError as error:
         console.print(f"no report: {error}", markup=False, highlight=False, soft_wrap=True)

@@ -1,16 +1,21 @@
 """``--dry-run``: the resolved configuration and the plan, nothing written."""
 
 import json
+import time
 from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.cluster.estimate import estimate, local_slots, num_val_images
+from coordexp.cluster.budget import hours_of, unit_name, units_of
+from coordexp.cluster.estimate import Estimate, estimate, local_slots, num_val_images
 from coordexp.cluster.experiment import check_experiment, flatten
+from coordexp.cluster.packing import hint, pack
 from coordexp.cluster.plan import RunPlan, identity, images_per_step, plan_runs, with_absolute_paths
+from coordexp.cluster.probe import Nodes, cluster_address, local_nodes, nodes_of
 from coordexp.config import group_names, to_yaml
 from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ResourceError
 from coordexp.statistics.power import planned_detectable
 
 
@@ -45,7 +50,7 @@ def plan_table(plans: list[RunPlan]) -> Table:
 def summary(config: ExperimentConfig, plans: list[RunPlan]) -> list[str]:
     """Return what the whole experiment amounts to, a line each."""
     cluster, training = config.cluster, config.training
-    slots = local_slots(config)
+    slots, at_once = _at_once(config, plans)
     expected = estimate(plans, slots=slots)
     images = images_per_step(config)
     finished = sum(plan.is_finished() for plan in plans)
@@ -57,11 +62,56 @@ def summary(config: ExperimentConfig, plans: list[RunPlan]) -> list[str]:
         f"runs            {len(plans)}, {finished} finished",
         f"steps a run     {training.max_steps}, {images} images each, {training.max_steps * images:,} images in all",
         f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs)",
+        *at_once,
         f"estimated time  {time} ({expected.basis})",
+        *_budget(plans, expected),
         f"can detect      {_detectable(config)}",
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
+
+
+def _at_once(config: ExperimentConfig, plans: list[RunPlan]) -> tuple[int, list[str]]:
+    """Return how many runs fit at once, and lines on how that fills the machine or cluster."""
+    slots, todo = local_slots(config), sum(not plan.is_finished() for plan in plans)
+    if config.cluster.executor == "inline" or not todo:
+        return slots, []
+    try:
+        nodes = _nodes(config)
+        if nodes is None:
+            return slots, [f"at once         known when the cluster at {cluster_address()} is joined"]
+        packing = pack(config.cluster, nodes, runs=todo)
+    except ResourceError as error:
+        return slots, [f"at once         none: {error}"]
+    better = hint(config.cluster, nodes, runs=todo)
+    lines = [f"at once         {packing.sentence()}"]
+    return packing.slots, lines if better is None else [*lines, f"busier          {better}"]
+
+
+def _nodes(config: ExperimentConfig) -> Nodes | None:
+    address = cluster_address()
+    if address is not None:
+        return nodes_of(address)
+    if not config.cluster.gpus_per_worker:
+        return local_nodes(0)
+    import torch  # late: it takes a second, and few need it
+
+    return local_nodes(torch.cuda.device_count())
+
+
+def _budget(plans: list[RunPlan], expected: Estimate) -> list[str]:
+    cluster = plans[0].config.cluster
+    if cluster.max_gpu_hours is None:
+        return []
+    used = sum(hours_of(plan.status(), cluster, now=time.time()) for plan in plans)
+    amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
+    if expected.run_seconds is None:
+        return [f"budget          {amount}; what is needed is known once a run has finished"]
+    todo = [plan for plan in plans if not plan.is_finished()]
+    whole = expected.run_seconds * units_of(cluster) / 3600.0
+    needed = used + sum(max(0.0, whole - hours_of(plan.status(), cluster, now=time.time())) for plan in todo)
+    verdict = "enough" if needed <= cluster.max_gpu_hours else "NOT enough: it ends with whole seeds, exit code 3"
+    return [f"budget          {amount}, about {needed:.3g} needed in all: {verdict}"]
 
 
 def _detectable(config: ExperimentConfig) -> str:

@@ -3,21 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-import ray.train
-from ray.train import Checkpoint, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import Checkpoint
 from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2.api.callback import UserCallback
-from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 from ray.tune.integration.ray_train import TuneReportCallback
 
+from coordexp.cluster.attempts import Attempts, telling_failure
+from coordexp.cluster.disk_full import explained
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import one_sentence, set_state
+from coordexp.cluster.outcome import begin, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
-from coordexp.cluster.worker import work
-from coordexp.config.schema import ExperimentConfig
+from coordexp.cluster.scaling import torch_trainer
 from coordexp.train.marks import mark_checkpoint, prune_checkpoints
 from coordexp.train.reporter import Row, append_rows
+from coordexp.train.stop import stop_reason
 
 _RAY_RECORD = "checkpoint_manager_snapshot.json"
 
@@ -64,53 +64,26 @@ def drive(packed_plan: str, function: TrainFunction) -> None:
     Tune then retries a trial only when its process dies; workers that die are Train's to restart.
     """
     plan = RunPlan.from_json(packed_plan)
-    if plan.is_finished():
+    if plan.is_finished() or stop_reason(plan.run_dir) is not None:
         return
     # Our marks say where to resume. Ray's record may name checkpoints that another executor has pruned.
     (plan.run_dir / "checkpoints" / _RAY_RECORD).unlink(missing_ok=True)
-    set_state(plan, "running")
+    begin(plan)
     try:
-        _trainer(plan, function).fit()
+        callbacks = [
+            Attempts(plan),
+            RowsCallback(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints),
+            LatestRowToTune(),
+        ]
+        torch_trainer(plan, function, callbacks=callbacks).fit()
     except TrainingFailedError as error:
         status = plan.status()
         if status is None or status.state != "failed":
-            set_state(plan, "failed", message=(status.message if status else "") or _reason(error))
+            set_state(plan, "failed", message=_reason(error, plan.run_dir))
 
 
-def _trainer(plan: RunPlan, function: TrainFunction) -> TorchTrainer:
-    def loop(packed: dict[str, str]) -> None:
-        work(RunPlan.from_json(packed["plan"]), function)
-
-    config = plan.config
-    return TorchTrainer(
-        loop,
-        train_loop_config={"plan": plan.to_json()},
-        torch_config=TorchConfig(backend="nccl" if config.cluster.gpus_per_worker else "gloo"),
-        scaling_config=_scaling(config),
-        run_config=ray.train.RunConfig(
-            storage_path=str(plan.run_dir),
-            name="checkpoints",
-            failure_config=ray.train.FailureConfig(max_failures=config.cluster.max_failures),
-            callbacks=[
-                RowsCallback(plan.run_dir, keep_checkpoints=config.training.keep_checkpoints),
-                LatestRowToTune(),
-            ],
-        ),
-    )
-
-
-def _scaling(config: ExperimentConfig) -> ScalingConfig:
-    cluster = config.cluster
-    resources = {"CPU": float(cluster.cpus_per_worker)}
-    if cluster.gpus_per_worker:
-        resources["GPU"] = cluster.gpus_per_worker
-    return ScalingConfig(
-        num_workers=cluster.num_workers, use_gpu=bool(cluster.gpus_per_worker), resources_per_worker=resources
-    )
-
-
-def _reason(error: TrainingFailedError) -> str:
+def _reason(error: TrainingFailedError, run_dir: Path) -> str:
     if isinstance(error, WorkerGroupError) and error.worker_failures:
-        rank, failure = min(error.worker_failures.items())
-        return f"worker {rank}: {one_sentence(failure)}"
-    return one_sentence(error)
+        return telling_failure(error.worker_failures)
+    cause = error.controller_failure if isinstance(error, ControllerError) else error
+    return one_sentence(explained(cause, run_dir))

@@ -24,10 +24,12 @@ class Estimate:
     Attributes:
         seconds: until all runs are finished; None where nothing is known.
         basis: what the number rests on, or how to get one.
+        run_seconds: of one whole run; None where nothing is known.
     """
 
     seconds: float | None
     basis: str
+    run_seconds: float | None = None
 
 
 def estimate(plans: Sequence[RunPlan], *, slots: int) -> Estimate:
@@ -43,10 +45,12 @@ def estimate(plans: Sequence[RunPlan], *, slots: int) -> Estimate:
     done = [status.seconds for plan in plans if (status := plan.status()) and status.state == "finished"]
     rounds = ceil(len(todo) / slots)
     if done:
-        return Estimate(rounds * sum(done) / len(done), f"the mean of {len(done)} finished runs, {slots} at once")
+        mean = sum(done) / len(done)
+        return Estimate(rounds * mean, f"the mean of {len(done)} finished runs, {slots} at once", mean)
     config = plans[0].config
     if config.model.path == "embedded" and config.data.format == "shapes" and not config.cluster.gpus_per_worker:
-        return Estimate(rounds * _seconds_of_embedded_run(config), f"rates measured on CPU cores, {slots} at once")
+        one = _seconds_of_embedded_run(config)
+        return Estimate(rounds * one, f"rates measured on CPU cores, {slots} at once", one)
     images = config.training.max_steps * images_per_step(config)
     return Estimate(
         None,

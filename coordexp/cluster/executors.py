@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from coordexp.cluster.events import RunEvents
 from coordexp.cluster.functions import TrainFunction
 from coordexp.cluster.plan import RunPlan
 from coordexp.config.schema import ExperimentConfig
@@ -22,8 +23,8 @@ class Executor(Protocol):
         """
         ...
 
-    def execute(self, plans: Sequence[RunPlan], function: TrainFunction) -> None:
-        """Do the runs."""
+    def execute(self, plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents | None = None) -> None:
+        """Do the runs, and tell ``events`` of each one's begin and end."""
         ...
 
 
@@ -48,10 +49,10 @@ class _Inline:
         if workers > 1:
             raise ResourceError(f"the inline executor is one process, but cluster.num_workers is {workers}; use tune")
 
-    def execute(self, plans: Sequence[RunPlan], function: TrainFunction) -> None:
+    def execute(self, plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents | None = None) -> None:
         from coordexp.cluster import inline_executor
 
-        inline_executor.execute(plans, function)
+        inline_executor.execute(plans, function, events)
 
 
 class _OnRay:
@@ -63,10 +64,12 @@ class _OnRay:
     def check(self, config: ExperimentConfig) -> None:
         self._started.result()
         from coordexp.cluster import tune_executor
+        from coordexp.cluster.shared_storage import check_shared_storage
 
         tune_executor.available_slots(config.cluster)
+        check_shared_storage(config)
 
-    def execute(self, plans: Sequence[RunPlan], function: TrainFunction) -> None:
+    def execute(self, plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents | None = None) -> None:
         from coordexp.cluster import tune_executor
 
-        tune_executor.execute(plans, function)
+        tune_executor.execute(plans, function, events)

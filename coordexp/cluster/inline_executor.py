@@ -4,30 +4,47 @@ from collections.abc import Sequence
 
 from safetensors import SafetensorError
 
+from coordexp.cluster.disk_full import explained
+from coordexp.cluster.events import RunEvents, Unheard
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import RunClock, note_traceback, one_sentence, set_state
+from coordexp.cluster.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
 from coordexp.train.reporter import LocalReporter
+from coordexp.train.stop import RunStoppedError, stop_reason
 
 # What one run may die of without stopping the others; torch's own errors are RuntimeErrors, ours ValueErrors.
 _FAILURES = (ValueError, TypeError, LookupError, RuntimeError, OSError, SafetensorError)
 
 
-def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
-    """Do the runs; afterwards each one's status says how it ended."""
+def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents | None = None) -> None:
+    """Do the runs that nobody asked to stop; afterwards each one's status says how it ended."""
+    heard = events or Unheard()
     for plan in plans:
-        _execute(plan, function)
+        if stop_reason(plan.run_dir) is None:
+            heard.begun(plan)
+            _execute(plan, function)
+            heard.ended(plan)
 
 
 def _execute(plan: RunPlan, function: TrainFunction) -> None:
+    begin(plan)
     clock = RunClock(plan)
-    set_state(plan, "running")
+    note_workers(plan)
+    announce = announce_to(plan.run_dir)
     try:
-        reporter = LocalReporter(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
-        function(plan.config, reporter=reporter, announce=announce_to(plan.run_dir))
+        reporter = LocalReporter(
+            plan.run_dir,
+            keep_checkpoints=plan.config.training.keep_checkpoints,
+            warn=lambda sentence: announce(f"{plan.name}  {sentence}"),
+        )
+        function(plan.config, reporter=reporter, announce=announce)
+    except RunStoppedError as stopped:
+        set_state(plan, "stopped", message=str(stopped), seconds=clock.seconds())
+        return
     except _FAILURES as error:
         note_traceback(plan)
-        set_state(plan, "failed", message=one_sentence(error), seconds=clock.seconds())
+        told = explained(error, plan.run_dir)
+        set_state(plan, "failed", message=one_sentence(told), seconds=clock.seconds())
         return
     set_state(plan, "finished", seconds=clock.seconds())

@@ -93,7 +93,8 @@ def identity(config: ExperimentConfig) -> dict[str, JsonValue]:
         data.pop(key)
     kept = {name: section for name, section in values.items() if name not in _NOT_IDENTITY}
     cluster: dict[str, JsonValue] = {"num_workers": config.cluster.num_workers}
-    if config.cluster.strategy != "ddp":  # equal to rounding only; unnamed where it is the usual, as older records have it
+    # Equal to rounding only; unnamed where it is the usual, as older records have it.
+    if config.cluster.strategy != "ddp":
         cluster["strategy"] = config.cluster.strategy
     kept["cluster"] = cluster
     return kept

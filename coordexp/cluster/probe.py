@@ -16,6 +16,7 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 12.0
 _REASON_CHARACTERS = 160  # of an error that may be a page
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState
+_NO_CLUSTER = 3  # exit code of the process that asks
 _HOST_AND_PORT = re.compile(r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?")
 
 
@@ -32,6 +33,11 @@ def local_nodes(num_gpus: int) -> Nodes:
 def has_ray() -> bool:
     """Tell whether Ray is installed, without importing it."""
     return find_spec("ray") is not None
+
+
+def beginning(error: BaseException) -> str:
+    """Return the beginning of an error that may be a page, as one line."""
+    return " ".join(str(error).split())[:_REASON_CHARACTERS]
 
 
 def nodes_of(
@@ -90,10 +96,15 @@ def _ask(address: str, *, seconds: float) -> Nodes:
             f"something listens at RAY_ADDRESS {address}, but does not answer as Ray within {seconds:g} s; "
             "expected the port of a head node's GCS (6379 unless chosen otherwise)"
         ) from None
+    if done.returncode == _NO_CLUSTER:
+        raise ResourceError(
+            "RAY_ADDRESS is auto, but no Ray cluster runs on this machine; start one (ray start --head), or unset "
+            "RAY_ADDRESS for a private Ray"
+        )
     if "AuthenticationError" in done.stderr:
         raise ResourceError(
             f"the Ray cluster at RAY_ADDRESS {address} wants a token: export RAY_AUTH_MODE=token, with the cluster's "
-            "token in ~/.ray/auth_token"
+            "token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:_REASON_CHARACTERS]
@@ -110,10 +121,10 @@ def _main(address: str) -> int:
 
     if address == "auto":  # as ray.init does; with an address of its own it leaves that to the user
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    found = canonicalize_bootstrap_address(address)
-    if found is None:
-        sys.stderr.write("no cluster runs on this machine\n")
-        return 1
+    try:
+        found = canonicalize_bootstrap_address(address)
+    except ConnectionError:  # auto, and nothing runs here
+        return _NO_CLUSTER
     nodes = GcsClient(address=found).get_all_node_info(timeout=ANSWER_SECONDS)
     resources = [dict(node.resources_total) for node in nodes.values() if node.state == _ALIVE]
     sys.stdout.write(json.dumps(resources) + "\n")

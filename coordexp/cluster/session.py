@@ -1,16 +1,22 @@
 """A Ray session: the cluster that is there, or a private one on this machine that ends with us."""
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+
+from coordexp.cluster.interrupts import SUBMITTED_ENV
+from coordexp.cluster.probe import beginning, cluster_address, nodes_of
+from coordexp.errors import ResourceError
 
 # Read by Ray when it is imported or initialised; a value the caller has set stays.
 _DRIVER_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a table of Tune's own settings
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_COLOR_PREFIX": "0",  # what Ray warns of ends in a job's log, where colours are rubbish
     "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_maximum_startup_concurrency": "8",
@@ -35,12 +41,15 @@ _OBJECT_STORE_BYTES = 128 * 2**20  # nothing of ours goes through it but configu
 def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]:
     """Start or join Ray in the background; wait for the yielded future before using it.
 
-    ``RAY_ADDRESS`` (a job submission sets it) names a cluster to join; without it a private one is
-    started and stopped again. A session that is already initialised is used and left alone.
+    ``RAY_ADDRESS`` (a job submission sets it) names a cluster to join; without it a private one, on
+    loopback, is started and stopped again. A session that is already initialised is used and left alone.
 
     Args:
         threads: OpenMP threads of every process Ray starts.
         debug: let Ray's own log lines through.
+
+    Raises:
+        ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers.
     """
     os.environ.update({name: value for name, value in _DRIVER_ENV.items() if name not in os.environ})
     import ray  # late: Ray reads the environment above when it is imported
@@ -50,6 +59,9 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         ready.set_result(None)
         yield ready
         return
+    address = cluster_address()
+    if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
+        nodes_of(address)  # Ray itself would try for minutes, and then end this process
     with ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter:
         started = starter.submit(_start, threads, debug=debug)
         try:
@@ -65,10 +77,14 @@ def _start(threads: int, *, debug: bool) -> None:
     if not debug:
         for name in ("ray", "ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.ERROR)
-    env_vars = _PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
+    own = _PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
+    env_vars = {name: value for name, value in own.items() if name not in _submitted_env()}  # Ray refuses a name twice
     shown = logging.WARNING if debug else logging.ERROR
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=debug, logging_level=shown, runtime_env={"env_vars": env_vars})
+    if cluster_address() is not None:
+        try:
+            ray.init(log_to_driver=debug, logging_level=shown, runtime_env={"env_vars": env_vars})
+        except ConnectionError as error:
+            raise ResourceError(f"the Ray cluster at RAY_ADDRESS cannot be joined ({beginning(error)})") from error
         return
     ray.init(
         address="local",
@@ -79,3 +95,9 @@ def _start(threads: int, *, debug: bool) -> None:
         logging_level=shown,
         runtime_env={"env_vars": env_vars | _PRIVATE_ENV},
     )
+
+
+def _submitted_env() -> dict[str, str]:
+    """Return the environment variables that came with ``ray job submit --runtime-env-json``."""
+    submitted = json.loads(os.environ.get(SUBMITTED_ENV, "{}"))
+    return (submitted.get("runtime_env") or {}).get("env_vars") or {}

@@ -12,6 +12,7 @@ from coordexp.files import sha256_of_file, write_json
 from coordexp.train.objective import build_criterion
 from coordexp.train.paths import data_dir, experiment_dir
 from coordexp.train.prepare import PreparedExperiment, prepare_experiment
+from coordexp.train.strategy import check_strategy
 
 
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
@@ -26,6 +27,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
         )
     for plan in plans:
         build_criterion(plan.config)
+        check_strategy(plan.config)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:

@@ -5,9 +5,14 @@ from collections.abc import Mapping, Sequence
 from coordexp.config.schema import Cluster
 from coordexp.errors import ResourceError
 
+_PARTS = 10_000  # of a resource, the smallest that Ray can give
+
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     """Return how many runs the nodes hold at the same time.
+
+    All workers of a run are alike and may lie on several nodes (Ray packs them, but does not insist), so a
+    node's rest that holds no worker is all that is lost: what counts is the sum over nodes of whole workers.
 
     Args:
         cluster: what one run asks for, and the user's limit.
@@ -18,6 +23,8 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     """
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
+    if not slots and workers >= (cluster.min_workers or cluster.num_workers):
+        slots = 1  # begins smaller, and grows when nodes come
     if not slots:
         raise ResourceError(
             f"one run needs {cluster.num_workers} x ({_ask(cluster)}), but the cluster has "
@@ -39,7 +46,8 @@ def workers_on(node: Mapping[str, float], *, cpus: int, gpus: float) -> int:
     if gpus == 0:
         return int(by_cpu)
     if gpus < 1:
-        return int(min(by_cpu, node.get("GPU", 0.0) * (1 // gpus)))
+        on_a_device = _PARTS // round(_PARTS * gpus)  # as Ray counts; 1 // 0.2 would be 4
+        return int(min(by_cpu, node.get("GPU", 0.0) * on_a_device))
     return int(min(by_cpu, node.get("GPU", 0.0) // gpus))
 
 

@@ -2,18 +2,44 @@
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import ray
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TrialProgressCallback
 
 from coordexp.cluster.driver import drive
+from coordexp.cluster.events import RunEvents, Unheard
 from coordexp.cluster.functions import TrainFunction
 from coordexp.cluster.outcome import one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import Cluster
+from coordexp.train.stop import stop_reason
+
+
+class _TellEvents(tune.Callback):
+    """Hands Tune's events on, in the launcher and before Tune starts the next trial."""
+
+    def __init__(self, plans: Mapping[str, RunPlan], events: RunEvents) -> None:
+        self._plans = plans
+        self._events = events
+
+    def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
+        """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
+        return tune.Callback, ()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._events.begun(self._plans[trial.config["run"]])
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        self._events.ended(self._plans[trial.config["run"]])
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
+        plan = self._plans[trial.config["run"]]
+        _end_what_has_no_driver(plan, trial.get_error())
+        self._events.ended(plan)
 
 
 class _NoTrialLines(TrialProgressCallback):
@@ -32,8 +58,8 @@ def available_slots(cluster: Cluster) -> int:
     return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
-def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
-    """Do the runs; afterwards each one's status says how it ended.
+def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents | None = None) -> None:
+    """Do the runs that nobody asked to stop; afterwards each one's status says how it ended.
 
     A trial holds no CPU of its own, only a trace of the head node's marker resource, so runs that wait for
     workers cannot starve the ones that have them.
@@ -62,13 +88,20 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction) -> None:
             storage_path=str(records.parent),
             name=records.name,
             verbose=0,
-            callbacks=[_NoTrialLines()],
+            callbacks=[_NoTrialLines(), _TellEvents({plan.key: plan for plan in plans}, events or Unheard())],
             failure_config=tune.FailureConfig(max_failures=plans[0].config.cluster.max_failures),
         ),
     ).fit()
     errors = {result.config["run"]: result.error for result in results if result.config and result.error}
     for plan in plans:
-        status = plan.status()
-        if status is None or status.state == "running":
-            error = errors.get(plan.key)
-            set_state(plan, "failed", message=one_sentence(error) if error else "the run's driver process is gone")
+        _end_what_has_no_driver(plan, errors.get(plan.key))
+
+
+def _end_what_has_no_driver(plan: RunPlan, error: object) -> None:
+    """Give an end to a run whose driver left none; of one that died Tune has a text and no exception."""
+    status, stop = plan.status(), stop_reason(plan.run_dir)
+    if status is not None and status.state == "running" and stop is not None:
+        set_state(plan, "stopped", message=stop)
+    elif (status is None and stop is None) or (status is not None and status.state == "running"):
+        known = one_sentence(error) if isinstance(error, Exception) else "the run's driver process died"
+        set_state(plan, "failed", message=known)

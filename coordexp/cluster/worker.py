@@ -1,19 +1,24 @@
 """A Ray Train worker: the trainer core, with Ray as the way out."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
+from coordexp.cluster.disk_full import explained
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import RunClock, note_traceback, one_sentence, set_state
+from coordexp.cluster.metrics import RunMetrics
+from coordexp.cluster.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.train.marks import checkpoint_name, drop_uncommitted
 from coordexp.train.reporter import Row
+from coordexp.train.stop import RunStoppedError
+from coordexp.train.strategy import check_group
 
 
 class RayReporter:
@@ -23,19 +28,29 @@ class RayReporter:
     all its rows. The marks, not Ray's own record, say where to resume: the same for every executor.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        """Drop what a former try left uncommitted; all ranks agree on where to resume."""
+    def __init__(self, run_dir: Path, *, warn: Callable[[str], None], live: RunMetrics | None = None) -> None:
+        """Drop what a former try left uncommitted or damaged; all ranks agree on where to resume.
+
+        Args:
+            run_dir: of the run.
+            warn: told what was damaged, one sentence each; rank 0 looks.
+            live: publishes rows for dashboards; rank 0 has it.
+        """
+        self._live = live
         self._checkpoints = run_dir / "checkpoints"
-        newest = drop_uncommitted(run_dir) if ray.train.get_context().get_world_rank() == 0 else None
+        first = ray.train.get_context().get_world_rank() == 0
+        newest = drop_uncommitted(run_dir, warn=warn) if first else None
         # One rank looks: a shared file system may show a new mark to another node a little later.
         self._newest: str | None = broadcast_from_rank_zero(str(newest) if newest else None)
 
     def observe(self, row: Row) -> None:
-        """Show nothing: the progress log does."""
-        del row
+        """Publish the row for dashboards."""
+        if self._live is not None:
+            self._live.observe(row)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Report, and wait until the controller has made it durable: a worker may die right after."""
+        started = time.monotonic()
         metrics = {"step": step, "rows": [asdict(row) for row in rows]}
         ray.train.report(
             metrics,
@@ -44,6 +59,8 @@ class RayReporter:
             delete_local_checkpoint_after_upload=True if checkpoint else None,
         )
         ray.train.get_all_reported_checkpoints(consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED)
+        if self._live is not None:
+            self._live.waited(time.monotonic() - started)
         if checkpoint is not None:
             self._newest = str(self._checkpoints / checkpoint_name(step))
 
@@ -64,16 +81,36 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         raise TrainingError(status.message)
     announce = announce_to(plan.run_dir) if first else _silent
     clock = RunClock(plan)
+    if first:
+        note_workers(plan)
     try:
-        function(plan.config, reporter=RayReporter(plan.run_dir), announce=announce)
-    except Exception as error:
+        check_group(plan.config.cluster, given=ray.train.get_context().get_world_size())
+        reporter = RayReporter(
+            plan.run_dir,
+            warn=lambda sentence: announce(f"{plan.name}  {sentence}"),
+            live=RunMetrics(plan) if first else None,
+        )
+        function(plan.config, reporter=reporter, announce=announce)
+    except RunStoppedError as stop:
+        if first:
+            set_state(plan, "stopped", message=str(stop), seconds=clock.seconds())
+        return
+    except Exception as caught:
         note_traceback(plan)
-        # Trying again mends no wrong input; it may mend the rest, so that only leaves its reason.
-        state = "failed" if isinstance(error, CoordExpError) else "running"
-        set_state(plan, state, message=one_sentence(error), seconds=clock.seconds())
-        raise
+        error = explained(caught, plan.run_dir)
+        _set_failed(plan, error, seconds=clock.seconds())
+        raise error from caught
     if first:
         set_state(plan, "finished", seconds=clock.seconds())
+
+
+def _set_failed(plan: RunPlan, error: Exception, *, seconds: float) -> None:
+    """Leave the reason. Trying again mends no wrong input; it may mend the rest, so that is no failure yet."""
+    status = plan.status()
+    if isinstance(error, CoordExpError):
+        set_state(plan, "failed", message=one_sentence(error), seconds=seconds)
+    elif status is None or status.state != "failed":  # another rank's reason, of which this error only follows
+        set_state(plan, "running", message=one_sentence(error), seconds=seconds)
 
 
 def _silent(line: str) -> None:

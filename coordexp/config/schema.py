@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -71,7 +72,18 @@ class Tracking(Section):
     """Where runs are recorded."""
 
     uri: str | None = Field(default=None, description="None: MLFLOW_TRACKING_URI, else sqlite in runs_dir")
-    max_artifact_mib: NaturalInt = Field(default=512, description="larger merged checkpoints are logged by path only")
+    max_artifact_mib: NaturalInt = Field(
+        default=512, description="larger merged checkpoints stay in storage, MLflow lists their URI"
+    )
+
+    @model_validator(mode="after")
+    def _uri_holds_no_secret(self) -> "Tracking":
+        if self.uri is not None and "@" in urlsplit(self.uri).netloc:  # config.yaml and MLflow would keep it
+            raise ValueError(
+                "uri must hold no user or password, since it is written into records; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+            )
+        return self
 
 
 class Cluster(Section):
@@ -90,7 +102,8 @@ class Cluster(Section):
         default=None, description="a run goes on with as few workers while nodes are missing; None: exactly num_workers"
     )
     max_gpu_hours: Positive | None = Field(
-        default=None, description="stop cleanly before more is spent (CPU hours where runs use no GPU); whole seeds first"
+        default=None,
+        description="stop cleanly before more is spent (CPU hours where runs use no GPU); whole seeds first",
     )
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ A hook must not hold the adapter: PEFT copies it, and the copy is what trains. I
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, cast
 
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -141,9 +142,15 @@ def _before_forward(module: nn.Module, args: tuple[object, ...]) -> None:
 def _acting(owner: PreTrainedModel) -> CoordOffsetAdapter | None:
     slot = adapter_slot(owner)
     # PEFT hands ``adapter_names`` to the modules it calls, and it never calls this one.
-    if isinstance(slot, ModulesToSaveWrapper) and slot._forward_pre_hooks:  # pyright: ignore[reportPrivateUsage]
+    if isinstance(slot, ModulesToSaveWrapper) and _takes_adapter_names(slot):
         raise ConfigError("adapter_names: coord offsets act on whole batches; run one adapter at a time")
     return active_offset(owner)
+
+
+def _takes_adapter_names(wrapper: ModulesToSaveWrapper) -> bool:
+    """Tell whether PEFT hooked it for one call; other hooks, such as DeepSpeed's, are none of its partials."""
+    hooks = wrapper._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage] - torch has no public list
+    return any(isinstance(hook, partial) for hook in hooks)
 
 
 def _active_copy(owner: PreTrainedModel, wrapper: ModulesToSaveWrapper) -> nn.Module:

@@ -12,7 +12,6 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, digit_ids, expand_tokenizer
 from coordexp.data.image import ImageSpec
 from coordexp.data.prompt import IMAGE_TOKEN, Prompt
-from coordexp.doctor.dimensions import Dimensions
 from coordexp.doctor.finding import Findings, first_line, size_text
 from coordexp.doctor.location import Location, cache_directory, hub_answers, is_offline, locate
 from coordexp.doctor.published import MAX_PIXELS, NUM_TOKENS, published_config
@@ -20,6 +19,7 @@ from coordexp.doctor.sizes import Sizes, expanded_config, expected_shapes, meta_
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.attention import check_attention
 from coordexp.model.checkpoint_io import check_config
+from coordexp.model.dimensions import Dimensions
 from coordexp.model.processor import Processor
 from coordexp.model.skeleton import HEAD
 from coordexp.model.weight_files import StoredWeights, TensorSpec

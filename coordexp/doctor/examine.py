@@ -11,7 +11,6 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits import Split
 from coordexp.data.target import text_encoder
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.dimensions import Dimensions
 from coordexp.doctor.files import DataFacts, check_categories, examine_descriptions, examine_split, merged
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
@@ -19,6 +18,7 @@ from coordexp.doctor.memory import EVALUATION, Estimate, Shape, estimate
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
 from coordexp.errors import ConfigError, DataError
+from coordexp.model.dimensions import Dimensions
 from coordexp.train.objective import build_criterion
 
 _SPLITS: tuple[Split, ...] = ("train", "val")

@@ -3,7 +3,8 @@
 Training, all at once at the end of the forward pass:
 
 - weights: of the base, in their dtype, and of what is trained (a copy of the offset tables that PEFT makes too);
-- gradients: of what is trained; twice with several workers, since DDP keeps buckets of them;
+- gradients: of what is trained; twice with several workers, since DDP keeps buckets of them. DeepSpeed's ZeRO-2
+  divides gradients and moments over the workers, and ZeRO-3 the weights too, but for the output table;
 - AdamW: two moments of what is trained, and once more its size while it steps;
 - autocast: bfloat16 copies of the float32 weights, kept until backward (``precision: bfloat16`` only);
 - text and vision activations: see :mod:`coordexp.doctor.activations`;
@@ -27,8 +28,8 @@ from dataclasses import dataclass
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.doctor.activations import Mode, kept_bytes
-from coordexp.doctor.dimensions import Dimensions
 from coordexp.doctor.sizes import Sizes
+from coordexp.model.dimensions import Dimensions
 
 _CONTEXT_BYTES_GPU = 800 * 2**20
 _PROCESS_BYTES_CPU = 700 * 2**20
@@ -106,10 +107,11 @@ def estimate(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shap
         "CUDA context" if on_gpu else "Python and libraries", _CONTEXT_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU
     )
     weights = Summand("weights", sizes.num_bytes)
-    moments = Summand("AdamW moments", 2 * sizes.trained_bytes)
+    moments = Summand("AdamW moments", 2 * sizes.trained_bytes // _shares(run))
     fixed = [process, weights, moments]
-    gradients = Summand("gradients", sizes.trained_bytes * (2 if run.cluster.num_workers > 1 else 1))
-    training = [*fixed, gradients, *_training(model, run, sizes, shape, on_gpu=on_gpu)]
+    gradients = Summand("gradients", _gradients(run, sizes))
+    training = [process, _training_weights(model, run, sizes), moments, gradients]
+    training += _training(model, run, sizes, shape, on_gpu=on_gpu)
     evaluation = [*fixed, *_evaluation(model, run, sizes, shape)]
     return Estimate(
         phases=(_phase(TRAINING, training), _phase(EVALUATION, evaluation)),
@@ -136,6 +138,24 @@ def mode_of(run: ExperimentConfig, sizes: Sizes) -> Mode:
     )
 
 
+def _shares(run: ExperimentConfig) -> int:
+    """Return over how many workers optimizer states and gradients are divided."""
+    return 1 if run.cluster.strategy == "ddp" else run.cluster.num_workers
+
+
+def _gradients(run: ExperimentConfig, sizes: Sizes) -> int:
+    if run.cluster.strategy == "ddp":
+        return sizes.trained_bytes * (2 if run.cluster.num_workers > 1 else 1)
+    return 2 * sizes.trained_bytes // _shares(run)  # a share of gradients, and as much again of copied weights
+
+
+def _training_weights(model: Dimensions, run: ExperimentConfig, sizes: Sizes) -> Summand:
+    if run.cluster.strategy != "zero3":
+        return Summand("weights", sizes.num_bytes)
+    table = model.text.vocab_size * model.text.hidden_size * mode_of(run, sizes).weight_bytes
+    return Summand("weights", sizes.num_bytes // run.cluster.num_workers + table)
+
+
 def _training(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shape, *, on_gpu: bool) -> list[Summand]:
     mode, batch = mode_of(run, sizes), run.training.per_device_batch_size
     text, vision = kept_bytes(model, mode, batch_size=batch, length=shape.length, patches=shape.patches)
@@ -144,7 +164,7 @@ def _training(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Sha
     supervised = batch * max(1, shape.length - shape.prompt)
     copies = 2 * sizes.num_float32 if mode.autocast else 0
     return [
-        Summand("AdamW step", sizes.trained_bytes),
+        Summand("AdamW step", sizes.trained_bytes // _shares(run)),
         Summand("autocast copies", copies),
         Summand("text activations", text),
         Summand("vision activations", vision),

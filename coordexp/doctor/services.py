@@ -13,10 +13,12 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.tracking.connection import connect, sqlite_path, without_secrets
+from coordexp.train.strategy import check_strategy
 
 
 def examine_cluster(run: ExperimentConfig, num_gpus: int, findings: Findings) -> None:
-    """Check that one run fits into what the executor gives it."""
+    """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
+    findings.attempt("strategy", lambda: check_strategy(run))
     if run.cluster.executor == "inline":
         findings.attempt("executor", lambda: _check_inline(run, findings))
         return

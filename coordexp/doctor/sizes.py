@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedModel, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.dimensions import Dimensions
 from coordexp.errors import CheckpointError
+from coordexp.model.dimensions import Dimensions
 from coordexp.model.quiet import quiet
 from coordexp.train.components import param_groups, with_adapters
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 from huggingface_hub import constants, hf_hub_download, snapshot_download
@@ -125,7 +125,12 @@ def weight_files(directory: Path) -> list[Path]:
         weight_map = read_json(directory / INDEX_FILE).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{directory / INDEX_FILE}: no weight_map; the index is damaged")
-        files = [directory / str(name) for name in sorted(set(cast("dict[str, str]", weight_map).values()))]
+        names = sorted({str(name) for name in cast("dict[str, object]", weight_map).values()})
+        if away := [name for name in names if PurePath(name).name != name]:
+            raise CheckpointError(
+                f"{directory / INDEX_FILE}: names the shard {away[0]!r}; expected a file beside the index"
+            )
+        files = [directory / name for name in names]
         if lost := [file.name for file in files if not file.is_file()]:
             raise CheckpointError(
                 f"{directory / INDEX_FILE}: names {lost[0]}, which is not there ({len(lost)} of {len(files)} shards "
@@ -163,6 +168,8 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     config = read_json(directory / ADAPTER_CONFIG)
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{directory}: peft_type is {config.get('peft_type')!r}; expected 'LORA' (LoRA or DoRA)")
+    if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
+        raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
     keys = tensor_names(file)
     return AdapterInfo(directory=directory, config=config, keys=tuple(keys), offset=_offset_info(file, keys))

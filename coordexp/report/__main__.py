@@ -1,4 +1,4 @@
-"""``python -m coordexp.report [EXPERIMENT ...]``: what the runs in MLflow say, as tables, plots and one HTML page."""
+"""``python -m coordexp.report [EXPERIMENT ...]``: what runs say, as tables, plots and one HTML page, or live."""
 
 import argparse
 import os
@@ -16,6 +16,7 @@ from coordexp.report.export import to_csv, to_json, to_latex
 from coordexp.report.load import load_experiment, load_experiments, load_runs
 from coordexp.report.render import render_report, to_markdown
 from coordexp.report.study import Study
+from coordexp.report.watch import Chosen, watch
 from coordexp.report.write import announce, store_report, study_of, write_report
 
 _NARROW_PIPE = 120
@@ -31,10 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.runs and len(arguments.experiment) != 1:
         parser.error("--runs takes one title before it: report TITLE --runs ID ID")
+    if arguments.watch and (arguments.runs or len(arguments.experiment) > 1):
+        parser.error("--watch takes at most one experiment")
     # The report is for people and files; a pipe has no width of its own.
     console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
     errors = Console(stderr=True)
     try:
+        if arguments.watch:
+            return _watch(arguments, console)
         _report(arguments, console, errors)
     except CoordExpError as error:
         if arguments.debug:
@@ -42,6 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
     return 0
+
+
+def _watch(arguments: argparse.Namespace, console: Console) -> int:
+    name: str | None = arguments.experiment[0] if arguments.experiment else None
+    source = Chosen(
+        name, runs_dir=arguments.runs_dir, uri=_uri(arguments), is_remote=arguments.tracking_uri is not None
+    )
+    try:
+        return watch(source, console, interval=arguments.interval)
+    except BrokenPipeError:  # its reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _report(arguments: argparse.Namespace, console: Console, errors: Console) -> None:
@@ -78,7 +95,8 @@ def _show(study: Study, form: str, console: Console) -> None:
 
 def _folder(name: str) -> str:
     """Return a title as the name of a folder."""
-    return quote(name, safe=" +,=@()[]").replace(" ", "_")
+    folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
+    return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above
 
 
 def _uri(arguments: argparse.Namespace) -> str:
@@ -104,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pictures", type=_positive, default=24, help="in the gallery; default: 24")
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
+    parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
+    parser.add_argument(
+        "--interval", type=_seconds, metavar="SECONDS", help="between looks; default: 2, or 30 in a pipe"
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -112,6 +134,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
     return value
 
 

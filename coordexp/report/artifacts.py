@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from coordexp.config.yaml_file import Tree, read_mapping
+from coordexp.data.image_folder import ImageFolder
 from coordexp.data.json_file import read_json
 from coordexp.errors import DataError, TrackingError
 from coordexp.evaluate.coco_files import GroundTruth, read_detections
@@ -105,8 +106,8 @@ class Artifacts:
         if annotations is None or folder is None or not folder.is_dir():
             return {}
         entries = read_json(annotations, drop="segmentation")["images"]  # pyright: ignore
-        paths = {int(entry["id"]): folder / str(entry["file_name"]) for entry in entries if "file_name" in entry}
-        return {image_id: path for image_id, path in paths.items() if path.is_file()}
+        paths = {int(entry["id"]): _image(folder, entry["file_name"]) for entry in entries if "file_name" in entry}
+        return {image_id: path for image_id, path in paths.items() if path is not None}
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
         """Write those detections of a file that are in some images, and return the new file.
@@ -138,6 +139,8 @@ class Artifacts:
         return (local.parent if local is not None else self._runs_dir / run.experiment) / "data"
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
+        if not _stays_below(run_id):
+            return None
         kept = self._cache / run_id / path
         if kept.is_file():
             return kept
@@ -156,7 +159,7 @@ class Artifacts:
             try:
                 with tracking_errors(self._uri, f"list artifacts of run {run_id}"):
                     found = self._mlflow().list_artifacts(run_id, None if folder == "." else folder)
-                self._listed[key] = {item.path for item in found if not item.is_dir}
+                self._listed[key] = {item.path for item in found if not item.is_dir and _stays_below(item.path)}
             except TrackingError:
                 self._listed[key] = set()
         return self._listed[key]
@@ -165,6 +168,20 @@ class Artifacts:
         if self._client is None:
             self._client = connect(self._uri)
         return self._client
+
+
+def _stays_below(name: str) -> bool:
+    """Say whether a name that a server gave stays below the folder it is put in."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+
+
+def _image(folder: Path, name: object) -> Path | None:
+    """Return an image of an annotation file if it is in the folder: the file may come from a server."""
+    try:
+        return ImageFolder(folder, check=False).path_of(name) if (folder / str(name)).is_file() else None
+    except (DataError, ValueError):
+        return None
 
 
 def _taken(place: Path, run: RunData) -> bool:

@@ -1,12 +1,15 @@
 """The report as one HTML file that needs nothing else: no network, no other file, no script to be read."""
 
+import base64
 import functools
+import hashlib
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from coordexp.report import figures
 from coordexp.report.commands import next_commands
@@ -68,6 +71,8 @@ class Page:
     fairness: FairnessView | None
     commands: Sequence[tuple[str, str]]
     footer: str
+    script: Markup
+    script_hash: str
 
 
 def render_page(study: Study) -> str:
@@ -109,6 +114,8 @@ def _page(study: Study) -> Page:
         fairness=_fairness(study.fairness) if study.fairness is not None else None,
         commands=next_commands(data),
         footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
+        script=Markup(_script()),  # ours, from the package
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
     )
 
 
@@ -135,6 +142,12 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
 
 def _fairness(fairness: Fairness) -> FairnessView:
     return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=fairness.rows)
+
+
+@functools.cache
+def _script() -> str:
+    """Return the page's only script; the page names its hash, so that a browser runs no other."""
+    return Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 
 
 @functools.cache

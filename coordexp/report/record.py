@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from coordexp.errors import DataError
+from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.report.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study import Study
 from coordexp.statistics.results import Comparison, Convergence, Estimate
@@ -35,7 +37,7 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     for path in files:
         tracker.log_file(data.parent_id, path, REPORT_FOLDER)
     annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES:
+    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
         tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     tracker.set_final(data.parent_id, comparison_metrics(study))
     if study.verdict:
@@ -56,6 +58,15 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
 def metric_part(name: str) -> str:
     """Return a group's name as MLflow accepts it in the name of a metric."""
     return _NOT_IN_NAMES.sub("_", name)
+
+
+def _is_coco(path: Path) -> bool:
+    """Say whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
+    try:
+        read_ground_truth(path)
+    except DataError:
+        return False
+    return True
 
 
 def _of_comparison(comparison: Comparison) -> dict[str, float | None]:

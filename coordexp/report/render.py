@@ -23,12 +23,12 @@ def render_report(study: Study, console: Console) -> None:
     undeclared = _undeclared(study)
     if undeclared is not None:
         console.print(f"\n[bold red]{escape(undeclared.title)}[/bold red]", highlight=False)
-        console.print(_rich_table(undeclared, wrap=True))
+        console.print(rich_table(undeclared, wrap=True))
     for line in study.missing:
         console.print(f"• {escape(line)}", style="red", highlight=False)
     for table in all_tables(study):
         console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
-        console.print(_rich_table(table))
+        console.print(rich_table(table))
     console.print()
     if study.fairness is not None:
         style = "" if study.fairness.comparable else "red"
@@ -90,7 +90,8 @@ def _undeclared(study: Study) -> Table | None:
     )
 
 
-def _rich_table(table: Table, *, wrap: bool = False) -> RichTable:
+def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
+    """Return a table as the terminal shows it; ``wrap`` folds long cells instead of cutting them."""
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for head in table.columns:
         rich.add_column(

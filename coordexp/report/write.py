@@ -1,7 +1,8 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +27,13 @@ STATISTICS = "statistics.json"
 
 
 def report_experiment(
-    uri: str, experiment: str, *, output: Path, console: Console, allow_differences: bool = False
+    uri: str,
+    experiment: str,
+    *,
+    output: Path,
+    console: Console,
+    allow_differences: bool = False,
+    seeds: Collection[int] | None = None,
 ) -> None:
     """Print the report of an experiment, write its files and store them with the ablation in MLflow.
 
@@ -36,6 +43,7 @@ def report_experiment(
         output: directory of the files; created if it is not there.
         console: where to print.
         allow_differences: show what else than the factor differs in the header, instead of refusing.
+        seeds: only these, where an ablation ended with some whole; None: all.
 
     Raises:
         TrackingError: if MLflow cannot be used or has no such runs.
@@ -43,6 +51,8 @@ def report_experiment(
         ResourceError: if the files cannot be written.
     """
     data = load_experiment(uri, experiment)
+    if seeds is not None:
+        data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)
     study, artifacts = study_of(data, output=output, runs_dir=output.parent.parent, console=console, settings=settings)
     render_report(study, console)

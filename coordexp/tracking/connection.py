@@ -3,11 +3,12 @@
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from coordexp.errors import TrackingError
 
@@ -28,6 +29,8 @@ _ENVIRONMENT = {
     "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "900",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # It would print the server's address at the end of every run, between the lines of the ablation.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 # They print migrations, retries and tracebacks of errors that we report in one sentence.
 _NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
@@ -50,7 +53,18 @@ _REASONS = {
     "timed out": "no answer in time",
     "ReadTimeoutError": "no answer in time",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted",
+    "not authenticated": "it wants another user name or password in MLFLOW_TRACKING_USERNAME and _PASSWORD",
+    "ReadOnlySqlTransaction": "its database is read-only now",
+    "DiskFull": "its database has no room left",
+    "database or disk is full": "its database has no room left",
+    "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
 }
+_SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+_SECRET_IN_QUERY = re.compile(
+    r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|signature|credential|key))=)[^&#\s'\"]+"
+)
+# MLflow calls these a bad request, or the client's fault, but they pass: a disk is cleared, a replica becomes primary.
+_DATABASE_TROUBLE = re.compile(r"ReadOnlySqlTransaction|DiskFull|database or disk is full")
 
 
 class ServerUnreachableError(TrackingError):
@@ -69,6 +83,11 @@ def connect(uri: str) -> "MlflowClient":
     _prepare_mlflow()
     if uri.startswith(_SQLITE):
         _check_sqlite(uri)
+    elif "@" in urlsplit(uri).netloc:
+        raise TrackingError(
+            f"tracking URI {without_secrets(uri)!r} holds a password, and is written into configurations: expected "
+            "http(s)://host:port, with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+        )
     elif uri.startswith(("http://", "https://")) and urlsplit(uri).hostname:
         _probe(uri)
     else:
@@ -87,10 +106,16 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
 
 
-def without_secrets(uri: str) -> str:
-    """Return ``uri`` without a password, for messages."""
-    parts = urlsplit(uri)
-    return uri if parts.password is None else uri.replace(f":{parts.password}@", ":***@", 1)
+def without_secrets(text: str) -> str:
+    """Return a URI, or a line that holds one, without passwords and tokens."""
+    text = re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)
+    text = re.sub(r"://[^/\s:@]+@", "://***@", text)  # a token has no user
+    text = _SECRET_IN_QUERY.sub(r"\1***", text)
+    for name in _SECRETS:
+        secret = os.environ.get(name)
+        for form in (secret, unquote(secret)) if secret else ():
+            text = text.replace(form, "***")
+    return text
 
 
 @contextlib.contextmanager
@@ -111,12 +136,11 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
     try:
         yield
     except MlflowException as error:
-        kind = TrackingError if error.error_code in _PERMANENT else ServerUnreachableError
-        raise kind(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error, uri)}") from error
+        is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
+        kind = TrackingError if is_final else ServerUnreachableError
+        raise kind(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
     except (SQLAlchemyError, OSError) as error:  # requests' errors are OSErrors
-        raise ServerUnreachableError(
-            f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error, uri)}"
-        ) from error
+        raise ServerUnreachableError(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
 
 
 def _prepare_mlflow() -> None:
@@ -140,7 +164,7 @@ def _check_sqlite(uri: str) -> None:
             connection.rollback()
     except (OSError, sqlite3.Error) as error:
         raise TrackingError(
-            f"tracking database {path} cannot be used ({_reason(error, uri)}): expected a writable sqlite file"
+            f"tracking database {path} cannot be used ({_reason(error)}): expected a writable sqlite file"
         ) from error
 
 
@@ -163,13 +187,15 @@ def _probe(uri: str) -> None:
         )
         verify_rest_response(response, _PROBE)
     except MlflowException as error:
+        if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            raise TrackingError(f"tracking server {without_secrets(uri)} refuses: {_reason(error)}") from error
         raise ServerUnreachableError(
-            f"tracking server {without_secrets(uri)} does not answer as MLflow ({_reason(error, uri)}): "
+            f"tracking server {without_secrets(uri)} does not answer as MLflow ({_reason(error)}): "
             "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
         ) from error
 
 
-def _reason(error: BaseException, uri: str) -> str:
+def _reason(error: BaseException) -> str:
     """Cut a library's message down to what a person needs: one line without a password."""
     text = str(error).strip()
     for mark, reason in _REASONS.items():
@@ -177,4 +203,4 @@ def _reason(error: BaseException, uri: str) -> str:
             return reason
     line = (text.splitlines() or [type(error).__name__])[0]
     line = line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
-    return line.replace(uri, without_secrets(uri))
+    return without_secrets(line)

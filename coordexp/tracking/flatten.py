@@ -52,6 +52,24 @@ def check_params(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, 
             )
 
 
+def check_fingerprint(run_name: str, logged: str | None, wanted: str | None) -> None:
+    """Refuse to continue a run under other code, data or weights.
+
+    Args:
+        run_name: how the message calls the run.
+        logged: what the run has; None if it was never given one.
+        wanted: what it should have.
+
+    Raises:
+        ComparisonError: if they differ.
+    """
+    if logged is not None and logged != wanted:
+        raise ComparisonError(
+            f"MLflow run {run_name} was started with fingerprint {logged}, now it is {wanted}: expected the same code, "
+            "data and weights as at its start, another experiment name, or a fresh start"
+        )
+
+
 def _flatten(key: str, value: object) -> dict[str, str]:
     if isinstance(value, Mapping) and value and all(_carries(key, part) for part in value):
         flat: dict[str, str] = {}

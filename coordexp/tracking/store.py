@@ -1,14 +1,17 @@
 """The runs of one experiment in MLflow: found again by key, written so that a repeat changes nothing."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from coordexp.errors import ComparisonError, TrackingError
+from coordexp.errors import TrackingError
 from coordexp.tracking.connection import tracking_errors
-from coordexp.tracking.flatten import check_params, flatten_config
+from coordexp.tracking.flatten import check_fingerprint, check_params, flatten_config
+from coordexp.tracking.known import LAST_STEP, MESSAGE, ROWS_LOGGED, KnownRun
+from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.rows import PointData, batches
 from coordexp.train.reporter import Row
 
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
 EXPERIMENT_TAG = "coordexp"
 RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
-MESSAGE = "message"
-ROWS_LOGGED = "rows_logged"
-LAST_STEP = "last_step"
 PARENT = "mlflow.parentRunId"
 
 StartStatus = Literal["RUNNING", "SCHEDULED"]
@@ -42,6 +42,7 @@ class Tracker:
         self._client = client
         # Else the first rows, sent by a thread, could set a run going that has just ended.
         self._status_lock = threading.Lock()
+        self._known: dict[str, KnownRun] = {}
 
     def start_parent(self, key: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
         """Create the run that holds the whole ablation, or find it again.
@@ -113,18 +114,21 @@ class Tracker:
             ServerUnreachableError: if the same call may work later.
             TrackingError: if it cannot, or a value is not finite.
         """
-        with tracking_errors(self.uri, f"log rows of run {run_id}"):
-            run = self._running(run_id, num_rows=start + len(rows))
-            logged = int(run.data.tags.get(ROWS_LOGGED, 0))
-            fresh = rows[max(0, logged - start) :]
-            if start > logged:
-                raise TrackingError(f"run {run_id} has {logged} rows, got rows from number {start}: expected no gap")
-            for batch in batches(fresh, run.data.metrics):
+        with self._in_doubt(run_id), tracking_errors(self.uri, f"log rows of run {run_id}"):
+            known = self._running(run_id, num_rows=start + len(rows))
+            if start > known.rows:
+                raise TrackingError(
+                    f"run {run_id} has {known.rows} rows, got rows from number {start}: expected no gap"
+                )
+            logged = known.rows
+            for batch in batches(rows[logged - start :], known.best):
                 tags = {ROWS_LOGGED: str(logged + batch.rows_done)}
                 if batch.last_step is not None:
                     tags[LAST_STEP] = str(batch.last_step)
                 self._log(run_id, batch.points, tags)
-        return logged + len(fresh)
+                known.rows = logged + batch.rows_done
+                known.best |= {point.name: point.value for point in batch.points}
+        return known.rows
 
     def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log final values; a value the run already shows under that name is not logged again.
@@ -159,10 +163,13 @@ class Tracker:
         Raises:
             TrackingError: if MLflow cannot be used.
         """
-        with tracking_errors(self.uri, f"end run {run_id}"):
-            self._log(run_id, (), {MESSAGE: message})
-            with self._status_lock:
-                self._client.set_terminated(run_id, status)
+        with self._in_doubt(run_id), tracking_errors(self.uri, f"end run {run_id}"), self._status_lock:
+            known = self._known.get(run_id)
+            if known is None or known.message != message:
+                self._log(run_id, (), {MESSAGE: message})
+            self._client.set_terminated(run_id, status)
+            if known is not None:
+                known.status, known.message = status, message
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
         """Copy a directory to the run's artifacts.
@@ -175,6 +182,18 @@ class Tracker:
         with tracking_errors(self.uri, f"store {local_dir} as artifact {artifact_path}"):
             self._client.log_artifacts(run_id, str(local_dir), artifact_path)
 
+    def log_model(self, run_id: str, model: MergedModel) -> str:
+        """List a merged checkpoint among the experiment's models, once; it lies where its ``uri`` says.
+
+        Returns:
+            MLflow's id of the model.
+
+        Raises:
+            TrackingError: if MLflow cannot be used; the model is not shown as ready then.
+        """
+        with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
+            return log_model(self._client, self.experiment_id, run_id, model)
+
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Copy a file to the run's artifacts, under its own name in ``artifact_path``.
 
@@ -186,13 +205,24 @@ class Tracker:
         with tracking_errors(self.uri, f"store artifact {path}"):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
-    def _running(self, run_id: str, *, num_rows: int) -> "Run":
-        """Return a run; one that waited goes on with the first row it does not have."""
+    @contextlib.contextmanager
+    def _in_doubt(self, run_id: str) -> Generator[None]:
+        """Forget what is known of a run where a call fails: whether the server did it, only the server knows."""
+        try:
+            yield
+        except TrackingError:
+            self._known.pop(run_id, None)
+            raise
+
+    def _running(self, run_id: str, *, num_rows: int) -> KnownRun:
+        """Return what a run has; one that waited goes on with the first row it does not have."""
         with self._status_lock:
-            run = self._client.get_run(run_id)
-            if num_rows > int(run.data.tags.get(ROWS_LOGGED, 0)) and run.info.status == "SCHEDULED":
+            known = self._known.get(run_id) or KnownRun.of(self._client.get_run(run_id))
+            self._known[run_id] = known
+            if num_rows > known.rows and known.status == "SCHEDULED":
                 self._client.update_run(run_id, status="RUNNING")
-        return run
+                known.status = "RUNNING"
+        return known
 
     def _find(self, key: str) -> "Run | None":
         if "'" in key:
@@ -214,12 +244,19 @@ class Tracker:
             if found is None:
                 found = self._client.create_run(self.experiment_id, tags={**tags, RUN_KEY: key}, run_name=name)
             else:
-                _check_fingerprint(name, found, tags)
+                check_fingerprint(name, found.data.tags.get("fingerprint"), tags.get("fingerprint"))
                 check_params(name, found.data.params, wanted)
-                self._log(found.info.run_id, (), {**tags, MESSAGE: ""})
+                changed = {
+                    tag: value for tag, value in {**tags, MESSAGE: ""}.items() if found.data.tags.get(tag) != value
+                }
+                self._log(found.info.run_id, (), changed)
             missing = {param: value for param, value in wanted.items() if param not in found.data.params}
             self._log_params(found.info.run_id, missing)
-            self._client.update_run(found.info.run_id, status=status)
+            if found.info.status != status:
+                self._client.update_run(found.info.run_id, status=status)
+        known = KnownRun.of(found)
+        known.status, known.message = status, ""
+        self._known[found.info.run_id] = known
         return found.info.run_id
 
     def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
@@ -240,12 +277,3 @@ def _metric(point: PointData) -> "Metric":
     from mlflow.entities import Metric
 
     return Metric(point.name, point.value, point.timestamp_ms, point.step)
-
-
-def _check_fingerprint(name: str, run: "Run", tags: Mapping[str, str]) -> None:
-    before, now = run.data.tags.get("fingerprint"), tags.get("fingerprint")
-    if before is not None and before != now:
-        raise ComparisonError(
-            f"MLflow run {name} was started with fingerprint {before}, now it is {now}: expected the same code, data "
-            "and weights as at its start, another experiment name, or a fresh start"
-        )

@@ -59,20 +59,30 @@ class RowSync:
     and is left for later.
     """
 
-    def __init__(self, tracker: Tracker, sources: Sources, *, interval_seconds: float = 2.0) -> None:
+    def __init__(
+        self,
+        tracker: Tracker,
+        sources: Sources,
+        *,
+        interval_seconds: float = 2.0,
+        also: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Start the thread.
 
         Args:
             tracker: where rows go.
             sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked anew at each pass.
             interval_seconds: time between passes; it doubles up to a minute while the server is away.
+            also: what else waits for the server; done after the rows, and says whether the server answered.
         """
         self._tracker = tracker
         self._sources = sources
         self._interval = interval_seconds
+        self._also = also
         self._followed: dict[tuple[str, Path], _Followed] = {}
         self._closing = threading.Event()
         self._deadline = 0.0
+        self._away = False
         self._thread = threading.Thread(target=self._run, name="coordexp-row-sync", daemon=True)
         self._thread.start()
 
@@ -89,19 +99,22 @@ class RowSync:
 
     def _run(self) -> None:
         wait = self._interval
-        away = False
         while not self._closing.wait(wait):
-            reached = self._pass()
-            if away != (not reached):
-                away = not reached
-                news = "does not answer, rows wait in their files" if away else "is back"
-                _log.warning("MLflow at %s %s", without_secrets(self._tracker.uri), news)
-            wait = self._interval if reached else min(2 * wait, _LONGEST_WAIT_SECONDS)
-        while not self._pass() and time.monotonic() < self._deadline:
+            wait = self._interval if self._try() else min(2 * wait, _LONGEST_WAIT_SECONDS)
+        while not self._try() and time.monotonic() < self._deadline:
             time.sleep(min(1.0, self._interval))
 
+    def _try(self) -> bool:
+        """Do a pass; say once that the server went away, and once that it is back."""
+        reached = self._pass()
+        if self._away == reached:
+            self._away = not reached
+            news = "does not answer: rows and results wait in their files" if self._away else "is back"
+            _log.warning("MLflow at %s %s", without_secrets(self._tracker.uri), news)
+        return reached
+
     def _pass(self) -> bool:
-        """Send new rows of every run; say whether the server answered."""
+        """Send new rows of every run, then what else waits; say whether the server answered."""
         for run_id, path in self._sources():
             followed = self._followed.setdefault((run_id, path), _Followed())
             try:
@@ -114,7 +127,7 @@ class RowSync:
                 followed.error = str(error)
                 followed.given_up = isinstance(error, TrackingError)
                 _log.warning("rows of %s are not sent to MLflow: %s", path, error)
-        return True
+        return self._also()
 
     def _send(self, run_id: str, path: Path, followed: _Followed) -> bool:
         """Send the next piece of a file; say whether there was one."""

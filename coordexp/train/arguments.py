@@ -7,13 +7,26 @@ from transformers import TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.train import ranks
+from coordexp.train.strategy import accumulation_steps, deepspeed_settings
+from coordexp.train.zero import prepare_deepspeed, tell_deepspeed_the_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
 
 
 def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> TrainingArguments:
-    """Map the ``training`` section; saving and logging steps are driven by our callback."""
+    """Map the ``training`` section; saving and logging steps are driven by our callback.
+
+    Under DeepSpeed the model does bfloat16 itself (``zero.autocast_forward``), so that what trains stays float32.
+
+    Raises:
+        ConfigError: if the DeepSpeed settings cannot be used.
+        TrainingError: if the process group is not the one that was asked for.
+    """
     training = config.training
+    deepspeed = deepspeed_settings(config)
+    tell_deepspeed_the_device()
+    if deepspeed is not None:
+        prepare_deepspeed()
     on_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(output_dir),
@@ -22,7 +35,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         data_seed=config.experiment.seed,
         max_steps=training.max_steps,
         per_device_train_batch_size=training.per_device_batch_size,
-        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        gradient_accumulation_steps=accumulation_steps(config, num_workers=ranks.world_size()),
         learning_rate=training.learning_rate,
         adam_beta1=training.adam_beta1,
         adam_beta2=training.adam_beta2,
@@ -31,7 +44,8 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         ],
         warmup_steps=round(training.warmup_fraction * training.max_steps),
         max_grad_norm=training.max_grad_norm,
-        bf16=training.precision == "bfloat16",
+        bf16=training.precision == "bfloat16" and deepspeed is None,
+        deepspeed=deepspeed,
         activation_checkpointing=training.gradient_checkpointing,
         activation_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
         logging_steps=training.logging_steps,

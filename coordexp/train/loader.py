@@ -89,7 +89,7 @@ def loader_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_
         num_ranks: processes that train together.
     """
     size = config.training.per_device_batch_size
-    per_step = size * config.training.gradient_accumulation_steps * num_ranks
+    per_step = size * config.training.gradient_accumulation_steps * config.cluster.num_workers
     num = len(sampler) - sampler.num_fillers
     packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
     lines = [f"batches: {packed}; {-(-num // per_step):,} steps of {per_step:,} samples an epoch"]

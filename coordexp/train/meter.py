@@ -45,6 +45,7 @@ class Meter:
         """Add errors in bins, of which the 90th percentile will be read."""
         if self._errors is None:
             self._errors = torch.zeros(NUM_BINS * _CELLS_PER_BIN, dtype=torch.float64, device=errors_N.device)
+        self._errors = self._errors.to(errors_N.device)  # resumed sums come from the CPU
         cells_N = (errors_N.detach() * _CELLS_PER_BIN).long().clamp(0, self._errors.numel() - 1)
         self._errors.scatter_add_(0, cells_N, torch.ones_like(cells_N, dtype=torch.float64))
 
@@ -63,6 +64,23 @@ class Meter:
         if sum(cells) and math.isfinite(means.get("expected_bin_mae", 0.0)):
             means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
         return means, {name: total for name, total, _ in rows}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was added since the last ``read``, on this rank; a checkpoint in between keeps it."""
+        sums = {f"sum/{name}": total.cpu() for name, (total, _) in self._totals.items()}
+        counts = {
+            f"count/{name}": torch.tensor(count, dtype=torch.float64) for name, (_, count) in self._totals.items()
+        }
+        return sums | counts | ({} if self._errors is None else {"errors": self._errors.cpu()})
+
+    def resume(self, state: Mapping[str, Tensor]) -> None:
+        """Add what a checkpoint kept."""
+        for key, total in state.items():
+            kind, _, name = key.partition("/")
+            if kind == "sum":
+                self.add(name, total, float(state[f"count/{name}"]))
+            elif kind == "errors":
+                self._errors = total.clone() if self._errors is None else self._errors + total.to(self._errors.device)
 
     def _table(self, names: list[str]) -> tuple[Tensor, Tensor]:
         devices = [total.device for total, _ in self._totals.values()]

@@ -23,6 +23,7 @@ from coordexp.model.expand_files import expand_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.train.paths import base_dir, data_dir, experiment_dir
 from coordexp.train.samples import read_split
+from coordexp.train.strategy import check_strategy
 
 _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
 
@@ -54,6 +55,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     Raises:
         CoordExpError: whatever would stop a run later and can be known now.
     """
+    check_strategy(config)
     _check_attention(config)
     root = data_dir(config)
     train = read_split(config, "train")

@@ -26,6 +26,13 @@ def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
     return gathered or []
 
 
+def from_first(values: list[_Item]) -> list[_Item]:
+    """Return rank 0's list on every rank; all lists have its length."""
+    if grouped():
+        distributed.broadcast_object_list(values, src=0)
+    return values
+
+
 def barrier() -> None:
     """Wait for all processes."""
     if grouped():

@@ -1,7 +1,7 @@
 """The only way out of a run: rows of metrics and checkpoints, made durable together."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from coordexp.train.marks import (
     mark_checkpoint,
     move_checkpoint,
     prune_checkpoints,
+    whole_rows,
 )
 
 
@@ -59,12 +60,20 @@ class Reporter(Protocol):
 class LocalReporter:
     """Rows and checkpoints in a run directory; one process."""
 
-    def __init__(self, run_dir: Path, *, keep_checkpoints: int = 2) -> None:
-        """Start, or go on, in ``run_dir``: what was left uncommitted there is dropped."""
+    def __init__(
+        self, run_dir: Path, *, keep_checkpoints: int = 2, warn: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """Start, or go on, in ``run_dir``: what was left there uncommitted or damaged is dropped.
+
+        Args:
+            run_dir: of the run.
+            keep_checkpoints: how many stay.
+            warn: told what was damaged, one sentence each.
+        """
         self._run_dir = run_dir
         self._rows_file = run_dir / "metrics.jsonl"
         self._keep = keep_checkpoints
-        self._newest = drop_uncommitted(run_dir)
+        self._newest = drop_uncommitted(run_dir, warn=warn)
 
     def observe(self, row: Row) -> None:
         """Show nothing: the progress log does."""
@@ -95,8 +104,5 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the complete rows of a JSON Lines file; a last line without its newline is left out."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [Row(**json.loads(line)) for line in lines]
+    """Read the rows of a JSON Lines file up to the first line that is none, such as a last one cut off."""
+    return [Row(**json.loads(line)) for line in whole_rows(path)]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.criterion import Criterion
 from coordexp.train import diagnostics
+from coordexp.train.flops import Utilisation
 from coordexp.train.objective import loss_metrics
 from coordexp.train.trainer import StepLog
 
@@ -25,7 +26,9 @@ def means_to_metrics(
     return named | {head + name: means[name] for name in (*diagnostics.NAMES, diagnostics.P90_NAME) if name in means}
 
 
-def train_metrics(log: StepLog, *, config: ExperimentConfig, criterion: Criterion) -> dict[str, float]:
+def train_metrics(
+    log: StepLog, *, config: ExperimentConfig, criterion: Criterion, utilisation: Utilisation
+) -> dict[str, float]:
     """Return the metrics of a logging step."""
     metrics = means_to_metrics(log.means, prefix="train", config=config, criterion=criterion)
     metrics["coord_diag/coord_tokens"] = log.sums["num_coord_tokens"]
@@ -38,4 +41,5 @@ def train_metrics(log: StepLog, *, config: ExperimentConfig, criterion: Criterio
         "throughput/images_per_second": log.sums["num_images"] / max(log.seconds, 1e-9),
         "throughput/tokens_per_second": log.sums["num_sequence_tokens"] / max(log.seconds, 1e-9),
         "throughput/data_wait_fraction": log.data_wait_fraction,
+        "throughput/mfu": utilisation.fraction(log.sums, seconds=log.seconds),
     }

@@ -24,8 +24,13 @@ from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
 from coordexp.train.session import Announce, Cadence, Session
 from coordexp.train.start import start_lines, write_param_groups
+from coordexp.train.stop import RunStoppedError, StopListener, listener_for
+from coordexp.train.strategy import SetupCheck, samples_at_once, strategy_line
 from coordexp.train.term_gradients import TermGradientLog
+from coordexp.train.token_stream import global_batch_size
 from coordexp.train.trainer import CoordTrainer
+from coordexp.train.window import resume_window
+from coordexp.train.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 
 
 def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announce) -> None:
@@ -42,8 +47,11 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
     Raises:
         CoordExpError: if something in the run's inputs is wrong.
         TrainingError: if the loss stops being finite.
+        RunStoppedError: if it was asked to stop; everything up to then is committed.
     """
     started = time.monotonic()
+    listener = listener_for(config)
+    _stop_if_asked(listener)
     if config.training.num_threads is not None:
         torch.set_num_threads(config.training.num_threads)
     set_seed(config.experiment.seed)
@@ -59,48 +67,62 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
         write_param_groups(parts, run_dir(config))
     # On the run's own disk, whose room was checked before the start.
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=run_dir(config)) as scratch:
-        _train(session, Path(scratch))
-    _finish(session, started)
+        _train(session, Path(scratch), listener)
+    _finish(session, started, listener)
 
 
-def _train(session: Session, scratch: Path) -> None:
-    trainer = make_trainer(session, scratch)
+def _stop_if_asked(listener: StopListener) -> None:
+    reason = listener.look()
+    if reason is not None:
+        raise RunStoppedError(reason)
+
+
+def _train(session: Session, scratch: Path, listener: StopListener) -> None:
+    trainer = make_trainer(session, scratch, listener)
     checkpoint = session.reporter.latest_checkpoint()
     if checkpoint is not None:
         session.resume(checkpoint)
+        resume_window(trainer.meter, checkpoint)
         session.announce(f"{session.name}  resumes at step {session.first_step}")
     samples = cast(DetectionDataset, trainer.train_dataset)
     batches = loader_lines(session.config, trainer.sampler, num_ranks=ranks.world_size())
-    for line in (*start_lines(session.parts, samples), *batches):
+    strategy = f"starts: {strategy_line(session.config, num_workers=ranks.world_size())}"
+    for line in (strategy, *start_lines(session.parts, samples), *batches):
         session.announce(f"{session.name}  {line}")
     if checkpoint is not None and session.first_step >= session.config.training.max_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
-        return
+        forget_deepspeed()
+    else:
+        _take_steps(trainer, session, checkpoint)
+    make_whole(trainer.engine)
+    # Evaluation and merge see the model's own precision, not training's autocast.
+    trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
+    trainer.accelerator.free_memory()
+
+
+def _take_steps(trainer: CoordTrainer, session: Session, checkpoint: Path | None) -> None:
     try:
         with named_death():
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except DivergedError:
         session.commit(trainer.state.global_step, None)  # the rows since the last checkpoint say how it came about
         raise
-    # Evaluation and merge see the model's own precision, not training's autocast.
-    trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
-    trainer.accelerator.free_memory()
 
 
-def make_trainer(session: Session, scratch: Path) -> CoordTrainer:
+def make_trainer(session: Session, scratch: Path, listener: StopListener | None = None) -> CoordTrainer:
     """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
     config, parts = session.config, session.parts
+    listener = listener or listener_for(config)
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
     if config.data.num_workers:
         dataset.freeze()
-    at_once = config.training.per_device_batch_size * ranks.world_size()
     sampler = LengthBucketSampler(
         dataset.lengths,
-        batch_size=at_once * config.training.gradient_accumulation_steps,
+        batch_size=global_batch_size(config),
         seed=config.experiment.seed,
         buckets=config.data.length_buckets,
-        multiple_of=at_once if ranks.world_size() > 1 else 1,
+        multiple_of=samples_at_once(config, num_workers=ranks.world_size()),
     )
     trainer = CoordTrainer(
         parts.model,
@@ -114,17 +136,30 @@ def make_trainer(session: Session, scratch: Path) -> CoordTrainer:
         on_step_log=session.on_step_log,
         term_gradient_steps=config.training.log_term_gradients,
     )
+    if arguments.deepspeed is not None and config.training.precision == "bfloat16":
+        autocast_forward(parts.model, device_type=arguments.device.type)
+    trainer.add_callback(SetupCheck(config, lambda: trainer.engine))
     # Before the cadence, which commits the rows of a step.
     trainer.add_callback(TermGradientLog(trainer.term_gradients, session.on_term_gradients))
-    trainer.add_callback(Cadence(session, dataset, sampler))
+    trainer.add_callback(
+        Cadence(
+            session,
+            dataset,
+            sampler,
+            meter=trainer.meter,
+            listener=listener,
+            whole=lambda: whole_weights(trainer.engine),
+        )
+    )
     return trainer
 
 
-def _finish(session: Session, started: float) -> None:
-    """Evaluate on everything, merge, and commit the last rows."""
+def _finish(session: Session, started: float, listener: StopListener) -> None:
+    """Evaluate on everything, merge, and commit the last rows; a stop comes before either."""
     config, parts = session.config, session.parts
     step = config.training.max_steps
     parts.model.eval()
+    _stop_if_asked(listener)
     session.evaluate_all(step)
     session.commit(step, None)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:

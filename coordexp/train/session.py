@@ -25,13 +25,17 @@ from coordexp.train import ranks
 from coordexp.train.alarms import Alarms
 from coordexp.train.announce import progress_line
 from coordexp.train.components import Components
+from coordexp.train.flops import Utilisation, utilisation_of
 from coordexp.train.loader import WaitNotice
 from coordexp.train.marks import checkpoint_step
+from coordexp.train.meter import Meter
 from coordexp.train.paths import data_dir, run_dir
 from coordexp.train.reporter import Reporter, Row
 from coordexp.train.rows import means_to_metrics, train_metrics
+from coordexp.train.stop import RunStoppedError, StopListener
 from coordexp.train.trainer import StepLog
 from coordexp.train.validation import validation_means
+from coordexp.train.window import save_window
 
 Announce = Callable[[str], None]
 _SESSION_FILE = "session.json"
@@ -49,15 +53,21 @@ class Session:
     train_seconds: float = 0.0
     first_step: int = 0
     _paused_seconds: float = 0.0
+    _pause_started: float | None = None
+    _window_started: float = field(default_factory=time.monotonic)
     _train_means: dict[str, float] = field(default_factory=dict[str, float])
     _alarms: Alarms = field(init=False)
     _wait_notice: WaitNotice = field(init=False)
+    _utilisation: Utilisation = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the alarms and the notice of waiting."""
+        """Set the alarms, the notice of waiting and what utilisation is measured against."""
         training = self.config.training
         self._alarms = Alarms(self.parts.criterion, patience=training.alarm_patience, factor=training.alarm_factor)
         self._wait_notice = WaitNotice(self.config.data.num_workers)
+        self._utilisation = utilisation_of(
+            self.parts.model, half_precision=training.precision == "bfloat16", num_devices=ranks.world_size()
+        )
 
     @property
     def name(self) -> str:
@@ -68,7 +78,8 @@ class Session:
         """Make a row and a progress line of a logging step."""
         log = replace(log, seconds=log.seconds - self._paused_seconds)
         self._paused_seconds = 0.0
-        metrics = train_metrics(log, config=self.config, criterion=self.parts.criterion)
+        self._window_started = time.monotonic()
+        metrics = train_metrics(log, config=self.config, criterion=self.parts.criterion, utilisation=self._utilisation)
         self.train_seconds += log.seconds
         self._train_means = log.means
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
@@ -104,7 +115,12 @@ class Session:
     def commit(self, step: int, checkpoint: Path | None) -> None:
         """Hand rows, and a checkpoint, to the reporter."""
         if checkpoint is not None and ranks.rank() == 0:
-            state = {"train_seconds": self.train_seconds, "alarms": self._alarms.state()}
+            state = {
+                "train_seconds": self.train_seconds,
+                "window_seconds": self._window_seconds(),
+                "train_means": {name: mean for name, mean in self._train_means.items() if math.isfinite(mean)},
+                "alarms": self._alarms.state(),
+            }
             write_json(checkpoint / _SESSION_FILE, state)
         self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
         self.rows = []
@@ -114,16 +130,19 @@ class Session:
         self.first_step = checkpoint_step(checkpoint)
         state = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))
         self.train_seconds = state["train_seconds"]
+        self._paused_seconds = -state.get("window_seconds", 0.0)  # the next row covers them too
+        self._train_means = state.get("train_means", {})
         self._alarms.resume(state["alarms"])
 
     @contextlib.contextmanager
     def pause(self) -> Generator[None]:
         """Keep what happens inside out of the training time."""
-        started = time.monotonic()
+        started = self._pause_started = time.monotonic()
         try:
             yield
         finally:
             self._paused_seconds += time.monotonic() - started
+            self._pause_started = None
 
     def validate(self, step: int) -> None:
         """Add a row of teacher-forced losses on validation samples."""
@@ -163,6 +182,11 @@ class Session:
     def subset_indices(self) -> list[int]:
         """Return the validation images of evaluations during training; fixed by the data alone."""
         return list(stratified_subset(self.parts.val.samples, self.config.evaluation.subset_images))
+
+    def _window_seconds(self) -> float:
+        """Return the time since the last logging step, without pauses; the one that goes on is none of it."""
+        now = time.monotonic() if self._pause_started is None else self._pause_started
+        return now - self._window_started - self._paused_seconds
 
     def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
         if ranks.rank() == 0:
@@ -219,13 +243,29 @@ class Session:
 
 
 class Cadence(TrainerCallback):
-    """Asks for a checkpoint where the configuration says, evaluates there and commits."""
+    """Asks for a checkpoint where the configuration says or a stop is requested, evaluates there and commits."""
 
-    def __init__(self, session: Session, train_dataset: DetectionDataset, sampler: LengthBucketSampler) -> None:
-        """Take the session that does the work, and the data set and sampler to keep informed."""
+    def __init__(
+        self,
+        session: Session,
+        train_dataset: DetectionDataset,
+        sampler: LengthBucketSampler,
+        *,
+        meter: Meter,
+        listener: StopListener,
+        whole: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """Take the session that does the work, what to keep informed, what a checkpoint keeps, who asks to stop.
+
+        Inside ``whole`` each rank may run the model on its own.
+        """
         self._session = session
         self._train_dataset = train_dataset
         self._sampler = sampler
+        self._meter = meter
+        self._listener = listener
+        self._whole = whole
+        self._stop: str | None = None
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -241,21 +281,30 @@ class Cadence(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint at its cadence, before an evaluation, and at the end."""
+        """Ask for a checkpoint at its cadence, before an evaluation, before a stop, and at the end."""
+        self._stop = self._listener.at_step()
         step = state.global_step
         due = step % self._session.config.training.checkpoint_steps == 0 or step == args.max_steps
-        control.should_save = due or self._evaluates(step)
+        control.should_save = due or self._evaluates(step) or self._stop is not None
         control.should_log = control.should_log or step == args.max_steps
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Evaluate if it is time, then commit rows and checkpoint together."""
+        """Evaluate if it is time, then commit rows and checkpoint together.
+
+        Raises:
+            RunStoppedError: after that, if the run was asked to stop; on all ranks.
+        """
         step = state.global_step
-        with self._session.pause():
+        with self._session.pause(), self._whole():
             if self._evaluates(step) or step == args.max_steps:
                 self._session.validate(step)
             if self._evaluates(step) and step < args.max_steps:
                 self._session.evaluate_subset(step)
-            self._session.commit(step, Path(str(args.output_dir)) / f"checkpoint-{step}")
+            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"
+            save_window(self._meter, checkpoint)
+            self._session.commit(step, checkpoint)
+        if self._stop is not None:
+            raise RunStoppedError(self._stop)
 
     def _evaluates(self, step: int) -> bool:
         every = self._session.config.evaluation.every_steps

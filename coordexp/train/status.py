@@ -1,13 +1,16 @@
 """The state of a run, as one small file in its directory."""
 
+import errno
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from coordexp.files import write_json
 
-State = Literal["running", "finished", "failed", "stopped"]
+State = Literal["running", "finished", "failed", "stopped", "pruned"]
+_FILE = "status.json"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -15,24 +18,55 @@ class RunStatus:
     """Where a run stands.
 
     Attributes:
-        state: running, finished, failed or stopped.
-        message: for a failed run, why, in one sentence.
+        state: running, finished, failed, stopped, or pruned: ended early by a sweep, since others are better.
+        message: for a failed run, why, in one sentence; for a running one, why its last try ended.
         step: optimizer steps done.
-        seconds: wall time of the run so far.
+        seconds: wall time of the run so far, without what it waited for its workers.
+        restarts: how often its workers were started again: after a fault, or because it was told to try again.
+        since: Unix time from which on a running run has its workers, and ``seconds`` does not count yet; None
+            while it waits for them.
     """
 
     state: State
     message: str = ""
     step: int = 0
     seconds: float = 0.0
+    restarts: int = 0
+    since: float | None = None
 
 
 def read_status(run_dir: Path) -> RunStatus | None:
-    """Return the status of a run, or None if it never started."""
-    path = run_dir / "status.json"
-    return RunStatus(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    """Return the status of a run, or None if it never started.
+
+    A file that is damaged counts as stopped: the next try goes on from the last checkpoint and writes it
+    anew. Fields of a newer version are left out.
+    """
+    path = run_dir / _FILE
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    known = {field.name for field in fields(RunStatus)}
+    try:
+        values = {name: value for name, value in json.loads(text).items() if name in known}
+        status = RunStatus(**values)
+    except (ValueError, TypeError, AttributeError):
+        return _unreadable(path)
+    return status if status.state in get_args(State) else _unreadable(path)
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:
-    """Replace the status of a run."""
-    write_json(run_dir / "status.json", asdict(status))
+    """Replace the status of a run; on a full disk, in the room that the old one has."""
+    path = run_dir / _FILE
+    try:
+        write_json(path, asdict(status))
+    except OSError as error:
+        if error.errno not in _NO_ROOM or not path.is_file():
+            raise
+        with path.open("r+", encoding="utf-8") as handle:
+            handle.write(json.dumps(asdict(status)) + "\n")
+            handle.truncate()
+
+
+def _unreadable(path: Path) -> RunStatus:
+    return RunStatus(state="stopped", message=f"{path} cannot be read; the same command goes on and writes it anew")

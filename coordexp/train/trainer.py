@@ -1,8 +1,7 @@
 """CoordTrainer: Hugging Face's loop with our loss, counts, optimizer groups and sampler.
 
-DDP, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by
-configuration (DESIGN 8). DeepSpeed's ZeRO-2 works too, but no key of ours selects it yet, and it steps
-inside its backward: a loss that is not finite is noticed only after that.
+DDP, DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by
+configuration (DESIGN 8).
 """
 
 import math
@@ -25,7 +24,9 @@ from coordexp.losses.criterion import UNITS, Criterion
 from coordexp.model.checkpoint_io import save_adapter
 from coordexp.train.batch import by_unit, count_units, own_counts
 from coordexp.train.diagnostics import coord_diagnostics
+from coordexp.train.flops import flop_units
 from coordexp.train.forward import TermForward
+from coordexp.train.generators import restore_generators
 from coordexp.train.loader import CarriesErrors, Collate, CollateCarried, seed_apart
 from coordexp.train.meter import Meter
 from coordexp.train.term_gradients import TermGradients, gradients_at_hidden
@@ -114,6 +115,13 @@ class CoordTrainer(Trainer):
         self._window_started = time.monotonic()
         self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
         self._loss = torch.zeros(())  # of the present step, this rank's part
+        self._zero_step_checked = False
+
+    @property
+    def engine(self) -> nn.Module:
+        """The model as it trains: inside DDP's or DeepSpeed's wrapper once training has begun."""
+        assert isinstance(self.model_wrapped, nn.Module)
+        return self.model_wrapped
 
     def compute_loss(
         self,
@@ -133,7 +141,8 @@ class CoordTrainer(Trainer):
         self._loss = self._loss + share.detach()
         self.meter.add_terms(self.criterion, sums, own_counts(terms))
         self.meter.add("num_images", float(inputs["image_ids"].shape[0]))
-        self.meter.add("num_sequence_tokens", inputs["sequence_lengths"].sum())
+        for name, value in flop_units(inputs).items():
+            self.meter.add(name, value)
         self.meter.add_diagnostics(coord_diagnostics(terms))
         if step % self.args.logging_steps == 0 or step == self.args.max_steps:
             for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
@@ -180,6 +189,8 @@ class CoordTrainer(Trainer):
             betas=(self.args.adam_beta1, self.args.adam_beta2),
             eps=self.args.adam_epsilon,
         )
+        if self.is_deepspeed_enabled:  # it steps inside the backward, before this class is asked to clip
+            self.optimizer.register_step_pre_hook(self._before_zero_step)
         return self.optimizer
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -222,17 +233,40 @@ class CoordTrainer(Trainer):
             distributed.all_reduce(counts)
         return counts
 
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore this rank's generators; a rank that the checkpoint does not know takes those of rank 0."""
+        if checkpoint is not None and not self._rng_file(Path(checkpoint)).is_file():
+            restore_generators(Path(checkpoint))
+            return
+        super()._load_rng_state(checkpoint)
+
+    def _rng_file(self, checkpoint: Path) -> Path:
+        alone = self.args.world_size == 1
+        return checkpoint / ("rng_state.pth" if alone else f"rng_state_{self.args.process_index}.pth")
+
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
         norm = torch.as_tensor(super()._clip_grad_norm(model))
-        loss = self._loss.to(norm.device)
+        self._check_finite(norm)
+        self._image_ids.clear()
+        self._loss = torch.zeros_like(self._loss)
+        self._zero_step_checked = False
+        return norm
+
+    def _before_zero_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
+        del optimizer, args, kwargs
+        if not self._zero_step_checked:
+            self._zero_step_checked = True
+            self._check_finite(torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm))  # pyright: ignore
+
+    def _check_finite(self, norm: Tensor) -> None:
+        loss = self._loss.clone()
         if distributed.is_available() and distributed.is_initialized():
             distributed.all_reduce(loss)
-        if not math.isfinite(float(norm + loss)):
+        # DeepSpeed writes a norm that is not finite as -1.
+        if not math.isfinite(float(norm) + float(loss)) or float(norm) < 0:
             raise DivergedError(self._not_finite(float(loss), float(norm)))
-        self._image_ids.clear()
-        self._loss = torch.zeros_like(loss)
-        return norm
 
     def _not_finite(self, loss: float, norm: float) -> str:
         """Name step, terms and images; every rank says so at the same step, since loss and norm are shared."""

@@ -1,22 +1,18 @@
 """CoordTrainer on one process, on DDP and on DeepSpeed ZeRO-2: the same run three ways."""
 
-import functools
 import os
 from pathlib import Path
 
 import torch
 from torch import distributed
-from transformers import TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.train import arguments
 from coordexp.train.components import build_components
 from coordexp.train.reporter import LocalReporter
 from coordexp.train.run import make_trainer
 from coordexp.train.session import Cadence, Session
 
 WORLD_SIZE = 2
-ZERO2 = Path(__file__).parents[2] / "experiments" / "deepspeed" / "zero2.json"
 
 
 def train(config: ExperimentConfig, output: Path) -> dict[str, object]:
@@ -44,11 +40,10 @@ def worker(rank: int, store: str, config_json: str, zero2: bool, output: str) ->
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
-    if zero2:
-        import deepspeed
-
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # compiling it takes most of a minute
-        arguments.TrainingArguments = functools.partial(TrainingArguments, deepspeed=str(ZERO2))
-    seen = train(ExperimentConfig.model_validate_json(config_json), Path(output))
+    config = ExperimentConfig.model_validate_json(config_json)
+    cluster = config.cluster.model_copy(
+        update={"num_workers": WORLD_SIZE, "strategy": "zero2" if zero2 else config.cluster.strategy}
+    )
+    seen = train(config.model_copy(update={"cluster": cluster}), Path(output))
     torch.save(seen, f"{output}/seen-{rank}.pt")
     distributed.destroy_process_group()

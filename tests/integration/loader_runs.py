@@ -101,7 +101,8 @@ def resuming_rank(rank: int, store: str, configs: list[str], stops: list[int | N
     """One of two gloo processes: the first configuration undisturbed, the others with a stop."""
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    undisturbed, *stopped = [ExperimentConfig.model_validate_json(text) for text in configs]
+    shared = {"cluster": {"num_workers": 2}}
+    undisturbed, *stopped = [with_changes(ExperimentConfig.model_validate_json(text), **shared) for text in configs]
     train(undisturbed)
     for config, stop in zip(stopped, stops, strict=True):
         train(config, stop=stop)

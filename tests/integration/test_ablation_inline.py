@@ -54,7 +54,8 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     shared = {path.name for path in files if path.parent.name in ("report", "data")}
     assert {"report.html", "report.json", "ap.png", "ap.svg", "instances_val.json"} <= shared
     assert sorted(path.name for path in files if path.name not in shared) == sorted(
-        2 * ["config.yaml", "fingerprint.json", "progress.log", "model.safetensors", "detections.expected.json"]
+        2 * ["MLmodel", "config.yaml", "fingerprint.json", "progress.log"]
+        + 2 * ["model.safetensors", "detections.expected.json"]
     )
 
     again = StandIn()

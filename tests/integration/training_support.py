@@ -75,7 +75,10 @@ def ranks_worker(rank: int, store: str, config_json: str, output: str) -> None:
     """One of two gloo processes; rank 0 saves its gradients."""
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.set_num_threads(1)
-    gradients, _ = first_step(ExperimentConfig.model_validate_json(config_json))
+    config = ExperimentConfig.model_validate_json(config_json)
+    gradients, _ = first_step(
+        config.model_copy(update={"cluster": config.cluster.model_copy(update={"num_workers": 2})})
+    )
     if rank == 0:
         torch.save(gradients, output)
     distributed.destroy_process_group()

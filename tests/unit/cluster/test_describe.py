@@ -8,6 +8,7 @@ from coordexp.cluster.describe import summary
 from coordexp.cluster.plan import plan_runs
 from coordexp.config.schema import ExperimentConfig
 from coordexp.statistics.power import planned_detectable
+from coordexp.train.status import RunStatus, write_status
 
 
 def lines(runs_dir, *, seeds=(0,), **data):
@@ -31,3 +32,34 @@ def test_the_images_of_a_file_are_counted(tmp_path):
     assert "; 7 validation images" in lines(tmp_path, format="coco", **paths)["can detect"]
     path.unlink()
     assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
+
+
+def test_a_dry_run_tells_how_runs_fill_the_cluster_and_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.cluster.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 8.0}])
+    config = ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "x", "runs_dir": str(tmp_path)},
+            "cluster": {"gpus_per_worker": 1.0, "num_workers": 4, "max_gpu_hours": 30.0},
+            "ablation": {"seeds": [0, 1, 2]},
+        }
+    )
+    plans = plan_runs(config)
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["at once"] == "2 runs at once, 2 waves; 75% of 8 GPUs busy"
+    assert told["busier"].startswith("with cluster.num_workers: 8: 1 run at once, 3 waves; 100% of 8 GPUs busy")
+    assert told["budget"] == "30 GPU hours, 0 used; what is needed is known once a run has finished"
+
+    write_status(plans[0].run_dir, RunStatus("finished", seconds=7200.0))
+    write_status(plans[1].run_dir, RunStatus("stopped", seconds=3600.0))
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["at once"] == "2 runs at once, 1 wave; 100% of 8 GPUs busy"
+    assert told["budget"] == "30 GPU hours, 12 used, about 24 needed in all: enough"
+
+
+def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.cluster.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 4.0}] * 2)
+    config = ExperimentConfig.model_validate(
+        {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
+    )
+    told = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    assert told["at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")

@@ -1,8 +1,9 @@
 import os
+import time
 
 import pytest
 
-from coordexp.cluster.outcome import one_sentence, set_state
+from coordexp.cluster.outcome import begin, note_restart, one_sentence, set_state
 from coordexp.cluster.plan import plan_runs
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
@@ -36,11 +37,8 @@ def test_the_step_is_that_of_the_last_row(plan):
     assert plan.status() == RunStatus(state="finished", step=7, seconds=2.0)
 
 
-def test_time_since_a_run_was_set_running_counts_when_it_ends(plan):
-    write_status(plan.run_dir, RunStatus(state="running", seconds=10.0))
-    path = plan.run_dir / "status.json"
-    began = path.stat().st_mtime - 50.0
-    os.utime(path, (began, began))
+def test_time_since_a_run_got_its_workers_counts_when_it_ends(plan):
+    write_status(plan.run_dir, RunStatus(state="running", seconds=10.0, since=time.time() - 50.0))
     set_state(plan, "stopped")
     assert plan.status().seconds == pytest.approx(60.0, abs=5.0)
 
@@ -51,3 +49,20 @@ def test_time_between_attempts_does_not_count(plan):
     os.utime(path, (path.stat().st_mtime - 5000.0,) * 2)
     set_state(plan, "running")
     assert plan.status().seconds == 10.0
+
+
+def test_every_start_after_the_first_is_a_restart_unless_the_run_was_stopped_on_purpose(plan):
+    begin(plan)
+    assert plan.status().restarts == 0
+    assert note_restart(plan, "worker 0 died") == 1
+    assert (plan.status().state, plan.status().message) == ("running", "worker 0 died")
+    begin(plan)  # its driver died
+    assert plan.status().restarts == 2
+    set_state(plan, "stopped")
+    begin(plan)
+    assert plan.status().restarts == 2
+    set_state(plan, "failed", message="no")
+    begin(plan)
+    assert plan.status().restarts == 3
+    set_state(plan, "finished", seconds=1.0)
+    assert plan.status().restarts == 3

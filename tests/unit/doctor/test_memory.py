@@ -7,10 +7,10 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.doctor import memory
-from coordexp.doctor.dimensions import Dimensions
 from coordexp.doctor.memory import Shape, estimate
 from coordexp.doctor.published import published_config
 from coordexp.doctor.sizes import Sizes, expanded_config, meta_run_model
+from coordexp.model.dimensions import Dimensions
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny_parts import build_model, build_tokenizer
 
@@ -104,6 +104,22 @@ def test_what_costs_memory_and_what_saves_it():
     longer = _estimate(_run(), shape=Shape(60, 200, 144))
     assert longer.phases[0].num_bytes > plain.phases[0].num_bytes
     assert longer.phases[1] == plain.phases[1]  # evaluation ends at max_new_tokens, whatever the targets are
+
+
+def test_zero_divides_over_the_workers():
+    def parts_of(strategy):
+        run = _run(workers=4)
+        cluster = run.cluster.model_copy(update={"strategy": strategy})
+        found = _estimate(run.model_copy(update={"cluster": cluster}))
+        return _parts(found), _parts(found, 1)
+
+    (ddp, _), (zero2, _), (zero3, evaluation) = map(parts_of, ("ddp", "zero2", "zero3"))
+    assert 4 * zero2["AdamW moments"] == 4 * zero3["AdamW moments"] == ddp["AdamW moments"]
+    assert 4 * zero2["gradients"] == ddp["gradients"]
+    assert zero2["weights"] == ddp["weights"]
+    table = 1641 * 128 * 4  # stays whole
+    assert zero3["weights"] == ddp["weights"] // 4 + table
+    assert evaluation["weights"] == ddp["weights"]  # gathered to generate
 
 
 def test_the_cache_of_the_published_4b_by_hand():

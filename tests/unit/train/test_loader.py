@@ -98,7 +98,7 @@ def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
     told = []
     listener = SimpleNamespace(set_epoch=told.append)
-    Cadence(None, listener, listener).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
+    Cadence(None, listener, listener, meter=None, listener=None).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
     assert told == [expected, expected]
 
 
@@ -144,7 +144,8 @@ def test_a_loader_draws_nothing_from_the_global_generator():
 )
 def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
     training = {"per_device_batch_size": 2, "gradient_accumulation_steps": 2}
-    config = ExperimentConfig.model_validate({"training": training, "data": {"packing": packing}})
+    sections = {"training": training, "data": {"packing": packing}, "cluster": {"num_workers": num_ranks}}
+    config = ExperimentConfig.model_validate(sections)
     multiple = 2 * num_ranks if num_ranks > 1 else 1
     sampler = LengthBucketSampler([3] * num, batch_size=4 * num_ranks, seed=0, multiple_of=multiple)
     assert loader_lines(config, sampler, num_ranks=num_ranks) == expected

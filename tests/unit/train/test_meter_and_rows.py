@@ -6,10 +6,14 @@ import torch
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import is_registered
 from coordexp.train.announce import progress_line
+from coordexp.train.flops import FlopCounter, Utilisation
 from coordexp.train.meter import Meter
 from coordexp.train.objective import build_criterion
 from coordexp.train.rows import means_to_metrics, train_metrics
 from coordexp.train.trainer import StepLog
+
+# 1 x 300 + .5 x 30,000 + 2 x 100 + .1 x 5,000 + 3 x 20 = 16,060 operations in 2 seconds.
+UTILISATION = Utilisation(FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0), peak=80_300.0)
 
 
 def _means(criterion):
@@ -26,6 +30,9 @@ def _log(means):
         "num_tokens": 20.0,
         "num_images": 4.0,
         "num_sequence_tokens": 300.0,
+        "num_sequence_tokens_squared": 30_000.0,
+        "num_patches": 100.0,
+        "num_patches_squared": 5_000.0,
         "data_wait_seconds": 0.5,
     }
     return StepLog(step=10, means=means, sums=sums, seconds=2.0, grad_norm=1.0, learning_rate=1e-3, epoch=0.5)
@@ -52,7 +59,8 @@ def test_every_name_is_registered(prefix):
     criterion = build_criterion(config)
     metrics = means_to_metrics(_means(criterion), prefix=prefix, config=config, criterion=criterion)
     assert {f"{prefix}_{name}_loss" for name in ("total", "text", "coord", "coord_ce")} <= set(metrics)
-    logged = metrics | train_metrics(_log(_means(criterion)), config=config, criterion=criterion)
+    log = _log(_means(criterion))
+    logged = metrics | train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
     assert [name for name in logged if not is_registered(name)] == []
 
 
@@ -85,15 +93,16 @@ def test_a_window_without_boxes_has_no_coord_loss():
 def test_waiting_is_told_as_a_share_of_the_time():
     config = ExperimentConfig()
     criterion = build_criterion(config)
-    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion)
+    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, utilisation=UTILISATION)
     assert metrics["throughput/data_wait_fraction"] == 0.25
+    assert metrics["throughput/mfu"] == pytest.approx(0.1)
 
 
 def test_progress_line_tells_speed_and_time_left():
     config = ExperimentConfig()
     criterion = build_criterion(config)
     log = _log(_means(criterion))
-    metrics = train_metrics(log, config=config, criterion=criterion)
+    metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
     line = progress_line("A-s0", log, metrics=metrics, max_steps=100, seconds_per_step=1.0)
     assert line.startswith("A-s0  step 10/100  loss 3.000 (text 1.000, coord ce 2.000")
     assert line.endswith("2 img/s  1:30 left")

@@ -1,0 +1,29 @@
+"""What an executor tells while it works, at the moment it happens: nobody has to look for it."""
+
+from typing import Protocol
+
+from coordexp.cluster.plan import RunPlan
+
+
+class RunEvents(Protocol):
+    """Hears of runs. Called in the executor's own thread, between runs: it returns quickly and raises nothing."""
+
+    def begun(self, plan: RunPlan) -> None:
+        """Hear that a run was started; it may still wait for its workers."""
+        ...
+
+    def ended(self, plan: RunPlan) -> None:
+        """Hear that a run ended, in whatever way; its status says how. The next run has not been started."""
+        ...
+
+
+class Unheard:
+    """Nobody listens."""
+
+    def begun(self, plan: RunPlan) -> None:
+        """Do nothing."""
+        del plan
+
+    def ended(self, plan: RunPlan) -> None:
+        """Do nothing."""
+        del plan

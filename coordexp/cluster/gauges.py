@@ -1,0 +1,211 @@
+"""What a dashboard can ask of a run: every exported metric, and the samples that a row or a status gives.
+
+No Ray here: ``coordexp.cluster.metrics`` publishes the samples. Ray puts ``ray_`` before each name, and ``_total``
+after a counter's.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coordexp.cluster.plan import RunPlan
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import DivergedError
+from coordexp.train.reporter import Row, read_rows
+
+Kind = Literal["gauge", "counter"]
+
+RUN_LABELS = ("experiment", "group", "seed", "run")
+STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One exported metric.
+
+    Attributes:
+        name: as it is published, without what Ray adds.
+        description: one line, with the unit.
+        labels: keys that come with every sample.
+        kind: a gauge is set, a counter only grows.
+    """
+
+    name: str
+    description: str
+    labels: tuple[str, ...] = RUN_LABELS
+    kind: Kind = "gauge"
+
+    @property
+    def prometheus_name(self) -> str:
+        """Return the name under which Prometheus stores it."""
+        return f"ray_{self.name}" + ("_total" if self.kind == "counter" else "")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value to publish; labels are those that the run itself does not give."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_ALL = (
+    Exported("coordexp_loss", "mean of a loss term since the last row", (*RUN_LABELS, "phase", "term")),
+    Exported("coordexp_coord_diag", "coordinate diagnostics, as MLflow's coord_diag/*", (*RUN_LABELS, "phase", "name")),
+    Exported(
+        "coordexp_ap",
+        "COCO AP of the last evaluation: on the subset during training, on all images at the end",
+        (*RUN_LABELS, "images", "decoding", "boxes", "metric"),
+    ),
+    Exported("coordexp_images_per_second", "training images a second, all workers of the run"),
+    Exported("coordexp_tokens_per_second", "training tokens a second, all workers of the run"),
+    Exported("coordexp_mfu", "model FLOP utilisation, a fraction"),
+    Exported("coordexp_data_wait_fraction", "share of training in which workers waited for data"),
+    Exported("coordexp_grad_norm", "norm of the whole gradient before clipping"),
+    Exported("coordexp_learning_rate", "learning rate of the linear layers"),
+    Exported("coordexp_alarms", "alarms raised so far in the run"),
+    Exported("coordexp_step", "optimizer steps done"),
+    Exported("coordexp_max_steps", "optimizer steps of the whole run"),
+    Exported("coordexp_last_step_time_seconds", "Unix time of the last row: training, validation or evaluation"),
+    Exported(
+        "coordexp_memory_bytes",
+        "bytes of rank 0's device: allocated, reserved, peak, limit; on CPU resident memory of the process, its peak "
+        "and the machine's",
+        (*RUN_LABELS, "device", "kind"),
+    ),
+    Exported("coordexp_report_wait_seconds", "seconds blocked in reports of rows and checkpoints", kind="counter"),
+    Exported("coordexp_nonfinite_rows", "rows of this attempt whose total loss was not finite"),
+    Exported("coordexp_run_state", ", ".join(f"{number} {state}" for number, state in enumerate(STATES))),
+    Exported("coordexp_run_diverged", "1 if the run failed because loss or gradients were not finite, else 0"),
+    Exported("coordexp_restarts", "how often the run was started again after a failure"),
+    Exported("coordexp_runs", "runs of the ablation in each state", ("experiment", "state")),
+    Exported("coordexp_ablation_seconds", "seconds since this command began to run", ("experiment",)),
+)
+EXPORTED: dict[str, Exported] = {metric.name: metric for metric in _ALL}
+
+_PLAIN = {
+    "throughput/images_per_second": "coordexp_images_per_second",
+    "throughput/tokens_per_second": "coordexp_tokens_per_second",
+    "throughput/mfu": "coordexp_mfu",
+    "throughput/data_wait_fraction": "coordexp_data_wait_fraction",
+    "grad_norm": "coordexp_grad_norm",
+    "learning_rate": "coordexp_learning_rate",
+    "alarms": "coordexp_alarms",
+}
+_TOTALS = {"num_images": "train_total_loss", "eval_coord_diag/coord_tokens": "eval_total_loss"}
+_LOSS = re.compile(r"(?P<phase>train|eval)(?:_(?P<term>text|coord_ce|coord|total)_loss|_extra/(?P<extra>\w+))")
+_DIAGNOSTIC = re.compile(r"(?P<eval>eval_)?coord_diag/(?P<name>\w+)")
+_AP = re.compile(r"(?P<subset>subset/)?(?P<decoding>\w+)/(?P<boxes>\w+)/(?P<metric>AP(?:50|75|_small|_medium|_large)?)")
+
+
+def run_labels(plan: RunPlan) -> dict[str, str]:
+    """Return what every sample of a run carries."""
+    return {
+        "experiment": plan.config.experiment.name,
+        "group": plan.group,
+        "seed": str(plan.seed),
+        "run": plan.name,
+    }
+
+
+def live_queue(config: ExperimentConfig, plans: Callable[[], Sequence[RunPlan]]) -> AbstractContextManager[object]:
+    """Return a block during which the queue of an ablation on Ray is published; the inline executor has no Ray.
+
+    Args:
+        config: the experiment's.
+        plans: returns all its runs so far, whatever their state.
+    """
+    if config.cluster.executor == "inline":
+        return nullcontext()
+    from coordexp.cluster.metrics import QueueMetrics
+
+    return QueueMetrics(config.experiment.name, plans)
+
+
+def start_samples(*, max_steps: int, now: float) -> list[Sample]:
+    """Return what is known when a worker begins: a start counts as a sign of life."""
+    return [
+        Sample("coordexp_max_steps", max_steps),
+        Sample("coordexp_last_step_time_seconds", now),
+        Sample("coordexp_nonfinite_rows", 0),
+    ]
+
+
+def row_samples(row: Row) -> list[Sample]:
+    """Return what a row of metrics tells a dashboard; names it does not show are left out."""
+    samples = [Sample("coordexp_step", row.step), Sample("coordexp_last_step_time_seconds", row.time)]
+    for name, value in row.metrics.items():
+        sample = _sample(name, value)
+        if sample is not None:
+            samples.append(sample)
+    return samples
+
+
+def is_nonfinite(row: Row) -> bool:
+    """Tell whether a row of training or validation lacks its total loss: what is not finite is left out of rows."""
+    return any(mark in row.metrics and loss not in row.metrics for mark, loss in _TOTALS.items())
+
+
+def run_samples(plan: RunPlan) -> list[Sample]:
+    """Return how a run stands by its status: seen from outside, so true even after a SIGKILL."""
+    status = plan.status()
+    return [
+        Sample("coordexp_run_state", STATES.index(state_of(plan))),
+        Sample("coordexp_restarts", 0 if status is None else status.restarts),
+        Sample("coordexp_run_diverged", float(has_diverged(plan))),
+    ]
+
+
+def final_samples(plan: RunPlan) -> list[Sample]:
+    """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
+    for row in reversed(read_rows(plan.run_dir / "metrics.jsonl")):
+        found = [sample for sample in row_samples(row) if sample.labels.get("images") == "all"]
+        if found:
+            return found
+    return []
+
+
+def queue_samples(states: Sequence[str], *, seconds: float) -> list[Sample]:
+    """Return the runs in each state, with zeros, and the age of the ablation.
+
+    Args:
+        states: one of ``STATES`` for each run.
+        seconds: since the command began to run.
+    """
+    counted = Counter(states)
+    runs = [Sample("coordexp_runs", counted[state], {"state": state}) for state in STATES]
+    return [*runs, Sample("coordexp_ablation_seconds", seconds)]
+
+
+def state_of(plan: RunPlan) -> str:
+    """Return one of ``STATES``; a run never begun is waiting."""
+    status = plan.status()
+    return "waiting" if status is None else status.state
+
+
+def has_diverged(plan: RunPlan) -> bool:
+    """Tell whether the error that a failed run's status gives was a loss or gradient that is not finite."""
+    status = plan.status()
+    log = plan.run_dir / "error.log"
+    if status is None or status.state != "failed" or not log.is_file():
+        return False
+    raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"
+    return raised in log.read_text(encoding="utf-8", errors="replace")
+
+
+def _sample(name: str, value: float) -> Sample | None:
+    if name in _PLAIN:
+        return Sample(_PLAIN[name], value)
+    if loss := _LOSS.fullmatch(name):
+        return Sample("coordexp_loss", value, {"phase": loss["phase"], "term": loss["term"] or loss["extra"]})
+    if diagnostic := _DIAGNOSTIC.fullmatch(name):
+        phase = "eval" if diagnostic["eval"] else "train"
+        return Sample("coordexp_coord_diag", value, {"phase": phase, "name": diagnostic["name"]})
+    if found := _AP.fullmatch(name):
+        labels = {key: found[key] for key in ("decoding", "boxes", "metric")}
+        return Sample("coordexp_ap", value, {"images": "subset" if found["subset"] else "all", **labels})
+    return None

@@ -1,0 +1,62 @@
+"""SIGTERM (a stopped job) and Ctrl-C while runs go on: the first asks them for a checkpoint, the second interrupts."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import FrameType
+
+from coordexp.train.stop import request_stop
+
+SUBMITTED_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # in the environment of what a job submission starts
+GRACE_ENV = "RAY_JOB_STOP_WAIT_TIME_S"  # how long `ray job stop` waits before SIGKILL; set where Ray is started
+_RAY_GRACE_SECONDS = 3.0  # Ray's default
+_CLEAN_FRACTION = 0.7  # of the grace; the rest is for marking runs and telling the tracking server
+_REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
+
+
+@contextlib.contextmanager
+def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator[None]:
+    """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
+
+    In a submitted job the second comes by itself shortly before Ray's grace is over.
+
+    Args:
+        directory: of the experiment; its runs notice the request at their next step.
+        show: told what goes on.
+
+    Raises:
+        KeyboardInterrupt: from within the block, at the second signal.
+    """
+    timer: list[threading.Timer] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        if timer:
+            raise KeyboardInterrupt
+        seconds = clean_seconds()
+        timer.append(threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM)))
+        timer[0].daemon = True
+        if seconds is not None:
+            timer[0].start()
+        request_stop(directory, _REASONS[signal.Signals(number)])
+        show("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
+
+    before = {number: signal.signal(number, on_signal) for number in _REASONS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for started in timer:
+            started.cancel()
+
+
+def clean_seconds() -> float | None:
+    """Return for how long runs may take to stop; None where nobody is going to send SIGKILL."""
+    if SUBMITTED_ENV not in os.environ:
+        return None
+    text = os.environ.get(GRACE_ENV, "")
+    return _CLEAN_FRACTION * (float(text) if text.isdigit() else _RAY_GRACE_SECONDS)

@@ -1,0 +1,216 @@
+"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO stages, and how many of them.
+
+The images of an optimizer step, their order and the learning rate are the configuration's, whatever the
+number of workers: an elastic run on fewer of them accumulates more microbatches.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
+from coordexp.errors import ConfigError, TrainingError
+from coordexp.files import JsonValue
+from coordexp.train import ranks
+from coordexp.train.zero import forget_deepspeed, keep_whole
+
+_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
+_FOLDER = Path("experiments") / "deepspeed"
+# A submitted job has its experiments in its working directory; a checkout has them beside the package.
+_ROOTS = (Path(), Path(__file__).parents[2])
+
+
+def check_strategy(config: ExperimentConfig) -> None:
+    """Refuse, before anything starts, what the strategy or a changing number of workers could not do exactly.
+
+    Raises:
+        ConfigError: with what was asked and why it cannot be.
+    """
+    cluster, training = config.cluster, config.training
+    if cluster.strategy != "ddp":
+        if cluster.num_workers == 1:
+            raise ConfigError(
+                f"cluster.strategy: {cluster.strategy} has nothing to share with cluster.num_workers: 1; use ddp"
+            )
+        if cluster.strategy == "zero3" and training.tuning == "full":
+            raise ConfigError(
+                "cluster.strategy: zero3 with training.tuning: full is not shown to equal ddp (the loss trains the "
+                "output table outside the forward that ZeRO-3 watches); use zero2, or training.tuning: lora or dora"
+            )
+        if training.log_term_gradients is not None:
+            raise ConfigError(
+                f"training.log_term_gradients with cluster.strategy: {cluster.strategy}: it goes backwards for each "
+                "term, which DeepSpeed would take for the step itself; use ddp, or leave it out"
+            )
+        deepspeed_settings(config)
+    if not is_elastic(cluster):
+        return
+    if cluster.strategy != "ddp":
+        raise ConfigError(
+            f"cluster.min_workers with cluster.strategy: {cluster.strategy}: optimizer shards of one number of workers "
+            "cannot be read by another; use ddp, or leave min_workers out"
+        )
+    microbatches = cluster.num_workers * training.gradient_accumulation_steps
+    if bad := [count for count in _counts(cluster) if microbatches % count]:
+        fitting = math.lcm(*_counts(cluster)) // math.gcd(math.lcm(*_counts(cluster)), cluster.num_workers)
+        raise ConfigError(
+            f"cluster.min_workers: {cluster.min_workers}: the {microbatches} microbatches of a step "
+            f"(num_workers x gradient_accumulation_steps) do not divide over {', '.join(map(str, bad))} workers; make "
+            f"training.gradient_accumulation_steps a multiple of {fitting}, or raise min_workers"
+        )
+
+
+def is_elastic(cluster: Cluster) -> bool:
+    """Tell whether a run may have fewer workers than ``num_workers``."""
+    return cluster.min_workers is not None and cluster.min_workers < cluster.num_workers
+
+
+def accumulation_steps(config: ExperimentConfig, *, num_workers: int) -> int:
+    """Return the microbatches that each of ``num_workers`` accumulates, so that a step has the same images.
+
+    Raises:
+        TrainingError: if the run was asked to have another number of workers.
+    """
+    cluster = config.cluster
+    if num_workers not in _counts(cluster):
+        asked = f"{cluster.min_workers} to {cluster.num_workers}" if is_elastic(cluster) else str(cluster.num_workers)
+        raise TrainingError(f"asked for {asked} workers (cluster.num_workers), but {num_workers} train together")
+    return cluster.num_workers * config.training.gradient_accumulation_steps // num_workers
+
+
+def samples_at_once(config: ExperimentConfig, *, num_workers: int) -> int:
+    """Return how many samples an epoch must be a multiple of: the same for every number an elastic run may have."""
+    counts = _counts(config.cluster) if is_elastic(config.cluster) else range(num_workers, num_workers + 1)
+    return 1 if len(counts) == num_workers == 1 else config.training.per_device_batch_size * math.lcm(*counts)
+
+
+def strategy_line(config: ExperimentConfig, *, num_workers: int) -> str:
+    """Return e.g. ``zero2 on 2 workers (1 to 2), 16 images a step: 2 x 4 x 2 accumulated``."""
+    cluster, size = config.cluster, config.training.per_device_batch_size
+    accumulated = accumulation_steps(config, num_workers=num_workers)
+    allowed = f" ({cluster.min_workers} to {cluster.num_workers})" if is_elastic(cluster) else ""
+    name = cluster.strategy if num_workers > 1 else "one process"
+    return (
+        f"{name} on {num_workers} worker{'s' if num_workers > 1 else ''}{allowed}, "
+        f"{num_workers * size * accumulated:,} images a step: {num_workers} x {size} x {accumulated} accumulated"
+    )
+
+
+def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
+    """Return what ``experiments/deepspeed/STRATEGY.json`` says; None for ddp.
+
+    Raises:
+        ConfigError: if the file is not found, is no JSON object, or is of another ZeRO stage.
+    """
+    strategy = config.cluster.strategy
+    if strategy == "ddp":
+        return None
+    paths = [root / _FOLDER / f"{strategy}.json" for root in _ROOTS]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise ConfigError(
+            f"cluster.strategy: {strategy} needs {_FOLDER / strategy}.json, which is neither in the working directory "
+            f"({Path.cwd()}) nor beside the package ({_ROOTS[1]}); start where the experiments folder is, and submit it"
+        )
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not readable JSON ({error})") from None
+    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
+    stage = cast("dict[str, JsonValue]", zero).get("stage") if isinstance(zero, dict) else None
+    if stage != _STAGES[strategy]:
+        raise ConfigError(f"{path}: zero_optimization.stage is {stage}, expected {_STAGES[strategy]} for {strategy}")
+    return cast("dict[str, JsonValue]", settings)
+
+
+def check_group(cluster: Cluster, *, given: int) -> None:
+    """Check that this worker trains with all the others it was started with.
+
+    Args:
+        cluster: what was asked for.
+        given: workers that were started.
+
+    Raises:
+        TrainingError: if the process group has another size, or another number than asked was started.
+    """
+    if ranks.world_size() != given:
+        raise TrainingError(f"{given} workers were started, but the process group has {ranks.world_size()}")
+    if given not in _counts(cluster):
+        raise TrainingError(
+            f"cluster.num_workers asks for {cluster.min_workers or cluster.num_workers} to {cluster.num_workers} "
+            f"workers, but {given} were started"
+        )
+
+
+def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
+    """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
+
+    Args:
+        config: of the run.
+        engine: the model as it will train, in its wrapper.
+        trainer_world_size: processes that the trainer knows of.
+
+    Raises:
+        TrainingError: with what was asked and what came.
+    """
+    workers, strategy = ranks.world_size(), config.cluster.strategy
+    accumulation_steps(config, num_workers=workers)
+    if trainer_world_size != workers:
+        raise TrainingError(
+            f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "
+            "each would train alone"
+        )
+    shares, stage = _shares_and_stage(engine)
+    if stage != _STAGES[strategy]:
+        raise TrainingError(f"asked for cluster.strategy: {strategy}, but came {_engine_name(engine, stage)}")
+    if shares != workers:
+        raise TrainingError(
+            f"asked for {workers} workers that share a batch, but {_engine_name(engine, stage)} averages over {shares}"
+        )
+
+
+class SetupCheck(TrainerCallback):
+    """Checks the set-up between building it and the first step."""
+
+    def __init__(self, config: ExperimentConfig, engine: Callable[[], nn.Module]) -> None:
+        """Take what was asked; ``engine`` returns the wrapped model."""
+        self._config = config
+        self._engine = engine
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Check; from here on transformers needs to know nothing of DeepSpeed."""
+        forget_deepspeed()
+        engine = self._engine()
+        check_setup(self._config, engine, trainer_world_size=args.world_size)
+        head, offset = inner_model(engine).get_output_embeddings(), active_offset(engine)
+        assert head is not None
+        keep_whole(engine, [*head.parameters(), *([] if offset is None else offset.parameters())])
+
+
+def _counts(cluster: Cluster) -> range:
+    return range(cluster.min_workers or cluster.num_workers, cluster.num_workers + 1)
+
+
+def _shares_and_stage(engine: nn.Module) -> tuple[int, int]:
+    """Return over how many processes an engine averages, and its ZeRO stage."""
+    if isinstance(engine, nn.parallel.DistributedDataParallel):
+        return torch.distributed.get_world_size(engine.process_group), 0
+    if type(engine).__name__ != "DeepSpeedEngine":  # by name: deepspeed is imported where it is used only
+        return 1, 0
+    from deepspeed import DeepSpeedEngine
+
+    assert isinstance(engine, DeepSpeedEngine)
+    return int(engine.dp_world_size or 1), int(engine.zero_optimization_stage())
+
+
+def _engine_name(engine: nn.Module, stage: int) -> str:
+    return type(engine).__name__ + (f" with ZeRO stage {stage}" if stage else "")

@@ -1,0 +1,69 @@
+"""Search the weights of one group, on this machine or on a Ray cluster.
+
+    python ray_jobs/sweep.py --config experiments/sweeps/lambda_coord.yaml
+    python ray_jobs/sweep.py --config experiments/sweeps/alpha_beta.yaml --dry-run sweep.search.num_trials=8
+    ray job submit --working-dir . -- python ray_jobs/sweep.py --config experiments/sweeps/sigma_w1.yaml
+
+KEY=VALUE goes to the experiment, sweep.KEY=VALUE to the sweep. The same command again goes on where the last one
+stopped.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
+
+from rich.console import Console  # noqa: E402
+
+from coordexp.cli import add_config_arguments, parse_with_overrides, run_command  # noqa: E402
+
+_NARROW_PIPE = 120
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, load, run; return the exit code."""
+    options = parse_with_overrides(_parser(), sys.argv[1:] if argv is None else argv)
+    console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
+    return run_command(lambda: _run(options, console), options.debug)
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    from coordexp.config.sweep import load_sweep
+
+    overrides = list(options.overrides)
+    if options.executor:
+        overrides.append(f"cluster.executor={options.executor}")
+    sweep = load_sweep(options.config, overrides)
+    if _is_temporary(sweep.config.experiment.runs_dir):
+        runs_dir = Path.home() / "coordexp-runs"
+        console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
+        sweep = load_sweep(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
+    if options.dry_run:
+        from coordexp.cluster.sweep_describe import describe_sweep
+
+        describe_sweep(sweep, console)
+        return 0
+    from coordexp.cluster.sweep import run_sweep
+
+    return run_sweep(sweep, fresh=options.fresh, console=console, debug=options.debug)
+
+
+def _is_temporary(path: Path) -> bool:
+    """Tell whether a path lies in the copy that Ray makes of a submitted working directory."""
+    return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_config_arguments(parser)
+    parser.set_defaults(config=ROOT / "experiments" / "sweeps" / "lambda_coord.yaml")
+    parser.add_argument("--fresh", action="store_true", help="start over; the old sweep is moved aside")
+    parser.add_argument("--executor", choices=("tune", "inline"), help="tune: on Ray; inline: here, one by one")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

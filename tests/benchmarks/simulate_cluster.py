@@ -1,0 +1,156 @@
+"""A cluster of 64 GPUs that are only numbers, and an ablation of sleeping runs: how busy does scheduling keep it?
+
+    python tests/benchmarks/simulate_cluster.py --seconds 30
+
+Everything but the training is real: plan, Tune, Train, placement groups, one worker process a run. On a machine with
+few cores the start of those processes is the bottleneck, which a real cluster with many nodes does not share: so the
+length of a run is an option, and the start-up that remains is printed as well as the share.
+"""
+
+import argparse
+import atexit
+import itertools
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rich.console import Console
+
+CONSOLE = Console(highlight=False)
+
+
+def drive_on_gloo(packed_plan, function):
+    """The GPUs cannot take NCCL; runs in the driver's process."""
+    from ray.train.torch import TorchConfig
+
+    from coordexp.cluster import driver, scaling
+
+    scaling.TorchConfig = lambda backend: TorchConfig(backend="gloo")
+    driver.drive(packed_plan, function)
+
+
+def sleeper(seconds: float):
+    """Return a stand-in for the trainer core that holds its GPUs for a while and writes when."""
+
+    def sleep(config, *, reporter, announce):
+        run_dir = Path(config.experiment.runs_dir) / config.experiment.name
+        began = time.time()
+        time.sleep(seconds)
+        name = f"{config.experiment.group}-s{config.experiment.seed}"
+        (run_dir / name / "times.json").write_text(json.dumps([began, time.time()]))
+
+    return sleep
+
+
+def busy_seconds(spans: Sequence[tuple[float, float]], *, begin: float, end: float) -> float:
+    """Return the seconds that runs hold between two moments, added up."""
+    return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in spans)
+
+
+def main() -> int:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=64)
+    parser.add_argument("--gpus-per-run", type=float, default=12.0)
+    parser.add_argument("--groups", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a run")
+    parser.add_argument("--extra", type=int, default=0, help="trials begun beyond the slots, waiting for a place")
+    options = parser.parse_args()
+    temporary = tempfile.mkdtemp(prefix="cx-sim-", dir="/tmp")
+    try:
+        spans, slots, planned = simulate(options, Path(temporary))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    report(options, spans, slots, planned)
+    return 0
+
+
+def start_ray(num_gpus: int, temporary: Path) -> None:
+    """Start Ray as a private session does, with more CPUs and GPUs than there are."""
+    from coordexp.cluster import session
+
+    os.environ.update(session._DRIVER_ENV)
+    os.environ.pop("RAY_ADDRESS", None)
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(
+        address="local",
+        num_cpus=4 * num_gpus,
+        num_gpus=num_gpus,
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        object_store_memory=128 * 2**20,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": session._PROCESS_ENV | session._PRIVATE_ENV | {"OMP_NUM_THREADS": "1"}},
+        _temp_dir=str(temporary / "ray"),
+    )
+    atexit.register(ray.shutdown)
+
+
+def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tuple[float, float]], int, list[str]]:
+    """Run the plan; return when each run held its GPUs, how many fit at once, and the planned order."""
+    from coordexp.cluster.plan import plan_runs
+    from coordexp.config.schema import ExperimentConfig
+
+    config = ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "simulated", "runs_dir": str(temporary / "runs")},
+            "cluster": {"gpus_per_worker": options.gpus_per_run},
+            "ablation": {
+                "groups": {f"G{number}": {} for number in range(options.groups)},
+                "seeds": list(range(options.seeds)),
+            },
+        }
+    )
+    plans = plan_runs(config)
+    start_ray(options.gpus, temporary)
+    from coordexp.cluster import tune_executor
+
+    slots = tune_executor.available_slots(config.cluster)
+    tune_executor.drive = drive_on_gloo
+    tune_executor.available_slots = lambda cluster: slots + options.extra
+    tune_executor.execute(plans, sleeper(options.seconds))
+    spans = {plan.name: tuple(json.loads((plan.run_dir / "times.json").read_text())) for plan in plans}
+    return spans, slots, [plan.name for plan in plans]
+
+
+def report(
+    options: argparse.Namespace, spans: dict[str, tuple[float, float]], slots: int, planned: Sequence[str]
+) -> None:
+    """Print the busy shares and what is lost between runs."""
+    begins, ends = sorted(begin for begin, _ in spans.values()), sorted(end for _, end in spans.values())
+    usable = slots * options.gpus_per_run
+
+    def share(begin: float, end: float, gpus: float) -> float:
+        busy = busy_seconds(list(spans.values()), begin=begin, end=end)
+        return busy * options.gpus_per_run / ((end - begin) * gpus)
+
+    waits = [begins[number] - ends[number - slots] for number in range(slots, len(begins))]
+    order = [name for name, _ in sorted(spans.items(), key=lambda item: item[1][0])]
+    late = sum(int(name[-1]) < int(before[-1]) for before, name in itertools.pairwise(order))
+    CONSOLE.print(
+        f"{len(spans)} runs of {options.seconds:g} s on {options.gpus_per_run:g} of {options.gpus} GPUs each: "
+        f"{slots} fit at once ({usable:g} GPUs, {usable / options.gpus:.1%})"
+    )
+    CONSOLE.print(f"from the end of a run to the begin of the next: {sum(waits) / max(1, len(waits)):.2f} s on average")
+    CONSOLE.print(f"while runs wait: {share(begins[slots - 1], begins[-1], usable):.1%} of the usable GPUs busy")
+    CONSOLE.print(
+        f"over the whole plan: {share(begins[0], ends[-1], usable):.1%} of the usable, "
+        f"{share(begins[0], ends[-1], options.gpus):.1%} of all GPUs busy"
+    )
+    CONSOLE.print(f"runs begun after one of a later seed: {late} (planned: whole seeds first, {planned[0]} ...)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Stops and budgets through the whole ablation command, without Ray and with a stand-in for the trainer core."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ablation_support import StandIn, make_base, make_config, run
+
+from coordexp.cluster.plan import plan_runs
+from coordexp.cluster.record import tracking_uri
+from coordexp.report.load import load_experiment
+from coordexp.train.paths import experiment_dir, run_dir
+from coordexp.train.stop import RunStoppedError, request_stop, stop_reason
+
+pytestmark = pytest.mark.timeout(240)
+HOUR = 3600.0
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+class _Clock:
+    """Stands in for the module ``time``: hours pass only when a stand-in says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1e6
+
+    def time(self) -> float:
+        return self.seconds
+
+    monotonic = time
+
+
+@pytest.fixture
+def clock(monkeypatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr("coordexp.cluster.outcome.time", clock)
+    monkeypatch.setattr("coordexp.cluster.budget.time", clock)
+    return clock
+
+
+class _TakesAnHour(StandIn):
+    def __init__(self, clock: _Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.names: list[str] = []
+
+    def __call__(self, config, *, reporter, announce):
+        self.names.append(run_dir(config).name)
+        super().__call__(config, reporter=reporter, announce=announce)
+        self.clock.seconds += HOUR
+
+
+class _EndsWhenAsked(StandIn):
+    """Trains until it is asked to stop."""
+
+    def __call__(self, config, *, reporter, announce):
+        self.done.append(run_dir(config).name)
+        while (reason := stop_reason(run_dir(config))) is None:
+            time.sleep(0.01)
+        raise RunStoppedError(reason)
+
+
+def recorded(config) -> dict[str, tuple[str, str]]:
+    data = load_experiment(tracking_uri(config), config.experiment.name)
+    return {run.name: (run.state, run.message) for run in data.runs}
+
+
+def budget(config, hours):
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"max_gpu_hours": hours})})
+
+
+def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir, clock):
+    config = make_config(base, runs_dir, "budget")
+    config = config.model_copy(update={"ablation": config.ablation.model_copy(update={"seeds": (0, 1, 2)})})
+    function = _TakesAnHour(clock)
+    code, text = run(budget(config, 5.0), function)
+    assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1", "C-s1"])
+    reason = "what is left of the budget of 5 CPU hours does not hold another whole seed"
+    assert f"C-s2  not begun: {reason}" in text
+    assert text.rstrip().endswith("the same command with a larger cluster.max_gpu_hours goes on")
+    assert "budget: 4 of 5 CPU hours are used, and 2 of 6 runs are not finished" in text
+    assert "0.250" in text  # the report of the whole seeds
+    found = recorded(config)
+    assert found["C-s1"][0] == "finished"
+    assert found["A-s2"] == found["C-s2"] == ("stopped", reason)
+    assert plan_runs(config)[-1].status() is None
+
+    function = _TakesAnHour(clock)
+    code, text = run(budget(config, 6.0), function)
+    assert (code, function.names) == (0, ["A-s2", "C-s2"])
+    assert {state for state, _ in recorded(config).values()} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_seed_that_takes_longer_than_thought_is_no_part_of_the_report(base, runs_dir, clock):
+    class SlowWithSeedOne(_TakesAnHour):
+        def __call__(self, config, *, reporter, announce):
+            super().__call__(config, reporter=reporter, announce=announce)
+            self.clock.seconds += 2 * HOUR * config.experiment.seed
+
+    config = make_config(base, runs_dir, "slow")
+    config = config.model_copy(update={"ablation": config.ablation.model_copy(update={"seeds": (0, 1)})})
+    function = SlowWithSeedOne(clock)
+    code, text = run(budget(config, 4.2), function)
+    assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1"])
+    assert "C-s1  not begun: the budget of 4.2 CPU hours is spent" in text
+    assert "budget: 5 of 4.2 CPU hours are used, and 1 of 4 runs" in text
+    report = (runs_dir / "slow" / "report" / "report.json").read_text()
+    assert "A-s0" in report
+    assert "A-s1" not in report
+
+
+def test_time_that_passes_stops_a_running_run(base, runs_dir):
+    config = budget(make_config(base, runs_dir, "timed"), 0.2 / HOUR)
+    function = _EndsWhenAsked()
+    code, text = run(config, function)
+    assert (code, function.done) == (3, ["A-s0"])
+    assert "A-s0  stopped at step 0" in text
+    assert "C-s0  not begun: the budget of 5.55556e-05 CPU hours is spent" in text
+    assert {state for state, _ in recorded(config).values()} == {"stopped"}
+
+
+def test_a_requested_stop_ends_cleanly_and_the_same_command_goes_on(base, runs_dir):
+    class AsksItself(_EndsWhenAsked):
+        def __call__(self, config, *, reporter, announce):
+            request_stop(experiment_dir(config), "the cluster is needed")
+            super().__call__(config, reporter=reporter, announce=announce)
+
+    config = make_config(base, runs_dir, "asked")
+    function = AsksItself()
+    code, text = run(config, function)
+    assert (code, function.done) == (130, ["A-s0"])
+    assert "stopped: the cluster is needed; the same command goes on" in text
+    assert recorded(config) == {
+        "A-s0": ("stopped", "the cluster is needed"),
+        "C-s0": ("stopped", "the cluster is needed"),
+    }
+    assert not (run_dir(plan_runs(config)[0].config) / "error.log").exists()
+
+    again = StandIn()
+    code, _ = run(config, again)
+    assert (code, again.done) == (0, ["A", "C"])
+    assert not (runs_dir / "asked" / "stop.json").exists()

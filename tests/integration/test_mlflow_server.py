@@ -1,0 +1,305 @@
+"""Ablations against a real MLflow server on a real PostgreSQL, as a lab would run it."""
+
+import logging
+import multiprocessing
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ablation_support import GEOMETRY, make_base, make_config, run
+from mlflow_server_support import PASSWORD, Server, free_port, mlflow_server, postgres
+
+from coordexp.errors import TrackingError
+from coordexp.report.load import load_experiment
+from coordexp.tracking import RowSync, open_tracker
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import Row, append_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+AP = "constrained/expected/AP"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def server(cluster, folder):
+    with mlflow_server(cluster.database("mlflow"), folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base") / "base")
+
+
+class StandIn:
+    """Commits a curve, detections and a merged checkpoint whose bytes are the run's own."""
+
+    def __init__(self, num_rows: int = 5, seconds_per_row: float = 0.0) -> None:
+        self.num_rows, self.seconds_per_row = num_rows, seconds_per_row
+        self.done: list[str] = []
+
+    def __call__(self, config, *, reporter, announce):
+        name = run_dir(config).name
+        announce(f"{name}  begins")
+        for step in range(1, self.num_rows + 1):
+            value = 1.0 / (step + 7 * config.experiment.seed + len(name))
+            row = Row(
+                step=step, time=1000.0 + step / 7, metrics={"train_total_loss": value, "eval_total_loss": value / 3}
+            )
+            reporter.commit([row], step=step, checkpoint=None)
+            time.sleep(self.seconds_per_row)
+        merged, final = run_dir(config) / "merged", run_dir(config) / "eval" / "final"
+        for path, text in ((merged / "model.safetensors", name * 999), (final / "detections.expected.json", "[]")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        ap = {AP: 0.25 + config.experiment.seed / 64, "constrained/expected/AP50": 0.5, "final/steps": float(step)}
+        reporter.commit([Row(step=step, time=2000.0, metrics=ap)], step=step, checkpoint=None)
+        self.done.append(name)
+
+
+def config_for(base: Path, folder: Path, server: Server, name: str, **sections):
+    return make_config(base, folder / "runs", name, **{"tracking": {"uri": server.url}, **sections})
+
+
+def everything(url: str, experiment: str, store: Path) -> dict[str, object]:
+    """All that MLflow holds of each run: parameters, tags, every point, and every artifact's bytes."""
+    client = MlflowClient(url)
+    found: dict[str, object] = {}
+    for item in client.search_runs([client.get_experiment_by_name(experiment).experiment_id]):
+        points = [p for name in item.data.metrics for p in client.get_metric_history(item.info.run_id, name)]
+        folder = store / item.info.artifact_uri.split("mlflow-artifacts:/")[1]
+        found[f"{item.info.run_name}/{item.info.run_id}"] = (
+            dict(item.data.params),
+            dict(item.data.tags),
+            item.info.status,
+            sorted((p.key, p.step, p.value, p.timestamp) for p in points),
+            {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()},
+        )
+    return found
+
+
+def curves(url: str, experiment: str) -> dict[str, list[tuple[str, int, float]]]:
+    client = MlflowClient(url)
+    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id], "tags.seed LIKE '%'")
+    return {
+        item.info.run_name: sorted(
+            (point.key, point.step, point.value)
+            for name in item.data.metrics
+            for point in client.get_metric_history(item.info.run_id, name)
+        )
+        for item in runs
+    }
+
+
+def test_a_second_ablation_of_the_same_experiment_adds_and_overwrites_nothing(base, folder, server):
+    store = folder / "store"
+    assert run(config_for(base, folder, server, "lab"), StandIn())[0] == 0
+    first = {key: value for key, value in everything(server.url, "lab", store).items() if not key.startswith("lab/")}
+    assert {key.split("/")[0] for key in first} == {"A-s0", "C-s0"}
+
+    more = {"groups": {"A": {}, "C": GEOMETRY, "D": GEOMETRY | {"custom": {}}}, "seeds": [0, 1]}
+    function = StandIn()
+    assert run(config_for(base, folder, server, "lab", ablation=more), function)[0] == 0
+    assert sorted(function.done) == ["A-s1", "C-s1", "D-s0", "D-s1"]
+    second = everything(server.url, "lab", store)
+    assert {key: second[key] for key in first} == first
+
+    fresh = StandIn(num_rows=3)
+    assert run(config_for(base, folder, server, "lab"), fresh, fresh=True)[0] == 0
+    assert fresh.done == ["A-s0", "C-s0"]
+    third = everything(server.url, "lab", store)
+    runs_before = {key: value for key, value in second.items() if not key.startswith("lab/")}
+    assert {key: third[key] for key in runs_before} == runs_before
+    assert len(third) == len(second) + 3  # two runs and their parent
+    data = load_experiment(server.url, "lab")
+    assert {item.name for item in data.runs} == {"A-s0", "C-s0"}
+    assert data.num_older == len(runs_before)
+
+
+def test_the_client_needs_no_access_to_the_artifacts(base, folder, server):
+    config = config_for(base, folder, server, "proxied")
+    assert run(config, StandIn())[0] == 0
+    client = MlflowClient(server.url)
+    experiment = client.get_experiment_by_name("proxied")
+    runs = client.search_runs([experiment.experiment_id])
+    told = [experiment.artifact_location, *(item.info.artifact_uri for item in runs)]
+    told += [model.artifact_location for model in client.search_logged_models([experiment.experiment_id])]
+    assert all(uri.startswith("mlflow-artifacts:/") for uri in told)
+    assert not any(str(folder / "store") in uri for uri in told)
+    (item,) = [item for item in runs if item.info.run_name == "C-s0"]
+    fetched = download_artifacts(run_id=item.info.run_id, artifact_path="merged", tracking_uri=server.url)
+    assert (Path(fetched) / "model.safetensors").read_text() == "C-s0" * 999
+
+
+@pytest.mark.parametrize("limit", [512, 0], ids=["small", "large"])
+def test_every_merged_checkpoint_is_one_model_with_its_place_and_metrics(base, folder, server, limit):
+    name = f"models_{limit}"
+    config = config_for(base, folder, server, name, tracking={"uri": server.url, "max_artifact_mib": limit})
+    assert run(config, StandIn())[0] == 0
+    for recorded in (folder / "runs" / name).glob("*/recorded.json"):
+        recorded.unlink()  # as if the job had died just before it noted that all was recorded
+    assert run(config, StandIn())[0] == 0
+
+    client = MlflowClient(server.url)
+    experiment = client.get_experiment_by_name(name)
+    models = {model.name: model for model in client.search_logged_models([experiment.experiment_id])}
+    assert len(client.search_logged_models([experiment.experiment_id])) == 2
+    model = models["C-s0"]
+    assert (str(model.status), model.params["group"], model.params["seed"]) == ("READY", "C", "0")
+    assert model.tags["bytes"] == str(len("C-s0" * 999))
+    (ap,) = [metric for metric in model.metrics if metric.key == AP]
+    assert (ap.value, ap.step, ap.dataset_name, len(ap.dataset_digest)) == (0.25, 5, "shapes_val", 32)
+    source = client.get_run(model.source_run_id)
+    assert [output.model_id for output in source.outputs.model_outputs] == [model.model_id]
+    assert [item.dataset.name for item in source.inputs.dataset_inputs] == ["shapes_val"]
+    assert len(client.get_metric_history(model.source_run_id, AP)) == 1
+    directory = folder / "runs" / name / "C-s0" / "merged"
+    stored = [path for path in (folder / "store").rglob("model.safetensors") if model.source_run_id in path.parts]
+    if limit:
+        assert model.tags["uri"] == f"runs:/{model.source_run_id}/merged"
+        assert len(stored) == 1
+    else:
+        assert model.tags["uri"].startswith("file://")
+        assert model.tags["uri"].endswith(str(directory))
+        assert model.tags["load"] == f"coordexp.model.load.load('{directory}')"
+        assert stored == []
+
+
+def test_a_server_that_is_away_for_a_minute_changes_nothing(base, folder, cluster, server, caplog):
+    own = folder / "away"
+    own.mkdir()
+    database, port = cluster.database("away"), free_port()
+    with ExitStack() as stack:
+        away = stack.enter_context(mlflow_server(database, own, port=port))
+        begun, again = threading.Event(), threading.Event()
+
+        def break_off() -> None:
+            begun.wait(200)
+            time.sleep(2)  # some rows are there
+            stack.close()
+            time.sleep(60)
+            stack.enter_context(mlflow_server(database, own, port=port))
+            again.set()
+
+        class Slow(StandIn):
+            def __call__(self, config, *, reporter, announce):
+                begun.set()
+                super().__call__(config, reporter=reporter, announce=announce)
+                if len(self.done) == 3:  # two have ended while the server is away, one is told to wait for it
+                    assert again.wait(180)
+
+        config = config_for(base, own, away, "away", ablation={"groups": {"A": {}, "C": GEOMETRY}, "seeds": [0, 1]})
+        breaker = threading.Thread(target=break_off, daemon=True)
+        breaker.start()
+        function = Slow(num_rows=40, seconds_per_row=0.25)
+        with caplog.at_level(logging.WARNING):
+            code, text = run(config, function)
+        breaker.join()
+        assert code == 0, text
+        assert len(function.done) == 4
+        disturbed = curves(away.url, "away")
+        client = MlflowClient(away.url)
+        experiment = client.get_experiment_by_name("away").experiment_id
+        assert {item.info.status for item in client.search_runs([experiment])} == {"FINISHED"}
+        assert len(client.search_logged_models([experiment])) == 4
+    assert "does not answer: rows and results wait in their files" in caplog.text
+    assert "is back" in caplog.text
+
+    calm = config_for(base, folder, server, "calm", ablation={"groups": {"A": {}, "C": GEOMETRY}, "seeds": [0, 1]})
+    assert run(calm, StandIn(num_rows=40))[0] == 0
+    assert disturbed == curves(server.url, "calm")
+    assert len(disturbed["A-s0"]) == len(set(disturbed["A-s0"])) > 80
+
+
+def write_one_run(url: str, number: int, path: Path) -> None:
+    tracker = open_tracker(url, experiment="together", artifact_root=None)
+    parent = tracker.start_parent(f"together/{number}", {"a": 1}, {})
+    run_id = tracker.start_run(
+        f"together/s{number}", parent_id=parent, group="A", seed=number, fingerprint="f", params={"n": number}, tags={}
+    )
+    sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05)
+    for step in range(1, 61):
+        append_rows(path, [Row(step=step, time=1000.0 + step, metrics={"train_total_loss": step / (number + 1)})])
+        time.sleep(0.01)
+    assert sync.close(60) == []
+    tracker.log_file(run_id, path)
+    tracker.finish(run_id, "FINISHED")
+
+
+def test_trials_that_write_at_the_same_time_lose_and_double_nothing(folder, server, tmp_path):
+    del folder
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=write_one_run, args=(server.url, n, tmp_path / f"{n}.jsonl")) for n in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    wanted = {f"A-s{n}": sorted(("train_total_loss", step, step / (n + 1)) for step in range(1, 61)) for n in range(4)}
+    found = curves(server.url, "together")
+    assert {name: [p for p in points if p[0] == "train_total_loss"] for name, points in found.items()} == wanted
+
+
+def test_a_database_that_takes_no_rows_for_a_while_delays_them(cluster, server, tmp_path):
+    tracker = open_tracker(server.url, experiment="readonly", artifact_root=None)
+    parent = tracker.start_parent("readonly", {"a": 1}, {})
+    run_id = tracker.start_run(
+        "readonly/s0", parent_id=parent, group="A", seed=0, fingerprint="f", params={"a": 1}, tags={}
+    )
+    path = tmp_path / "metrics.jsonl"
+    cluster.run("ALTER DATABASE mlflow SET default_transaction_read_only = on")
+    cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mlflow'")
+    try:
+        append_rows(path, [Row(step=1, time=1001.0, metrics={"train_total_loss": 0.5})])
+        (unsent,) = RowSync(tracker, lambda: [(run_id, path)]).close(1.0)
+        assert unsent.reason.endswith("its database is read-only now")
+        sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.1)
+        time.sleep(2.0)
+    finally:
+        cluster.run("ALTER DATABASE mlflow SET default_transaction_read_only = off")
+        cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mlflow'")
+    assert sync.close(60) == []
+    assert curves(server.url, "readonly")["A-s0"] == [("train_total_loss", 1, 0.5)]
+
+
+def test_the_password_is_in_no_log_and_no_process_list(server):
+    listed = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert any(b"coordexp.tracking.server" in line for line in listed)
+    for secret in (PASSWORD.encode(), b"s3cret%25"):
+        assert not any(secret in line for line in listed if b"pytest" not in line)
+        assert secret not in server.log.read_bytes()
+
+
+def test_a_server_with_passwords_refuses_a_wrong_one_in_one_sentence(cluster, tmp_path, monkeypatch):
+    pytest.importorskip("flask_wtf", reason="the extra coordexp[server] is not installed")
+    admin = {"MLFLOW_AUTH_ADMIN_PASSWORD": "a-long-s3cret-one"}
+    with mlflow_server(cluster.database("users"), tmp_path, options=("--auth",), extra=admin) as own:
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-s3cret")
+        with pytest.raises(TrackingError, match="refuses: it wants another user name or password") as caught:
+            open_tracker(own.url, experiment="users", artifact_root=None)
+        assert "s3cret" not in str(caught.value)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", admin["MLFLOW_AUTH_ADMIN_PASSWORD"])
+        tracker = open_tracker(own.url, experiment="users", artifact_root=None)
+        run_id = tracker.start_parent("users", {"a": 1}, {})
+        tracker.log_file(run_id, Path(__file__))
+        tracker.finish(run_id, "FINISHED")
+        assert "s3cret" not in own.log.read_text()

@@ -1,0 +1,229 @@
+"""``ray job submit`` against a real cluster with token authentication: logs, exit codes, stop, kill, submit again."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ray_head_support import RAY, ROOT, TOKEN, Head, can_hide, ray_head, wait_for
+
+from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.train.reporter import read_rows
+from coordexp.train.status import read_status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SECRET = "hunter2-not-to-be-seen"
+FEW_MIB = 8
+TINY = [
+    "training.per_device_batch_size=4",
+    "training.logging_steps=1",
+    "evaluation.every_steps=null",
+    "evaluation.decoding=[constrained]",
+    "evaluation.loss_images=4",
+]
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    # A tracking server's password is the cluster's business: whoever submits does not have it.
+    with ray_head(RAY_JOB_STOP_WAIT_TIME_S="60", MLFLOW_TRACKING_PASSWORD=SECRET) as started:
+        yield started
+
+
+def submit(head: Head, number: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    entrypoint = ["python", "ray_jobs/ablation.py", f"experiment.name={number.rsplit('-', 1)[0]}", *TINY, *arguments]
+    return head.command(
+        "job", "submit", "--submission-id", number, "--working-dir", str(ROOT), "--", *entrypoint, **options
+    )
+
+
+def start(head: Head, number: str, *arguments: str) -> None:
+    entrypoint = ["python", "ray_jobs/ablation.py", f"experiment.name={number.rsplit('-', 1)[0]}", *TINY, *arguments]
+    options = ["--no-wait", "--submission-id", number, "--working-dir", str(ROOT)]
+    done = head.command("job", "submit", *options, "--", *entrypoint)
+    assert done.returncode == 0, done.stderr
+
+
+def log_of(head: Head, number: str) -> str:
+    return head.client().get_job_logs(number)
+
+
+def is_free(head: Head) -> bool:
+    """Tell whether nothing of a job is left: no worker, no driver, no placement group, all CPUs there."""
+    left = head.command("list", "placement-groups", "--filter", "state!=REMOVED", "--format", "json")
+    status = head.command("status", "--address", head.address)
+    return json.loads(left.stdout or "[]") == [] and "0.0/2.0 CPU" in status.stdout and not run_processes(head)
+
+
+def run_processes(head: Head) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for process in head.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            line = " ".join(process.cmdline())
+            if "ablation.py" in line or "RayTrainWorker" in line or "ImplicitFunc" in line:
+                found.append(process)
+    return found
+
+
+def test_a_job_from_elsewhere_reads_the_cluster_s_data(head, tmp_path):
+    data = tmp_path / "cluster-data"
+    write_shapes(data, ShapesSpec(num_train=12, num_val=4, max_objects=2, seed=0))
+    paths = {
+        "train_annotations": data / "instances_train.json",
+        "train_images": data / "train",
+        "val_annotations": data / "instances_val.json",
+        "val_images": data / "val",
+    }
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    done = submit(
+        head,
+        "far-1",
+        "data.format=coco",
+        *(f"data.{key}={path}" for key, path in paths.items()),
+        "ablation.groups=[A]",
+        "training.max_steps=3",
+        "training.checkpoint_steps=3",
+        cwd=elsewhere,
+        home=elsewhere,
+        hidden=data if can_hide() else None,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    log = log_of(head, "far-1")
+    steps = [line for line in log.splitlines() if line.startswith("A-s0  step ")]
+    assert [line.split()[2] for line in steps] == ["1/3", "2/3", "3/3"]
+    assert "\x1b" not in log
+    assert "\r" not in log
+    assert log in done.stdout or steps[0] in done.stdout
+    assert (head.home / "coordexp-runs" / "far" / "A-s0" / "merged").is_dir()
+    assert not (elsewhere / "coordexp-runs").exists()
+    package = next((head.home.parent / "t").glob("session_2*/runtime_resources/working_dir_files/_ray_pkg_*/"))
+    assert not {".git", ".venv", "runs", "tests", "docs"} & {path.name for path in package.iterdir()}
+    assert sum(path.stat().st_size for path in package.rglob("*") if path.is_file()) < FEW_MIB * 2**20
+    no_secret_in_sight(head, "far-1", done.stdout + done.stderr)
+
+
+def no_secret_in_sight(head: Head, number: str, shown: str) -> None:
+    """The token and the tracking password are nowhere but in environments."""
+    told = [shown, log_of(head, number), json.dumps(dict(head.job(number)), default=str)]
+    for process in head.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            told.append(" ".join(process.cmdline()))
+    assert not [text for text in told if TOKEN in text or SECRET in text]
+    places = [*(head.home / "coordexp-runs").rglob("*"), *(head.home.parent / "t").glob("session_2*/logs/**/*")]
+    needles = (TOKEN.encode(), SECRET.encode())
+    assert not [p for p in places if p.is_file() and any(needle in p.read_bytes() for needle in needles)]
+
+
+def test_without_the_token_nothing_is_submitted(head, tmp_path):
+    environment = head.environment(tmp_path) | {"RAY_AUTH_TOKEN": "0" * 64}
+    done = subprocess.run(
+        [str(RAY), "job", "submit", "--", "true"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "submitted successfully" not in done.stdout + done.stderr
+
+
+def test_exit_codes(head):
+    wrong = submit(head, "codes-1", "training.max_step=3")
+    assert wrong.returncode == 1  # Ray's client knows no other; the job's own is kept
+    assert head.job("codes-1").driver_exit_code == 2
+    assert "training.max_step" in wrong.stdout
+    assert "Traceback" not in wrong.stdout
+
+    # A number no float32 holds: the loss stops being finite. Inline, to spare the seconds of a Ray session.
+    failed = submit(
+        head,
+        "codes-2",
+        "--executor=inline",
+        "data.shapes.num_train=8",
+        "data.shapes.num_val=2",
+        "ablation.groups=[A]",
+        "training.max_steps=3",
+        "training.learning_rate=1.0e+38",
+    )
+    assert failed.returncode == 1
+    assert head.job("codes-2").driver_exit_code == 1
+    assert "A-s0 FAILED" in failed.stdout
+
+
+def test_stop_then_kill_then_the_same_command_again(head):
+    arguments = [
+        "data.shapes.num_train=32",
+        "data.shapes.num_val=4",
+        "ablation.groups=[A]",
+        "training.max_steps=60",
+        "training.checkpoint_steps=1000",
+    ]
+    run = head.home / "coordexp-runs" / "again" / "A-s0"
+
+    start(head, "again-1", *arguments)
+    wait_for(lambda: "step 3/" in log_of(head, "again-1"), 120, "the third step")
+    stopped = head.command("job", "stop", "again-1")
+    assert "was stopped" in stopped.stdout + stopped.stderr
+    status = read_status(run)
+    assert status is not None
+    assert (status.state, status.message) == ("stopped", "the job was stopped")
+    first = steps_of_checkpoints(run)
+    assert first
+    assert first[-1] < 60
+    assert "the same command goes on from the last checkpoints" in log_of(head, "again-1")
+    assert mlflow_states(head) == {"A-s0": "KILLED"}
+    wait_for(lambda: is_free(head), 30, "the cluster to have everything back")
+
+    start(head, "again-2", *arguments)
+    wait_for(lambda: f"resumes at step {first[-1]}" in log_of(head, "again-2"), 120, "the run to resume")
+    (driver,) = [p for p in head.processes() if "ablation.py" in " ".join(p.cmdline()) and is_python(p)]
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_for(lambda: is_free(head), 60, "the cluster to have everything back after SIGKILL")
+
+    done = submit(head, "again-3", *arguments)
+    assert done.returncode == 0, done.stdout
+    assert "resumes at step" in done.stdout
+    assert [row.step for row in rows(run)].count(60) >= 1
+    losses = [row.step for row in rows(run) if "train_total_loss" in row.metrics]
+    assert losses == list(range(1, 61))  # none doubled, none missing
+    assert mlflow_states(head) == {"A-s0": "FINISHED"}
+
+
+def rows(run: Path) -> list:
+    return read_rows(run / "metrics.jsonl")
+
+
+def steps_of_checkpoints(run: Path) -> list[int]:
+    return sorted(
+        int(path.name[-6:]) for path in (run / "checkpoints").glob("step_*") if (path / "coordexp.json").is_file()
+    )
+
+
+def is_python(process: psutil.Process) -> bool:
+    return "python" in Path(process.cmdline()[0]).name
+
+
+def mlflow_states(head: Head) -> dict[str, str]:
+    """Return how MLflow says the runs of ``again`` ended, by name."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{head.home}/coordexp-runs/mlflow.db")
+    experiment = client.get_experiment_by_name("again")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    return {run.info.run_name: run.info.status for run in found if "mlflow.parentRunId" in run.data.tags}

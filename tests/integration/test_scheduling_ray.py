@@ -1,0 +1,186 @@
+"""Scheduling on a real Ray with fake GPUs: order, no idle slot while runs wait, stops and budgets."""
+
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from coordexp.cluster import tune_executor
+from coordexp.cluster.budget import BudgetKeeper
+from coordexp.cluster.plan import RunPlan, plan_runs
+from coordexp.cluster.session import ray_session
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ResourceError, TrainingError
+from coordexp.train.stop import RunStoppedError, request_stop, stop_reason
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def ray_with_four_gpus():
+    temporary = tempfile.mkdtemp(prefix="coordexp-sched-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "RAY_TMPDIR": temporary,
+            "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+            "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+            "RAY_CHDIR_TO_TRIAL_DIR": "0",
+            "OMP_NUM_THREADS": "1",
+        }.items():
+            patch.setenv(name, value)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        ray.init(
+            address="local", num_cpus=8, num_gpus=4, include_dashboard=True, dashboard_host="127.0.0.1",
+            object_store_memory=128 * 2**20, log_to_driver=False, _temp_dir=temporary,
+        )  # fmt: skip
+        with ray_session(threads=1) as ready:  # uses what is there
+            ready.result()
+            yield
+        ray.shutdown()
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def drive_on_gloo(packed_plan, function):
+    """The GPUs are numbers only; this runs in the driver's process."""
+    from ray.train.torch import TorchConfig
+
+    from coordexp.cluster import driver, scaling
+
+    scaling.TorchConfig = lambda backend: TorchConfig(backend="gloo")
+    driver.drive(packed_plan, function)
+
+
+@pytest.fixture(autouse=True)
+def gloo_instead_of_nccl(monkeypatch):
+    monkeypatch.setattr(tune_executor, "drive", drive_on_gloo)
+
+
+def make_plans(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> list[RunPlan]:
+    config = ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "tiny", "runs_dir": str(tmp_path)},
+            "cluster": {"max_failures": 0, **cluster},
+            "ablation": {"groups": {f"G{number}": {} for number in range(groups)}, "seeds": list(range(seeds))},
+        }
+    )
+    return plan_runs(config)
+
+
+def run_dir_of(config) -> Path:
+    experiment = config.experiment
+    return Path(experiment.runs_dir) / experiment.name / f"{experiment.group}-s{experiment.seed}"
+
+
+def sleeper(config, *, reporter, announce):
+    """Hold the GPUs for a while, or until asked to stop; write when."""
+    began = time.time()
+    reason = None
+    while time.time() < began + SECONDS and reason is None:
+        time.sleep(0.05)
+        reason = stop_reason(run_dir_of(config))
+    (run_dir_of(config) / "times.json").write_text(json.dumps([began, time.time()]))
+    if reason is not None:
+        raise RunStoppedError(reason)
+
+
+class Heard:
+    """Remembers events, with what the run directories say at that moment."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    def begun(self, plan: RunPlan) -> None:
+        self.events.append(("begun", plan.name, ""))
+
+    def ended(self, plan: RunPlan) -> None:
+        status = plan.status()
+        self.events.append(("ended", plan.name, status.state if status else "new"))
+
+
+def spans(plans: list[RunPlan]) -> dict[str, tuple[float, float]]:
+    files = ((plan.name, plan.run_dir / "times.json") for plan in plans)
+    return {name: tuple(json.loads(path.read_text())) for name, path in files if path.is_file()}
+
+
+def relay(order: list[str]):
+    """Return a stand-in that holds its GPUs until the next run in ``order`` has begun."""
+
+    def hold(config, *, reporter, announce):
+        directory = run_dir_of(config)
+        began = time.time()
+        (directory / "began").write_text("")
+        later = order[order.index(directory.name) + 1 :]
+        while later and not (directory.parent / later[0] / "began").exists():
+            time.sleep(0.05)
+            if time.time() > began + 120:
+                raise TrainingError(f"{later[0]} does not begin, though a slot is free")
+        (directory / "times.json").write_text(json.dumps([began, time.time()]))
+
+    return hold
+
+
+def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_gpus, tmp_path):
+    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
+    heard = Heard()
+
+    tune_executor.execute(plans, relay([plan.name for plan in plans]), heard)
+
+    # Each run ended only because the other slot was given to the next one, while it held its own.
+    assert [plan.status().state for plan in plans] == ["finished"] * 6
+    times = spans(plans)
+    assert max(sum(begin <= moment < end for begin, end in times.values()) for moment, _ in times.values()) == 2
+    assert [name for what, name, _ in heard.events if what == "begun"] == [plan.name for plan in plans]
+    assert [name for what, name, _ in heard.events if what == "ended"] == [plan.name for plan in plans]
+    assert {state for what, _, state in heard.events if what == "ended"} == {"finished"}  # when it was heard
+    running = list(itertools.accumulate(1 if what == "begun" else -1 for what, _, _ in heard.events))
+    assert max(running) == 2
+    assert min(running[1:-2]) >= 1
+
+
+def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
+    plans = make_plans(tmp_path, groups=3, seeds=1, gpus_per_worker=4.0)
+
+    def ask() -> None:
+        while not (status := plans[0].status()) or status.since is None:
+            time.sleep(0.05)
+        request_stop(plans[0].run_dir.parent, "the test says so")
+
+    asker = threading.Thread(target=ask, daemon=True)
+    asker.start()
+    tune_executor.execute(plans, sleeper)
+    asker.join(10)
+
+    first = plans[0].status()
+    assert (first.state, first.message) == ("stopped", "the test says so")
+    assert [plan.status() for plan in plans[1:]] == [None, None]
+    assert not (plans[0].run_dir / "error.log").exists()
+
+
+def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):
+    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
+    # Runs take at least 3 s on 2 GPUs: the first seed fits, a further one whole does not.
+    with BudgetKeeper(plans, 2 * 2 * SECONDS * 1.6 / 3600.0) as budget:
+        tune_executor.execute(plans, sleeper, budget)
+        assert budget.has_stopped()
+    assert [plan.is_finished() for plan in plans[:2]] == [True, True]
+    assert [plan.status() for plan in plans[2:]] == [None] * 4
+
+
+@pytest.mark.timeout(120)  # Ray itself waits for ever
+def test_what_fits_in_sum_but_on_no_node_is_refused_at_once(ray_with_four_gpus, tmp_path, monkeypatch):
+    two = [{"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}] * 2
+    monkeypatch.setattr(ray, "nodes", lambda: two)
+    plans = make_plans(tmp_path, groups=1, seeds=1, gpus_per_worker=4.0)
+    with pytest.raises(ResourceError, match=r"4 GPUs\), but the cluster has \(8 CPUs, 2 GPUs\) \+ \(8 CPUs, 2 GPUs\)"):
+        tune_executor.execute(plans, sleeper)

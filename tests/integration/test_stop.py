@@ -1,0 +1,144 @@
+"""A run that is asked to stop, and goes on later as if nothing had been."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import distributed, multiprocessing
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_support import prepared, small_config, write_base
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train import stop
+from coordexp.train.marks import committed_checkpoints
+from coordexp.train.paths import experiment_dir, run_dir
+from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.train.run import train_run
+from coordexp.train.stop import RunStoppedError, StopListener, clear_stop, request_stop
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture
+def looks_at_every_step(monkeypatch):
+    monkeypatch.setattr(stop, "LOOK_SECONDS", 0.0)
+
+
+def make_config(base: Path, runs_dir: Path) -> ExperimentConfig:
+    """Rows at 3 and 6, a checkpoint at 4: neither is at 5, nor at the first step after row 3."""
+    steps = {"max_steps": 6, "checkpoint_steps": 4, "logging_steps": 3, "lora": {"dropout": 0.1}}
+    config = prepared(small_config(base, runs_dir, **steps))
+    changed = config.evaluation.model_copy(update={"decoding": ("constrained",)})
+    return config.model_copy(update={"evaluation": changed})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(base, tmp_path_factory):
+    config = make_config(base, tmp_path_factory.mktemp("runs"))
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    return config
+
+
+def rows_of(config):
+    volatile = ("seconds", "throughput")
+    return [
+        (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
+        for row in read_rows(run_dir(config) / "metrics.jsonl")
+    ]
+
+
+class _AsksAt(StopListener):
+    """Asks at a given step, then listens."""
+
+    def __init__(self, directory, *, step):
+        super().__init__(directory)
+        self._steps, self._at = 0, step
+
+    def at_step(self):
+        self._steps += 1
+        if self._steps == self._at:
+            request_stop(self._directory.parent, "the test says so")
+        return super().at_step()
+
+
+def stopped_at(config, step, monkeypatch):
+    monkeypatch.setattr("coordexp.train.run.listener_for", lambda config: _AsksAt(run_dir(config), step=step))
+    with pytest.raises(RunStoppedError, match="the test says so"):
+        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    monkeypatch.undo()
+    assert committed_checkpoints(run_dir(config))[-1].name == f"step_{step:06d}"
+
+
+@pytest.mark.parametrize("step", [5, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 6))])
+def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
+    undisturbed, base, tmp_path, looks_at_every_step, monkeypatch, step
+):
+    config = make_config(base, tmp_path)
+    stopped_at(config, step, monkeypatch)
+    if step == 3:
+        assert rows_of(config) == rows_of(undisturbed)[:1]  # a stop commits the rows up to its step
+    clear_stop(experiment_dir(config))
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    assert rows_of(config) == rows_of(undisturbed)
+    expected = load_file(committed_checkpoints(run_dir(undisturbed))[-1] / "adapter_model.safetensors")
+    found = load_file(committed_checkpoints(run_dir(config))[-1] / "adapter_model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.slow
+def test_without_the_window_the_rows_would_differ(undisturbed, base, tmp_path, looks_at_every_step, monkeypatch):
+    """Negative control of the comparison above."""
+    config = make_config(base, tmp_path)
+    stopped_at(config, 5, monkeypatch)
+    clear_stop(experiment_dir(config))
+    assert list(committed_checkpoints(run_dir(config))[-1].glob("window_*"))
+    monkeypatch.setattr("coordexp.train.run.resume_window", lambda meter, checkpoint: None)
+    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    assert rows_of(config) != rows_of(undisturbed)
+
+
+def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):
+    config = make_config(base, tmp_path)
+    request_stop(run_dir(config), "too late")
+    with pytest.raises(RunStoppedError, match="too late"):
+        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    assert [path.name for path in run_dir(config).iterdir()] == ["stop.json"]
+
+
+def _listen(rank: int, store: str, directory: str, output: str) -> None:
+    """One of two ranks with clocks of their own: rank 0 asks at its 25th step, and both must end at the same."""
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    now = iter(range(10_000))
+    # Rank 0's steps take a tenth of a second; rank 1 would look at another cadence.
+    listener = StopListener(Path(directory), clock=lambda: next(now) * (0.3 if rank == 0 else 17.0))
+    step = 0
+    while True:
+        step += 1
+        if rank == 0 and step == 25:
+            request_stop(Path(directory), "enough")
+        reason = listener.at_step()
+        if reason is not None:
+            Path(f"{output}.{rank}").write_text(f"{step} {reason}")
+            break
+    distributed.destroy_process_group()
+
+
+def test_ranks_stop_at_the_same_step(tmp_path, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    args = (str(tmp_path / "store"), str(tmp_path / "exp" / "A-s0"), str(tmp_path / "said"))
+    multiprocessing.spawn(_listen, args=args, nprocs=2)
+    said = [(tmp_path / f"said.{rank}").read_text().split(" ", 1) for rank in (0, 1)]
+    assert said[0] == said[1]
+    assert int(said[0][0]) >= 25
+    assert said[0][1] == "enough"

@@ -1,0 +1,57 @@
+"""SIGTERM during an ablation: the run is stopped with its rows, MLflow says KILLED, the same command goes on."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ablation_support import StandIn, make_base, make_config, run
+
+from coordexp.cluster.plan import plan_runs
+from coordexp.cluster.record import tracking_uri
+from coordexp.report.load import load_experiment
+from coordexp.train.paths import run_dir
+from coordexp.train.reporter import Row
+from coordexp.train.stop import RunStoppedError, stop_reason
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Terminated(StandIn):
+    """Gets SIGTERM after its first row, as the entrypoint of a stopped job does, and looks as a real run does."""
+
+    def __call__(self, config, *, reporter, announce):
+        self.done.append(config.experiment.group)
+        reporter.commit([Row(step=1, time=1.0, metrics={"train_total_loss": 1.0})], step=1, checkpoint=None)
+        os.kill(os.getpid(), signal.SIGTERM)
+        reason = stop_reason(run_dir(config))
+        assert reason is not None
+        raise RunStoppedError(reason)
+
+
+def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(tmp_path):
+    config = make_config(make_base(tmp_path / "base"), tmp_path / "runs", "terminated")
+    first = Terminated()
+
+    code, text = run(config, first)
+
+    assert code == 130
+    assert first.done == ["A"]  # C was asked to stop before it began
+    assert "stopping: every run writes a checkpoint at its next step" in text
+    assert "stopped: the job was stopped; the same command goes on from the last checkpoints" in text
+    a, c = plan_runs(config)
+    assert a.status().state == "stopped"
+    assert (a.status().message, a.status().step) == ("the job was stopped", 1)
+    assert c.status() is None
+    states = {found.name: found.state for found in load_experiment(tracking_uri(config), "terminated").runs}
+    assert states == {"A-s0": "stopped", "C-s0": "stopped"}  # MLflow's KILLED
+
+    second = StandIn()
+    code, _ = run(config, second)
+    assert code == 0
+    assert second.done == ["A", "C"]
+    assert stop_reason(a.run_dir) is None

@@ -1,0 +1,151 @@
+"""One run on two workers four ways: DDP, ZeRO-2, ZeRO-3, and on a number of workers that changes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from strategy_support import diverging, images_of, losses_of, run_on, spawn
+from training_support import prepared, small_config, write_base
+
+from coordexp.coord_tokens.offset_adapter import active_offset
+from coordexp.model.load import load
+from coordexp.train.marks import committed_checkpoints
+from coordexp.train.paths import base_dir, run_dir
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STEPS, STOP = 6, 2
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "base")
+
+
+def _config(base, runs, *, training=None, **cluster):
+    """Two epochs of three steps; eight images a step: 2 workers x 2 x 2 accumulated."""
+    steps = {"max_steps": STEPS, "per_device_batch_size": 2, "gradient_accumulation_steps": 2}
+    small = small_config(base, runs, **(steps | (training or {})))
+    tree = small.model_dump(mode="json")
+    tree["cluster"] |= {"num_workers": 2, **cluster}
+    tree["evaluation"] |= {"every_steps": 4, "subset_images": 3}
+    return prepared(type(small).model_validate(tree))
+
+
+@pytest.fixture(scope="module")
+def ddp(base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ddp")
+    config = _config(base, folder / "runs")
+    run_on(2, config, folder / "log")
+    assert len(losses_of(config)) == STEPS
+    return config
+
+
+def _adapter(config):
+    return committed_checkpoints(run_dir(config))[-1]
+
+
+def _assert_same_tensors(found, expected, *, tolerance):
+    found, expected = load_file(found), load_file(expected)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path, strategy):
+    """Training, evaluation on the way, a checkpoint of both ranks' shards, resume, evaluation and merge."""
+    config = _config(base, tmp_path / "runs", strategy=strategy)
+    run_on(2, config, tmp_path / "log", stop=STOP)
+    (checkpoint,) = committed_checkpoints(run_dir(config))
+    shards = sorted(path.name for path in checkpoint.glob("global_step*/*optim_states.pt"))
+    assert shards == [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)]
+    assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+
+    lines = run_on(2, config, tmp_path / "log")
+    assert any(f"resumes at step {STOP}" in line for line in lines)
+    expected = "starts: " + strategy + " on 2 workers, 8 images a step: 2 x 2 x 2 accumulated"
+    assert any(expected in line for line in lines)
+    assert losses_of(config) == pytest.approx(losses_of(ddp), rel=1e-5)
+    assert images_of(config) == images_of(ddp)
+
+    mine, theirs = _adapter(config), _adapter(ddp)
+    for name in ("adapter_config.json", "adapter_model.safetensors", "trainer_state.json", "scheduler.pt"):
+        assert (mine / name).is_file()
+        assert (theirs / name).is_file()
+    _assert_same_tensors(mine / "adapter_model.safetensors", theirs / "adapter_model.safetensors", tolerance=1e-4)
+    merged = "merged/model.safetensors"
+    _assert_same_tensors(run_dir(config) / merged, run_dir(ddp) / merged, tolerance=1e-4)
+    assert (run_dir(config) / "eval" / "final" / "constrained" / "detections.expected.json").is_file()
+    offset = active_offset(load(base_dir(config), mine).model)
+    assert offset is not None
+    assert float(offset.embed_offset.detach().abs().max()) > 1e-3
+
+
+def test_a_lost_shard_of_the_optimizer_shows(ddp, base, tmp_path):
+    """Negative control: the second rank's shard is used at a resume, not only there."""
+    config = _config(base, tmp_path / "runs", strategy="zero2")
+    run_on(2, config, tmp_path / "log", stop=STOP)
+    (checkpoint,) = committed_checkpoints(run_dir(config))
+    (shard,) = checkpoint.glob("global_step*/zero_pp_rank_1_*optim_states.pt")
+    states = torch.load(shard, weights_only=False)
+    moments = states["optimizer_state_dict"]["base_optimizer_state"]
+    for state in moments["state"].values() if isinstance(moments, dict) else moments:
+        for value in state.values():
+            if torch.is_tensor(value):
+                value.zero_()
+    torch.save(states, shard)
+    run_on(2, config, tmp_path / "log")
+    assert losses_of(config)[: STOP + 1] == pytest.approx(losses_of(ddp)[: STOP + 1], rel=1e-5)
+    assert losses_of(config) != pytest.approx(losses_of(ddp), rel=1e-5)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_gradients_that_are_not_finite_stop_zero_before_a_weight_changes(base, tmp_path, tuning):
+    """DeepSpeed leaves such a step out where weights are float32; under bfloat16 ones it would take it."""
+    config = _config(base, tmp_path / "runs", strategy="zero2")
+    if tuning == "full":
+        tree = config.model_dump(mode="json")
+        tree["training"] |= {"tuning": "full", "optimizer": "multimodal"}
+        tree["custom"]["coord_offset"] = {"enabled": False}
+        tree["model"]["dtype"] = "bfloat16"
+        config = prepared(type(config).model_validate(tree))
+    spawn(diverging, 2, config, tmp_path / "log", stop=2)
+    for rank in (0, 1):
+        said = (tmp_path / f"log-said-{rank}").read_text()
+        assert said.startswith("True "), said
+        assert int(said.split()[1]) > 20
+        assert "step 2: the loss is" in said
+        assert "the weights were not changed" in said
+
+
+def test_bfloat16_under_zero_trains_and_saves_float32_adapters(base, tmp_path):
+    """DeepSpeed's own bf16 would cast them; here autocast does what it does under DDP."""
+    ends = {}
+    for strategy in ("ddp", "zero2"):
+        training = {"precision": "bfloat16", "max_steps": 2}
+        config = _config(base, tmp_path / strategy, strategy=strategy, training=training)
+        run_on(2, config, tmp_path / f"log-{strategy}")
+        ends[strategy] = config
+    weights = load_file(_adapter(ends["zero2"]) / "adapter_model.safetensors")
+    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float32}
+    assert losses_of(ends["zero2"])[0] == losses_of(ends["ddp"])[0]
+    assert losses_of(ends["zero2"]) == pytest.approx(losses_of(ends["ddp"]), rel=1e-4)
+
+
+def test_a_run_on_two_then_one_then_two_workers_ends_where_two_do(ddp, base, tmp_path):
+    config = _config(base, tmp_path / "runs", min_workers=1)
+    counts = ((2, STOP), (1, 4), (2, None))
+    said = [run_on(count, config, tmp_path / f"log-{at}", stop=stop) for at, (count, stop) in enumerate(counts)]
+    for lines, (count, accumulated) in zip(said, ((2, 2), (1, 4), (2, 2)), strict=True):
+        assert any(f"{count} worker" in line and f"2 x {accumulated} accumulated" in line for line in lines), lines[:4]
+    assert losses_of(config) == pytest.approx(losses_of(ddp), rel=1e-5)
+    assert images_of(config) == images_of(ddp)
+    assert [len(images) for images in images_of(ddp).values()] == [8] * STEPS
+    mine, theirs = _adapter(config), _adapter(ddp)
+    _assert_same_tensors(mine / "adapter_model.safetensors", theirs / "adapter_model.safetensors", tolerance=1e-4)

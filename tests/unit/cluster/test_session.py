@@ -1,0 +1,90 @@
+"""What a Ray session refuses before Ray is asked, and what it adds to the environment of processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from coordexp.cluster import session
+from coordexp.cluster.interrupts import SUBMITTED_ENV
+from coordexp.cluster.probe import nodes_of
+from coordexp.cluster.shared_storage import input_paths, unseen_of
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ResourceError
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("127.0.0.1:1", "no Ray answers at RAY_ADDRESS 127.0.0.1:1"),
+        ("http://127.0.0.1:8265", "the address for submitting jobs"),
+        ("somewhere", "expected host:port"),
+    ],
+)
+def test_an_address_that_nobody_answers_is_refused_before_ray_starts(address, sentence, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.delenv(SUBMITTED_ENV, raising=False)
+    with pytest.raises(ResourceError, match=sentence), session.ray_session(threads=1):
+        pytest.fail("a session began")
+
+
+def test_auto_without_a_cluster_is_said_in_one_sentence():
+    # Other clusters may run on this machine: the question is asked where no other process can be seen.
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("hiding the machine's processes takes root and unshare")
+    code = "from coordexp.cluster.probe import nodes_of\ntry: nodes_of('auto')\nexcept ValueError as e: print(e)"
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code],
+        env=os.environ | {"RAY_TMPDIR": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    assert done.stdout.strip() == (
+        "RAY_ADDRESS is auto, but no Ray cluster runs on this machine; start one (ray start --head), or unset "
+        "RAY_ADDRESS for a private Ray"
+    )
+
+
+def test_what_came_with_the_job_is_not_given_a_second_time(monkeypatch):
+    monkeypatch.delenv(SUBMITTED_ENV, raising=False)
+    assert session._submitted_env() == {}
+    monkeypatch.setenv(SUBMITTED_ENV, json.dumps({"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}))
+    assert session._submitted_env() == {"OMP_NUM_THREADS": "3"}
+    monkeypatch.setenv(SUBMITTED_ENV, json.dumps({"runtime_env": None, "metadata": {}}))
+    assert session._submitted_env() == {}
+
+
+def test_an_address_behind_a_client_is_only_connected_to():
+    with pytest.raises(ResourceError, match="no Ray answers at RAY_ADDRESS ray://127.0.0.1:1"):
+        nodes_of("ray://127.0.0.1:1")
+
+
+def test_a_run_s_inputs_are_named_by_their_keys(tmp_path):
+    images, annotations = tmp_path / "images", tmp_path / "instances.json"
+    images.mkdir()
+    annotations.write_text("{}")
+    config = ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "x", "runs_dir": str(tmp_path)},
+            "data": {
+                "format": "coco",
+                "train_annotations": str(annotations),
+                "train_images": str(images),
+                "val_annotations": str(annotations),
+                "val_images": str(tmp_path / "not-here"),  # the driver's own error to tell
+            },
+        }
+    )
+    assert set(input_paths(config)) == {"data.train_annotations", "data.train_images", "data.val_annotations"}
+    assert input_paths(config)["data.train_images"] == str(images)
+    assert unseen_of([str(images), str(tmp_path / "a"), str(tmp_path / "b")], seconds=0.0) == [
+        str(tmp_path / "a"),
+        str(tmp_path / "b"),
+    ]

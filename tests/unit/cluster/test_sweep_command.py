@@ -1,0 +1,42 @@
+"""``ray_jobs/sweep.py``: what a dry run tells, and how errors come out; nothing is written."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "ray_jobs" / "sweep.py"
+
+
+@pytest.fixture(scope="module")
+def main():
+    return runpy.run_path(str(SCRIPT))["main"]
+
+
+def test_a_dry_run_tells_points_and_rungs_and_writes_nothing(main, tmp_path, capsys):
+    code = main(["--dry-run", "sweep.space.objective.lambda_coord.num=3", f"experiment.runs_dir={tmp_path}/runs"])
+    text = capsys.readouterr().out
+    assert code == 0
+    assert "trials          3 (grid), 500 steps each" in text
+    assert "stops early     by AP at steps 125, 375" in text
+    assert "winners         2 points again, 6 further runs" in text
+    assert text.splitlines()[-3:] == [
+        f"t{index:03d}            objective.lambda_coord = {value}" for index, value in enumerate(["0.1", "1", "10"])
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_knows_random_points_and_cannot_know_optunas(main, tmp_path, capsys):
+    common = ["--config", str(SCRIPT.parents[1] / "experiments" / "sweeps" / "alpha_beta.yaml"), "--dry-run"]
+    common.append(f"experiment.runs_dir={tmp_path}/runs")
+    assert main([*common, "sweep.search.method=random", "sweep.search.num_trials=2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("t001            objective.alpha_l1 = ")
+    assert main(common) == 0
+    assert "proposed from the results of those before" in capsys.readouterr().out
+
+
+def test_wrong_input_is_one_sentence_and_exit_code_2(main, capsys):
+    assert main(["--dry-run", "sweep.serch.seed=1"]) == 2
+    assert capsys.readouterr().err == (
+        "error: override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search?\n"
+    )

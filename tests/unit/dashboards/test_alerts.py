@@ -1,0 +1,111 @@
+"""The alerts: promtool accepts them, each fires on its series and not on a healthy one, each has its runbook."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+DASHBOARDS = Path(__file__).parents[3] / "dashboards"
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+
+
+@pytest.fixture(scope="module")
+def rules():
+    groups = yaml.safe_load((DASHBOARDS / "prometheus" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def promtool(*arguments, cwd=DASHBOARDS / "prometheus"):
+    done = subprocess.run(["promtool", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_alerts_read_recorded_series(rules):
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    read = {name for rule in rules if "alert" in rule for name in re.findall(r"coordexp:\w+", rule["expr"])}
+    assert read == recorded
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_no_other(rules):
+    runbook = (DASHBOARDS.parent / "docs" / "cluster.md").read_text()
+    sections = re.findall(r"^#+ (alarm-[a-z-]+)$", runbook, re.MULTILINE)
+    assert sections == [rule["annotations"]["runbook"].partition("#")[2] for rule in rules if "alert" in rule]
+
+
+def test_every_alert_says_what_to_do_and_is_tested(rules):
+    alerts = [rule for rule in rules if "alert" in rule]
+    tests = (DASHBOARDS / "prometheus" / "alerts.test.yml").read_text()
+    anchors = [rule["annotations"]["runbook"] for rule in alerts]
+    assert len(set(anchors)) == len(alerts) >= 12
+    for rule, anchor in zip(alerts, anchors, strict=True):
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"docs/cluster\.md#alarm-[a-z-]+", anchor)
+        assert rule["alert"] in tests
+
+
+@needs_promtool
+@pytest.mark.parametrize("arguments", [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml")])
+def test_promtool_accepts(arguments):
+    code, output = promtool(*arguments)
+    assert code == 0, output
+
+
+@needs_promtool
+def test_the_kubernetes_configuration_is_one_but_for_its_discovery(tmp_path):
+    text = (DASHBOARDS / "prometheus" / "prometheus.kuberay.yml").read_text()
+    config = yaml.safe_load(text)
+    (discovery,) = config["scrape_configs"][0].pop("kubernetes_sd_configs")  # Debian's promtool is built without
+    assert discovery == {"role": "pod", "namespaces": {"own_namespace": True}}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    shutil.copy(DASHBOARDS / "prometheus" / "alerts.yml", tmp_path)
+    code, output = promtool("check", "config", "prometheus.yml", cwd=tmp_path)
+    assert code == 0, output
+
+
+@needs_promtool
+def test_alerts_fire_on_their_series_and_not_on_healthy_ones(tmp_path):
+    code, output = promtool("test", "rules", "alerts.test.yml")
+    assert code == 0, output
+
+
+BENT = (
+    {
+        "CoordexpRunStalled": ("< 900)", "< 90000)"),
+        "CoordexpRunEndsSlowly": ("> 7200", "> 72000"),
+        "CoordexpNonFiniteLoss": ("(coordexp:run_diverged == 1) or ", ""),
+        "CoordexpThroughputFalling": ("< 0.6 *", "< 0.9 *"),
+        "CoordexpApCollapsed": (" > 0.05", " > 0.005"),
+        "CoordexpRunFailed": ("coordexp:run_state == 3", "coordexp:run_state >= 3"),
+        "CoordexpMemoryNearLimit": ("> 0.92", "> 0.5"),
+        "CoordexpNodeSilent": ('up{job="ray"} == 0', 'up{job="ray"} == 1'),
+        "CoordexpWaitingForData": ("fraction[10m]) > 0.2", "fraction[10m]) > 2"),
+        "CoordexpAlarmRaised": ("delta(coordexp:alarms[15m]) > 0", "coordexp:alarms > 0"),
+    },
+    {
+        "CoordexpRunStalled": ("unless on (experiment, run) (coordexp:step >= coordexp:max_steps)", ""),
+        "CoordexpNonFiniteLoss": ("or (delta(coordexp:nonfinite_rows[15m]) > 0)", ""),
+        "CoordexpThroughputFalling": ("and coordexp:images_per_second offset 30m > 0", ""),
+        "CoordexpReportsBlock": ("coordexp:report_wait_fraction > 0.1", "coordexp:report_wait_fraction > 0.001"),
+        "CoordexpRunRestarted": ("delta(coordexp:restarts[30m]) > 0", "coordexp:restarts > 0"),
+    },
+)
+
+
+@needs_promtool
+@pytest.mark.parametrize("bends", BENT)
+def test_a_bent_rule_turns_its_rule_test_red(tmp_path, bends):
+    text = (DASHBOARDS / "prometheus" / "alerts.yml").read_text()
+    for before, after in bends.values():
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    (tmp_path / "alerts.yml").write_text(text)
+    shutil.copy(DASHBOARDS / "prometheus" / "alerts.test.yml", tmp_path)
+    code, output = promtool("test", "rules", "alerts.test.yml", cwd=tmp_path)
+    assert code == 1
+    assert set(re.findall(r'expr: .*?alertname=\\"(\w+)\\"', output)) == set(bends)

@@ -1,0 +1,257 @@
+"""The dashboard and the README agree with the code, the alerts and Grafana's own model."""
+
+import copy
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coordexp.cluster.gauges import EXPORTED, STATES
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "dashboards"))
+import build
+import panels
+import tables
+
+ROOT = Path(__file__).parents[3]
+DASHBOARDS = ROOT / "dashboards"
+NAMES = {metric.prometheus_name: metric for metric in EXPORTED.values()}
+
+
+@pytest.fixture(scope="module")
+def dashboard():
+    return json.loads(build.DASHBOARD.read_text())
+
+
+@pytest.fixture(scope="module")
+def rules():
+    groups = yaml.safe_load((DASHBOARDS / "prometheus" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def lost(given, back, path="dashboard"):
+    """Yield each key or value of ``given`` that is not in ``back``."""
+    if isinstance(given, dict) and isinstance(back, dict):
+        for key, value in given.items():
+            if key not in back:
+                yield f"{path}.{key}"
+            else:
+                yield from lost(value, back[key], f"{path}.{key}")
+    elif isinstance(given, list) and isinstance(back, list) and len(given) == len(back):
+        for number, (value, other) in enumerate(zip(given, back, strict=True)):
+            yield from lost(value, other, f"{path}[{number}]")
+    elif given != back or type(given) is not type(back):
+        yield f"{path}: {given!r} became {back!r}"
+
+
+def through_grafanas_model(dashboard):
+    pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+    return json.loads(json.dumps(Dashboard.from_json(copy.deepcopy(dashboard)), cls=JSONEncoder))
+
+
+def expressions(dashboard):
+    return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+
+
+def test_the_committed_dashboard_is_what_the_script_writes():
+    assert build.DASHBOARD.read_text() == build.text()
+
+
+def test_the_tables_of_the_readme_are_what_the_script_writes():
+    text = tables.README.read_text()
+    assert text == tables.with_tables(text)
+    assert all(f"`{name}`" in text for name in NAMES)
+    with pytest.raises(ValueError, match="found 0 tables"):
+        tables.with_tables("no marks")
+
+
+def test_every_key_survives_grafanas_own_model(dashboard):
+    assert list(lost(dashboard, through_grafanas_model(dashboard))) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "expected"),
+    [
+        (lambda d: d.update(refreshes="1s"), "dashboard.refreshes"),
+        (lambda d: d["panels"][1].update(titel="x"), "dashboard.panels[1].titel"),
+        (lambda d: d["panels"][1]["options"].update(colourMode="x"), "dashboard.panels[1].options.colourMode"),
+        (lambda d: d["panels"][8]["targets"][0].update(legend="x"), "dashboard.panels[8].targets[0].legend"),
+        (
+            lambda d: d["panels"][8]["fieldConfig"]["defaults"]["custom"].update(lineWith=1),
+            "dashboard.panels[8].fieldConfig.defaults.custom.lineWith",
+        ),
+        (
+            lambda d: d["panels"][8]["fieldConfig"]["defaults"].update(units="s"),
+            "dashboard.panels[8].fieldConfig.defaults.units",
+        ),
+        (lambda d: d["panels"][1]["gridPos"].update(width=3), "dashboard.panels[1].gridPos.width"),
+        (lambda d: d["templating"]["list"][0].update(multiple=True), "dashboard.templating.list[0].multiple"),
+    ],
+)
+def test_a_misspelt_key_does_not_survive(dashboard, plant, expected):
+    planted = copy.deepcopy(dashboard)
+    plant(planted)
+    assert list(lost(planted, through_grafanas_model(planted))) == [expected]
+
+
+def enumerated(dashboard):
+    """Return (value, Grafana's enumeration) of each place that takes one of a few words."""
+    from grafana_foundation_sdk.models import common
+    from grafana_foundation_sdk.models import dashboard as model
+
+    found = [(dashboard["graphTooltip"], model.DashboardCursorSync)]
+    found += [(link["type"], model.DashboardLinkType) for link in dashboard["links"]]
+    for variable in dashboard["templating"]["list"]:
+        found += [(variable["type"], model.VariableType), (variable.get("hide", 0), model.VariableHide)]
+        found += [(variable.get("refresh", 0), model.VariableRefresh), (variable.get("sort", 0), model.VariableSort)]
+    words = {
+        "tooltip.mode": common.TooltipDisplayMode,
+        "tooltip.sort": common.SortOrder,
+        "legend.displayMode": common.LegendDisplayMode,
+        "legend.placement": common.LegendPlacement,
+        "colorMode": common.BigValueColorMode,
+        "graphMode": common.BigValueGraphMode,
+        "justifyMode": common.BigValueJustifyMode,
+        "textMode": common.BigValueTextMode,
+        "orientation": common.VizOrientation,
+        "displayMode": common.BarGaugeDisplayMode,
+        "valueMode": common.BarGaugeValueMode,
+        "showValue": common.VisibilityMode,
+        "color.mode": model.FieldColorModeId,
+        "thresholds.mode": model.ThresholdsMode,
+        "custom.drawStyle": common.GraphDrawStyle,
+        "custom.showPoints": common.VisibilityMode,
+        "custom.thresholdsStyle.mode": common.GraphTresholdsStyleMode,
+    }
+    for panel in dashboard["panels"]:
+        for part in (panel.get("options", {}), panel.get("fieldConfig", {}).get("defaults", {})):
+            found += [(at(part, path), words[path]) for path in words if at(part, path) is not None]
+    return found
+
+
+def at(value, path):
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def test_every_word_is_one_that_grafana_knows(dashboard):
+    pytest.importorskip("grafana_foundation_sdk")
+
+    def unknown(dashboard):
+        return [value for value, words in enumerated(dashboard) if value not in {word.value for word in words}]
+
+    assert len(enumerated(dashboard)) > 250
+    assert unknown(dashboard) == []
+    planted = copy.deepcopy(dashboard)
+    planted["panels"][8]["options"]["tooltip"]["sort"] = "descending"
+    assert unknown(planted) == ["descending"]
+
+
+def test_units_and_kinds_are_grafanas(dashboard):
+    pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.models import units
+
+    known = {value for name, value in vars(units).items() if isinstance(value, str) and name[0].isupper()}
+    used = {panel["fieldConfig"]["defaults"]["unit"] for panel in dashboard["panels"] if panel["type"] != "row"}
+    assert used == {"short", "percentunit", "bytes", "s"}
+    assert used <= known
+
+
+def test_panels_neither_overlap_nor_leave_the_grid(dashboard):
+    taken = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    identifiers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_what_the_issue_names_is_shown(dashboard):
+    titles = " ".join(panel["title"] for panel in dashboard["panels"])
+    for word in ("loss", "AP", "Images", "Tokens", "MFU", "Memory", "reports", "Restarts", "Queue", "Alarms"):
+        assert word in titles
+    assert {"experiment", "group", "seed"} <= {variable["name"] for variable in dashboard["templating"]["list"]}
+
+
+def unknown_series(expr):
+    """Return metrics and labels of an expression that nothing exports."""
+    found = []
+    for name, selector in re.findall(r"(ray_coordexp_\w+)(?:\{([^}]*)\})?", expr):
+        labels = set(re.findall(r"(\w+)=~?\"", selector))
+        if name not in NAMES:
+            found.append(name)
+        elif not labels <= set(NAMES[name].labels):
+            found.append(f"{name} {labels - set(NAMES[name].labels)}")
+    return found
+
+
+def test_panels_and_rules_read_what_is_exported(dashboard, rules):
+    exprs = [*expressions(dashboard), *(rule["expr"] for rule in rules)]
+    exprs += [v["query"]["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+    assert [found for expr in exprs for found in unknown_series(expr)] == []
+    assert {name for expr in exprs for name in re.findall(r"ray_coordexp_\w+", expr)} == set(NAMES) - {
+        "ray_coordexp_learning_rate"  # for whoever asks
+    }
+    assert unknown_series('max(ray_coordexp_mfus{run="x"})') == ["ray_coordexp_mfus"]
+    assert unknown_series('max(ray_coordexp_mfu{rum="x"})') == ["ray_coordexp_mfu {'rum'}"]
+
+
+def test_runbook_sections_that_panels_name_are_those_of_alerts(dashboard, rules):
+    named = set(re.findall(r"alarm-[a-z-]+", json.dumps(dashboard)))
+    assert named
+    assert named <= {rule["annotations"]["runbook"].partition("#")[2] for rule in rules if "alert" in rule}
+
+
+def test_states_are_the_exporters():
+    assert tuple(panels.STATES) == STATES
+
+
+def test_every_shipped_group_has_a_colour_of_its_own():
+    groups = {path.stem for path in (ROOT / "experiments" / "groups").glob("*.yaml")}
+    assert groups == set(panels.COLOURS)
+    assert len(set(panels.COLOURS.values())) == len(panels.COLOURS)
+
+
+@pytest.mark.parametrize(("line", "group"), [("A", "A"), ("A-s0", "A"), ("A validation", "A"), ("C_D-s12 peak", "C_D")])
+def test_the_colour_of_a_line_is_its_groups(dashboard, line, group):
+    panel = next(panel for panel in dashboard["panels"] if panel["title"] == "Text")
+    fixed = [
+        override["properties"][0]["value"]["fixedColor"]
+        for override in panel["fieldConfig"]["overrides"]
+        if override["properties"][0]["id"] == "color" and re.search(override["matcher"]["options"].strip("/"), line)
+    ]
+    assert fixed == [panels.COLOURS[group]]
+
+
+def test_shipped_files_hold_no_path_of_a_machine_and_listen_on_loopback():
+    for path in (path for path in DASHBOARDS.rglob("*") if path.suffix in (".yml", ".json", ".md", ".py")):
+        text = path.read_text()
+        assert not re.search(r"/(home|root|work|Users)/", text), path
+        assert "0.0.0.0" not in text, path
+        addresses = re.findall(r"https?://([\w.]+):\d+", text)
+        assert set(addresses) <= {"127.0.0.1"}, path
+
+
+def test_provisioning_points_at_what_is_shipped(dashboard):
+    folder = DASHBOARDS / "grafana" / "provisioning"
+    source = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())["datasources"][0]
+    provider = yaml.safe_load((folder / "dashboards" / "coordexp.yml").read_text())["providers"][0]
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if "datasource" in panel} == {source["uid"]}
+    assert f":{provider['options']['path']}:ro" in tables.README.read_text()
+    assert f"/d/{dashboard['uid']}" in tables.README.read_text()

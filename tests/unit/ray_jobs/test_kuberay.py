@@ -1,0 +1,278 @@
+"""The Kubernetes files: fields that exist, no root, no secret in clear, and resources as the experiment asks for."""
+
+import copy
+import importlib.util
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kuberay_fields import OBJECTS, faults
+
+from coordexp.cli import parse_with_overrides
+from coordexp.cluster.interrupts import GRACE_ENV
+from coordexp.cluster.slots import count_slots, workers_on
+from coordexp.config import load_config
+from coordexp.config.schema import ExperimentConfig
+
+ROOT = Path(__file__).parents[3]
+KUBERAY = ROOT / "ray_jobs" / "kuberay"
+IN_IMAGE = "/opt/coordexp"  # the image's copy of the repository
+CRDS = "COORDEXP_KUBERAY_CRDS"  # a folder with KubeRay's ray-operator/config/crd/bases
+_SECRET_NAME = re.compile(r"TOKEN|PASSWORD|SECRET|API_?KEY|CREDENTIAL|TRACKING_URI|USERNAME")
+
+
+def documents() -> dict[str, dict]:
+    found: dict[str, dict] = {}
+    for path in sorted(KUBERAY.glob("*.yaml")):
+        for number, document in enumerate(yaml.safe_load_all(path.read_text(encoding="utf-8"))):
+            found[f"{path.name}-{number}"] = document
+    return found
+
+
+DOCUMENTS = documents()
+JOB = DOCUMENTS["rayjob.yaml-0"]
+CLUSTERS = {"raycluster": DOCUMENTS["raycluster.yaml-0"]["spec"], "rayjob": JOB["spec"]["rayClusterSpec"]}
+
+
+def pods(document: Mapping) -> Iterator[tuple[str, dict]]:
+    """Yield every pod of an object, by what it is."""
+    spec = document["spec"]
+    cluster = spec.get("rayClusterSpec", spec)
+    if "headGroupSpec" in cluster:
+        yield "head", cluster["headGroupSpec"]["template"]["spec"]
+        for group in cluster["workerGroupSpecs"]:
+            yield group["groupName"], group["template"]["spec"]
+    if "submitterPodTemplate" in spec:
+        yield "submitter", spec["submitterPodTemplate"]["spec"]
+
+
+def broken_rules(document: Mapping) -> list[str]:
+    """Return what of our own rules an object breaks."""
+    found = ["a Secret in a file"] if document["kind"] == "Secret" else []
+    for name, pod in pods(document):
+        security = pod.get("securityContext", {})
+        if not security.get("runAsNonRoot") or not security.get("runAsUser") or not security.get("runAsGroup"):
+            found.append(f"{name}: may run as root")
+        if security.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            found.append(f"{name}: no seccomp profile")
+        for container in pod["containers"]:
+            found += [f"{name}: {line}" for line in _container_faults(container)]
+    return found
+
+
+def _container_faults(container: Mapping) -> Iterator[str]:
+    tag = container["image"].rpartition(":")[2]
+    if "/" in tag or tag in ("", "latest", "nightly"):
+        yield f"image {container['image']} is not pinned"
+    security = container.get("securityContext", {})
+    if security.get("allowPrivilegeEscalation") is not False or security.get("runAsUser") == 0:
+        yield "may gain privileges"
+    if security.get("capabilities") != {"drop": ["ALL"]} or security.get("privileged"):
+        yield "keeps capabilities"
+    for kind in ("requests", "limits"):
+        if not {"cpu", "memory"} <= container.get("resources", {}).get(kind, {}).keys():
+            yield f"no {kind}"
+    for variable in container.get("env", []):
+        if _SECRET_NAME.search(variable["name"]) and "secretKeyRef" not in variable.get("valueFrom", {}):
+            yield f"{variable['name']} in clear"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_field_exists(name):
+    document = DOCUMENTS[name]
+    assert faults(document, OBJECTS[document["kind"]], document["kind"]) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_our_rules_hold(name):
+    assert broken_rules(DOCUMENTS[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (lambda pod, container: container.update(image="registry.example.com/coordexp:latest"), "is not pinned"),
+        (lambda pod, container: container.update(image="registry.example.com:5000/coordexp"), "is not pinned"),
+        (lambda pod, container: pod["securityContext"].update(runAsUser=0), "may run as root"),
+        (lambda pod, container: container["securityContext"].pop("capabilities"), "keeps capabilities"),
+        (lambda pod, container: container["env"].append({"name": "HF_TOKEN", "value": "hf_1"}), "HF_TOKEN in clear"),
+        (lambda pod, container: container["resources"].pop("limits"), "no limits"),
+    ],
+)
+def test_what_breaks_a_rule_is_found(plant, told):
+    document = copy.deepcopy(JOB)
+    head = document["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    plant(head, head["containers"][0])
+    assert any(told in line for line in broken_rules(document))
+
+
+def test_unknown_missing_and_wrong_fields_are_found():
+    document = copy.deepcopy(JOB)
+    document["spec"]["shutdownAfterJobFinish"] = True
+    document["spec"]["backoffLimit"] = "2"
+    del document["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["groupName"]
+    document["spec"]["rayClusterSpec"]["authOptions"]["mode"] = "tokens"
+    found = faults(document, OBJECTS["RayJob"], "RayJob")
+    assert [line.split(":")[0].rpartition(".")[2] for line in found] == [
+        "shutdownAfterJobFinish",
+        "backoffLimit",
+        "mode",
+        "groupName",
+    ]
+
+
+def job_config() -> tuple[ExperimentConfig, list[str]]:
+    """Return the configuration that the job's entrypoint loads, and its words."""
+    words = shlex.split(JOB["spec"]["entrypoint"])
+    local = [word.replace(IN_IMAGE, str(ROOT)) for word in words]
+    spec = importlib.util.spec_from_file_location("ablation_job", local[1])
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    options = parse_with_overrides(script._parser(), local[2:])
+    return load_config(options.config, options.overrides), words
+
+
+def test_the_entrypoint_is_one_of_ours_and_reads_what_is_mounted():
+    config, words = job_config()
+    assert words[0] == "python"
+    assert config.experiment.name == "coco_qwen3vl_4b"
+    mounts = {mount["mountPath"] for _, pod in pods(JOB) for mount in pod["containers"][0].get("volumeMounts", [])}
+    used = [config.experiment.runs_dir, config.data.train_images, config.data.val_images]
+    used += [config.data.train_annotations, config.data.val_annotations]
+    assert all(str(path).startswith(("/mnt/runs", "/mnt/data/")) for path in used)
+    assert {"/mnt/runs", "/mnt/data", "/dev/shm"} <= mounts
+    claims = {document["metadata"]["name"] for document in DOCUMENTS.values() if document["kind"].startswith("Pers")}
+    for _, pod in pods(JOB):
+        for volume in pod.get("volumes", []):
+            assert volume.get("persistentVolumeClaim", {"claimName": "coordexp-runs"})["claimName"] in claims
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_worker_pod_holds_exactly_one_run(name):
+    config, _ = job_config()
+    (group,) = CLUSTERS[name]["workerGroupSpecs"]
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    node = {"CPU": float(resources["limits"]["cpu"]), "GPU": float(resources["limits"]["nvidia.com/gpu"])}
+    cluster = config.cluster
+    assert workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) == cluster.num_workers
+    assert node == {"CPU": 8.0 * cluster.cpus_per_worker, "GPU": 8.0 * cluster.gpus_per_worker}
+    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"]
+    assert count_slots(cluster, [{"CPU": 0.0}, *([node] * group["replicas"])]) == group["replicas"]
+    assert 1 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    assert CLUSTERS[name]["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_cluster_wants_a_token_and_gives_time_to_stop(name):
+    spec = CLUSTERS[name]
+    assert spec["authOptions"] == {"mode": "token", "secretName": "coordexp-ray"}
+    head = spec["headGroupSpec"]["template"]["spec"]["containers"][0]
+    (grace,) = (variable["value"] for variable in head["env"] if variable["name"] == GRACE_ENV)
+    assert int(grace) >= 60
+    for _, pod in pods({"spec": spec}):
+        (container,) = pod["containers"]
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+        (shm,) = (volume for volume in pod["volumes"] if volume["name"] == "shm")
+        assert shm["emptyDir"]["medium"] == "Memory"
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        assert int(group["rayStartParams"]["object-store-memory"]) <= 4 * 2**30  # within the head's /dev/shm
+
+
+def test_job_and_cluster_differ_in_what_they_must():
+    standing, own = copy.deepcopy(CLUSTERS["raycluster"]), copy.deepcopy(CLUSTERS["rayjob"])
+    assert standing.pop("enableInTreeAutoscaling") is True
+    standing.pop("autoscalerOptions")  # its sidecar talks to Kubernetes, so the head keeps its account
+    assert own["headGroupSpec"]["template"]["spec"].pop("automountServiceAccountToken") is False
+    assert standing == own
+
+
+def test_the_job_goes_when_it_is_done_and_may_be_tried_again():
+    spec = JOB["spec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["backoffLimit"] > 0
+    assert spec["activeDeadlineSeconds"] > 7 * 24 * 3600
+
+
+def test_versions_are_those_of_the_repository():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    dockerfile = (KUBERAY / "Dockerfile").read_text(encoding="utf-8")
+    assert f'org.opencontainers.image.version="{project["version"]}"' in dockerfile
+    images = {container["image"] for document in DOCUMENTS.values() for _, pod in pods(document)
+              for container in pod["containers"]}  # fmt: skip
+    assert images == {f"registry.example.com/coordexp:{project['version']}"}
+    assert f"--tag {images.pop()}" in dockerfile
+    (ray,) = re.findall(r"^ray==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {spec["rayVersion"] for spec in CLUSTERS.values()} == {ray}
+
+
+def test_the_dockerfile_installs_as_the_makefile_does_and_ends_as_a_user():
+    lines = (KUBERAY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    assert steps[0][0] == "FROM"
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", steps[0][1])
+    installs = [text for verb, text in steps if verb == "RUN" and "pip install" in text]
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    options = re.findall(r"-m pip install (.*?) \$\(TORCH_INSTALL_ARGS\) torch", make)
+    assert [text.split("install ")[1] for text in installs] == [f"{options[0]} torch", f'{options[0]} ".[server]"']
+    copied = [shlex.split(text)[:-1] for verb, text in steps if verb == "COPY"]
+    ignored = (KUBERAY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    for source in (source for sources in copied for source in sources):
+        assert any(ROOT.glob(source)), source
+        assert f"!{source.split('/')[0]}" in ignored
+    (user,) = (text for verb, text in steps if verb == "USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    assert user.split(":")[0] in {str(pod["securityContext"]["runAsUser"]) for _, pod in pods(JOB)}
+
+
+def test_commands_of_the_readme_name_what_there_is():
+    text = (KUBERAY / "README.md").read_text(encoding="utf-8")
+    for name in re.findall(r"ray_jobs/kuberay/([\w.-]+)", text):
+        assert (KUBERAY / name).is_file(), name
+    secrets = {"coordexp-ray", "coordexp-mlflow"}
+    assert secrets <= set(re.findall(r"create secret generic ([\w-]+)", text))
+    assert "--from-literal" not in text  # it would stand in the process list
+
+
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster"])
+def test_against_the_published_crd(kind):
+    folder = os.environ.get(CRDS)
+    if not folder:
+        pytest.skip(f"{CRDS} names no folder with KubeRay's ray.io_rayjobs.yaml and ray.io_rayclusters.yaml")
+    path = Path(folder) / f"ray.io_{kind.lower()}s.yaml"
+    (version,) = (v for v in yaml.safe_load(path.read_text())["spec"]["versions"] if v["name"] == "v1")
+    schema = _strict(version["schema"]["openAPIV3Schema"])
+    for document in DOCUMENTS.values():
+        if document["kind"] == kind:
+            errors = Draft202012Validator(schema).iter_errors(document)
+            assert [f"{error.json_path}: {error.message}" for error in errors] == []
+
+
+def test_the_crd_check_finds_unknown_fields():
+    known = {"type": "object", "properties": {"type": {"type": "string"}, "spec": {"type": "object"}}}
+    schema = _strict({"type": "object", "properties": {"a": known}, "x-kubernetes-validations": []})
+    errors = Draft202012Validator(schema).iter_errors({"a": {"type": "x", "spec": {"any": 1}, "typo": 1}})
+    assert [error.json_path for error in errors] == ["$.a"]
+
+
+def _strict(schema: dict) -> dict:
+    """Return a CRD's schema that refuses unknown fields, which Kubernetes would drop."""
+    strict = dict(schema)
+    if "properties" in schema:
+        strict["properties"] = {name: _strict(item) for name, item in schema["properties"].items()}
+        strict["additionalProperties"] = schema.get("x-kubernetes-preserve-unknown-fields", False)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            strict[key] = _strict(schema[key])
+    return strict

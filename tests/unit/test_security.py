@@ -1,0 +1,500 @@
+"""What SECURITY.md promises, each as a test that goes red when it is broken."""
+
+import ast
+import base64
+import contextlib
+import hashlib
+import importlib.metadata
+import io
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from pydantic import ValidationError
+from rich.console import Console
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).parent / "report"))
+
+from report_support import CATEGORIES, SPITEFUL, write_data
+from training_support import prepared, small_config, write_base
+
+from coordexp.cluster import session
+from coordexp.cluster.describe import describe
+from coordexp.config import load_config, to_json, to_yaml
+from coordexp.config.fingerprint import fingerprint
+from coordexp.config.schema import ExperimentConfig, Tracking
+from coordexp.errors import CheckpointError, ConfigError
+from coordexp.model import checkpoint_io
+from coordexp.model.checkpoint_io import read_adapter, weight_files
+from coordexp.model.load import load
+from coordexp.report.__main__ import _folder
+from coordexp.report.artifacts import Artifacts
+from coordexp.report.data import ExperimentData, RunData
+from coordexp.report.page import render_page
+from coordexp.report.record import record_report
+from coordexp.report.study import Study
+from coordexp.train.components import build_components
+from coordexp.train.reporter import LocalReporter
+from coordexp.train.run import make_trainer
+from coordexp.train.session import Session
+
+ROOT = Path(__file__).parents[2]
+SECRET = "hunter2-never-shown"
+SOURCES = sorted([*ROOT.glob("coordexp/**/*.py"), *ROOT.glob("ray_jobs/**/*.py"), *ROOT.glob("dashboards/**/*.py")])
+# Pickles of its own process, in memory; no file, no other process.
+OWN_PICKLES = {"coordexp/data/frozen.py"}
+FORBIDDEN_CALLS = {
+    "pickle.load", "pickle.loads", "pickle.Unpickler", "joblib.load", "dill.load", "dill.loads", "cloudpickle.load",
+    "cloudpickle.loads", "torch.jit.load", "torch.hub.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load",
+    "os.system", "os.popen", "tempfile.mktemp", "eval", "exec", "pandas.read_pickle", "shelve.open",
+}  # fmt: skip
+
+
+def offences(tree: ast.AST) -> Iterator[str]:
+    """Yield what a source does that SECURITY.md rules out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from _call_offences(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if "0.0.0.0" in node.value:
+                yield "listens on every interface"
+            if node.value.startswith("/tmp/"):
+                yield "a predictable name in /tmp"
+
+
+def _call_offences(node: ast.Call) -> Iterator[str]:
+    name = ast.unparse(node.func)
+    given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+    if name in FORBIDDEN_CALLS:
+        yield name
+    if name == "torch.load" and given.get("weights_only") != "True":
+        yield "torch.load without weights_only=True"
+    if given.get("trust_remote_code", "False") != "False":
+        yield "trust_remote_code"
+    if given.get("allow_pickle", "False") != "False":
+        yield "allow_pickle"
+    if given.get("shell", "False") != "False":
+        yield "shell"
+    if name.endswith("from_pretrained") and name.startswith("Auto") and given.get("trust_remote_code") != "False":
+        yield "an Auto class without trust_remote_code=False"
+    if given.get("dashboard_host", "'127.0.0.1'") != "'127.0.0.1'":
+        yield "dashboard_host"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sources_do_nothing_that_is_ruled_out(path: Path) -> None:
+    found = set(offences(ast.parse(path.read_text(encoding="utf-8"))))
+    if str(path.relative_to(ROOT)) in OWN_PICKLES:
+        found -= {"pickle.loads"}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "torch.load(path)", "torch.load(path, weights_only=False)", "pickle.loads(data)", "yaml.load(text, Loader)",
+        "np.load(path, allow_pickle=True)", "subprocess.run(text, shell=True)", "os.system('ls')", "eval(text)",
+        "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)",
+        "f(trust_remote_code=flag)", "serve(host='0.0.0.0')", "open('/tmp/coordexp.log', 'w')", "tempfile.mktemp()",
+        "ray.init(dashboard_host=host)",
+    ],
+)  # fmt: skip
+def test_the_check_of_sources_can_fail(bad: str) -> None:
+    assert set(offences(ast.parse(bad)))
+
+
+# --- servers on loopback
+
+
+def test_make_starts_servers_on_loopback() -> None:
+    text = (ROOT / "Makefile").read_text()
+    hosts = re.findall(r"--host[ =]+(\S+)", text)
+    assert hosts
+    assert set(hosts) == {"127.0.0.1"}
+    assert "0.0.0.0" not in text
+
+
+def test_only_pods_behind_a_token_and_a_policy_listen_on_every_interface() -> None:
+    folders = [ROOT / name for name in ("ray_jobs", "dashboards", "experiments")]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".yaml", ".yml", ".json", "")]
+    open_to_all = [path for path in files if path.is_file() and "0.0.0.0" in path.read_text(encoding="utf-8")]
+    assert {path.parent for path in open_to_all} <= {ROOT / "ray_jobs" / "kuberay"}
+    for path in open_to_all:
+        assert re.search(r"authOptions:\s*\{?\s*mode: token", path.read_text()), path
+        assert "kind: NetworkPolicy" in (path.parent / "network-policy.yaml").read_text()
+
+
+def test_a_private_ray_session_is_on_loopback_and_takes_no_secrets_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, object]] = []
+    for name in ("HF_TOKEN", "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    for address in (None, "127.0.0.1:6379"):
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if address is not None:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=lambda **given: started.append(given)))
+        session._start(2, debug=False)
+    private, joined = started
+    assert private["dashboard_host"] == "127.0.0.1"
+    assert "dashboard_host" not in joined
+    assert SECRET not in repr(started)
+    names = {name for given in started for name in given["runtime_env"]["env_vars"]}
+    assert not [name for name in names if re.search("TOKEN(?!IZERS)|PASSWORD|SECRET|KEY", name)]
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize("uri", [f"https://user:{SECRET}@mlflow.example:5000", f"http://{SECRET}@mlflow.example"])
+def test_a_tracking_uri_with_a_secret_is_refused_before_anything_is_written(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"experiment: {{runs_dir: {tmp_path}/runs}}\ntracking: {{uri: '{uri}'}}\n")
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(f"experiment: {{runs_dir: {tmp_path}/runs}}\n")
+    said: list[str] = []
+    for path, overrides, environment in ((file, [], ""), (plain, [f"tracking.uri={uri}"], ""), (plain, [], uri)):
+        if environment:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", environment)
+        with pytest.raises(ConfigError) as caught:
+            load_config(path, overrides)
+        said.append(str(caught.value))
+    assert all("MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in sentence for sentence in said)
+    assert not any(SECRET in sentence for sentence in said)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_secret_in_a_refused_uri_is_not_in_pydantics_own_words_to_a_reader() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Tracking(uri=f"https://user:{SECRET}@host")
+    assert all(SECRET not in detail["msg"] for detail in caught.value.errors())
+
+
+def test_a_tracking_uri_without_secrets_is_taken() -> None:
+    for uri in ("sqlite:////data/a@b/mlflow.db", "https://mlflow.example:5000/a@b", None):
+        assert Tracking(uri=uri).uri == uri
+
+
+def test_tokens_of_the_environment_are_in_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"experiment: {{runs_dir: {tmp_path}/runs}}\n")
+    config = load_config(file)
+    shown = io.StringIO()
+    describe(config, Console(file=shown, width=160))
+    records = [to_yaml(config), to_json(config), fingerprint(config).to_json(), shown.getvalue()]
+    assert all(len(record) > 100 for record in records)
+    assert not any(SECRET in record for record in records)
+
+
+# --- checkpoints
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("security") / "base")
+
+
+class Planted:
+    """An object that writes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _write_marker, (str(self.marker),)
+
+
+def _write_marker(path: str) -> None:
+    Path(path).write_text("code of a checkpoint ran")
+
+
+def test_code_beside_a_checkpoint_is_not_run(base: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(base, tmp_path / "model")
+    marker = tmp_path / "marker"
+    for name in ("modeling_evil", "tokenization_evil", "configuration_evil", "processing_evil"):
+        (folder / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').write('ran')\nclass Evil: pass\n")
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate" / "generate.py").write_text(f"open({str(marker)!r}, 'w').write('ran')\n")
+    for file, classes in (
+        ("config.json", {"AutoConfig": "configuration_evil.Evil", "AutoModel": "modeling_evil.Evil"}),
+        ("tokenizer_config.json", {"AutoTokenizer": ["tokenization_evil.Evil", "tokenization_evil.Evil"]}),
+        ("preprocessor_config.json", {"AutoImageProcessor": "processing_evil.Evil"}),
+    ):
+        value = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(value | {"auto_map": classes}))
+    with contextlib.suppress(CheckpointError):  # refused is as good as ignored
+        load(folder)
+    assert not marker.exists()
+
+
+def test_a_pickle_in_a_checkpoint_is_not_run_on_resume(base: Path, tmp_path: Path) -> None:
+    """On the functions that the trainer's own resume calls; a control shows that the pickle would bite."""
+    config = prepared(small_config(base, tmp_path))
+    parts = build_components(config)
+    out = Session(config=config, parts=parts, reporter=LocalReporter(tmp_path / "run"), announce=lambda line: None)
+    trainer = make_trainer(out, tmp_path / "scratch")
+    trainer.create_optimizer_and_scheduler(4)
+    marker = tmp_path / "marker"
+    for name, resume in (
+        ("optimizer.pt", trainer._load_optimizer_and_scheduler),
+        ("scheduler.pt", trainer._load_optimizer_and_scheduler),
+        ("rng_state.pth", trainer._load_rng_state),
+        ("pytorch_model.bin", trainer._load_from_checkpoint),
+    ):
+        folder = tmp_path / f"checkpoint-{name}"
+        folder.mkdir()
+        torch.save(trainer.optimizer.state_dict(), folder / "optimizer.pt")
+        torch.save(trainer.lr_scheduler.state_dict(), folder / "scheduler.pt")
+        torch.save(Planted(marker), folder / name)
+        with pytest.raises((pickle.UnpicklingError, ValueError)):
+            resume(str(folder))
+        assert not marker.exists(), name
+        torch.load(folder / name, weights_only=False)
+        assert marker.exists()
+        marker.unlink()
+
+
+_DEEPSPEED = """
+import sys, torch
+from pathlib import Path
+from coordexp.train.zero import prepare_deepspeed
+prepare_deepspeed()
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+class Planted:
+    def __reduce__(self):
+        return Path.touch, (Path(sys.argv[1]),)
+
+file = sys.argv[1] + ".pt"
+own = {"s": LossScaler(1.0), "z": ZeroStageEnum.gradients, "f": fragment_address(numel=2, start=1), "t": torch.ones(2)}
+torch.save(own, file)
+assert TorchCheckpointEngine().load(file)["f"].numel == 2
+torch.save({"s": Planted()}, file)
+try:
+    TorchCheckpointEngine().load(file)
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_pickle_in_a_checkpoint_of_deepspeed_is_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    done = subprocess.run(
+        [sys.executable, "-c", _DEEPSPEED, str(marker)], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split()[-1] == "UnpicklingError"
+    assert not marker.exists()
+
+
+def test_the_hub_gives_no_code_and_no_pickles() -> None:
+    patterns = checkpoint_io._HUB_FILES
+    assert set(patterns) <= {"*.json", "*.jinja", "*.txt", "*.safetensors"}
+
+
+@pytest.mark.parametrize("shard", ["../stolen.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ""])
+def test_an_index_cannot_name_a_file_elsewhere(shard: str, tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(1)}, tmp_path / "stolen.safetensors")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": shard}}))
+    with pytest.raises(CheckpointError, match="beside the index"):
+        weight_files(folder)
+
+
+def test_an_adapter_cannot_name_a_module_to_import(tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "megatron_config": {"x": 1}, "megatron_core": "this"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    save_file({"w": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="megatron_config is set"):
+        read_adapter(tmp_path)
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/x", "..", ".", ".hidden", "", "x\n", "x\0", "C:\\x"])
+def test_names_that_become_folders_cannot_leave_theirs(name: str) -> None:
+    for sections in (
+        {"experiment": {"name": name}},
+        {"experiment": {"group": name}},
+        {"ablation": {"groups": {name: {}}}},
+    ):
+        with pytest.raises(ValidationError):
+            ExperimentConfig.model_validate(sections)
+
+
+def test_a_seed_is_a_number() -> None:
+    for seed in ("../1", -1, 1.5):
+        with pytest.raises(ValidationError):
+            ExperimentConfig.model_validate({"ablation": {"seeds": [seed]}})
+
+
+class Server:
+    """An MLflow client whose server names files elsewhere."""
+
+    def __init__(self, names: list[str], secret: Path) -> None:
+        self.names = names
+        self.secret = secret
+        self.asked: list[str] = []
+
+    def list_artifacts(self, run_id: str, folder: str | None) -> list[SimpleNamespace]:
+        del run_id, folder
+        return [SimpleNamespace(path=name, is_dir=False) for name in self.names]
+
+    def download_artifacts(self, run_id: str, path: str, target: str) -> str:
+        del run_id
+        self.asked.append(path)
+        file = Path(target) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("fetched")
+        return str(file)
+
+
+def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text("secret")
+    run = RunData(run_id="r" * 32, group="A", seed=0, state="finished")
+    data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,))
+    artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
+    (tmp_path / "cache" / run.run_id).mkdir(parents=True)
+    server = Server(["../../secret.json", str(secret), "eval/final/a.json"], secret)
+    artifacts._client = server
+    folder = artifacts.folder(run, "eval/final")
+    assert folder == tmp_path / "cache" / run.run_id / "eval" / "final"
+    assert server.asked == ["eval/final/a.json"]
+    spiteful = RunData(run_id="../..", group="A", seed=0, state="finished")
+    assert artifacts.file(spiteful, "secret.json") is None
+
+
+def test_annotations_cannot_name_pictures_outside_their_folder(tmp_path: Path) -> None:
+    annotations = write_data(tmp_path / "data", num_images=3)
+    shutil.copy(tmp_path / "data" / "val" / "001.jpg", tmp_path / "secret.jpg")
+    value = json.loads(annotations.read_text())
+    value["images"][0]["file_name"] = "../../secret.jpg"
+    value["images"][1]["file_name"] = str(tmp_path / "secret.jpg")
+    annotations.write_text(json.dumps(value))
+    params = {
+        "data.format": "coco",
+        "data.val_annotations": str(annotations),
+        "data.val_images": str(tmp_path / "data" / "val"),
+    }
+    run = RunData(run_id="r", group="A", seed=0, state="finished", params=params)
+    data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,))
+    found = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path).images(run)
+    assert found == {3: tmp_path / "data" / "val" / "003.jpg"}
+
+
+def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = tmp_path / "id_rsa"
+    private.write_text(SECRET)
+    params = {"data.format": "coco", "data.val_annotations": str(private)}
+    run = RunData(run_id="r", group="A", seed=0, state="finished", params=params, parent_id="p")
+    data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,), parent_id="p")
+    stored: list[Path] = []
+    tracker = SimpleNamespace(
+        log_file=lambda run_id, path, folder: stored.append(path), set_final=lambda run_id, metrics: None
+    )
+    monkeypatch.setattr("coordexp.report.record.open_tracker", lambda *given, **named: tracker)
+    artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
+    assert artifacts.annotations(run) == private
+    record_report(Study(data), [tmp_path / "report.html"], artifacts)
+    assert stored == [tmp_path / "report.html"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../x", "a/../../b", "/etc"])
+def test_an_experiment_of_a_server_cannot_choose_where_its_report_goes(name: str, tmp_path: Path) -> None:
+    assert (tmp_path / _folder(name)).resolve().parent == tmp_path.resolve()
+    assert (tmp_path / _folder(name)).resolve() != tmp_path.resolve()
+
+
+# --- the report
+
+
+def test_the_page_escapes_what_runs_say_and_names_its_only_script(tmp_path: Path) -> None:
+    assert SPITEFUL in CATEGORIES[2]
+    run = RunData("r", f"A{SPITEFUL}", 0, "failed", message=SPITEFUL, run_dir=f"/x/{SPITEFUL}", params={"x": SPITEFUL})
+    page = render_page(Study(ExperimentData(f"tiny{SPITEFUL}", f"sqlite:////x/{SPITEFUL}.db", (run,))))
+    assert page.count("<script") == 1
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert script is not None
+    assert policy is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[1].replace("&#39;", "'").split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert rules["img-src"] == "data:"
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+
+
+# --- what is installed
+
+
+def test_every_package_of_ours_is_pinned() -> None:
+    pinned = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, equals, version = line.partition("==")
+        if equals:
+            pinned[canonicalize_name(name)] = version
+    needed = _closure("coordexp", {"dev", "server"})
+    assert len(needed) > 100
+    missing = sorted(name for name in needed if name not in pinned)
+    assert not missing
+    different = {name: (pinned[name], found) for name, found in needed.items() if pinned[name] != found.split("+")[0]}
+    assert not different
+
+
+def _closure(root: str, extras: set[str]) -> dict[str, str]:
+    """Return the installed version of everything a distribution needs here, through all its needs."""
+    found: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    todo = [(root, extra) for extra in ("", *extras)]
+    while todo:
+        name, extra = todo.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        for text in importlib.metadata.requires(name) or []:
+            needed = Requirement(text)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+                continue
+            key = canonicalize_name(needed.name)
+            try:
+                found[key] = importlib.metadata.version(key)
+            except importlib.metadata.PackageNotFoundError:
+                continue  # of an extra that was not installed
+            todo += [(key, one) for one in ("", *needed.extras)]
+    return found
+
+
+def test_the_document_names_what_it_promises() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    for word in (
+        "CVE-2026-116692",
+        "pip-audit",
+        "MLFLOW_TRACKING_PASSWORD",
+        "--allowed-hosts",
+        "RAY_AUTH_MODE",
+        "DeepSpeed",
+    ):
+        assert word in text

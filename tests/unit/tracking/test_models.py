@@ -1,0 +1,97 @@
+"""A merged checkpoint is one model in MLflow, ready only once all of it is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModel
+from mlflow.exceptions import MlflowException
+
+from coordexp.errors import TrackingError
+from coordexp.tracking import Tracker
+from coordexp.tracking.models import EvaluatedOn, MergedModel
+from coordexp.tracking.rows import PointData
+from coordexp.train.reporter import Row
+
+Start = Callable[..., str]
+AP = "constrained/expected/AP"
+MODEL = MergedModel(
+    name="A-s0",
+    step=9,
+    params={"group": "A", "seed": "0"},
+    tags={"uri": "file://node/runs/x/A-s0/merged"},
+    points=[PointData(AP, 0.5, 1_000_000, 9)],
+    dataset=EvaluatedOn("shapes_val", "0" * 64, "/data/instances_val.json"),
+)
+
+
+def models(tracker: Tracker) -> list[LoggedModel]:
+    return list(MlflowClient(tracker.uri).search_logged_models([tracker.experiment_id]))
+
+
+def test_a_model_has_its_place_its_metrics_and_its_run(tracker: Tracker, start: Start) -> None:
+    run_id = start()
+    model_id = tracker.log_model(run_id, MODEL)
+    (model,) = models(tracker)
+    assert (model.model_id, str(model.status), model.source_run_id) == (model_id, "READY", run_id)
+    assert model.params == {"group": "A", "seed": "0"}
+    assert model.tags["uri"] == "file://node/runs/x/A-s0/merged"
+    (metric,) = model.metrics
+    assert (metric.key, metric.value, metric.step, metric.dataset_name) == (AP, 0.5, 9, "shapes_val")
+    run = MlflowClient(tracker.uri).get_run(run_id)
+    assert [output.model_id for output in run.outputs.model_outputs] == [model_id]
+
+
+def test_a_repeat_makes_no_second_model_and_follows_a_moved_directory(tracker: Tracker, start: Start) -> None:
+    run_id = start()
+    first = tracker.log_model(run_id, MODEL)
+    assert tracker.log_model(run_id, replace(MODEL, tags={"uri": "file://other/x"})) == first
+    (model,) = models(tracker)
+    assert model.tags["uri"] == "file://other/x"
+    run = MlflowClient(tracker.uri).get_run(run_id)
+    assert len(run.outputs.model_outputs) == 1
+    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, AP)) == 1
+
+
+@pytest.mark.parametrize("last", ["log_batch", "log_model_artifacts", "log_outputs", "finalize_logged_model"])
+def test_what_was_interrupted_is_not_ready_and_is_completed(
+    tracker: Tracker, start: Start, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    run_id = start()
+
+    def away(*_args: object, **_names: object) -> None:
+        raise MlflowException("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker._client, last, away)
+        with pytest.raises(TrackingError, match="cannot list the merged checkpoint"):
+            tracker.log_model(run_id, MODEL)
+    assert [str(model.status) for model in models(tracker)] == ["PENDING"]
+    tracker.log_model(run_id, MODEL)
+    assert [str(model.status) for model in models(tracker)] == ["READY"]
+    run = MlflowClient(tracker.uri).get_run(run_id)
+    assert len(run.outputs.model_outputs) == 1
+    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, AP)) == 1
+
+
+def test_a_row_made_again_after_a_resume_is_not_doubled(tracker: Tracker, start: Start) -> None:
+    run_id = start()
+    tracker.append_rows(run_id, [Row(step=9, time=77.0, metrics={AP: 0.5})])
+    tracker.log_model(run_id, MODEL)  # its point is of another time
+    (point,) = MlflowClient(tracker.uri).get_metric_history(run_id, AP)
+    assert point.timestamp == 77_000
+    (model,) = models(tracker)
+    assert [metric.value for metric in model.metrics] == [0.5]
+
+
+def test_rows_that_come_after_the_model_are_not_doubled_either(tracker: Tracker, start: Start) -> None:
+    run_id = start()
+    tracker.log_model(run_id, MODEL)
+    tracker.append_rows(run_id, [Row(step=9, time=1000.0, metrics={AP: 0.5})])
+    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, AP)) == 1
+
+
+def test_a_model_without_metrics_is_listed_too(tracker: Tracker, start: Start) -> None:
+    tracker.log_model(start(), replace(MODEL, points=(), dataset=None))
+    assert [str(model.status) for model in models(tracker)] == ["READY"]

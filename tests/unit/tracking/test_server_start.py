@@ -1,0 +1,129 @@
+"""What the starter of a shared server refuses, and how it calls MLflow."""
+
+import argparse
+import configparser
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordexp.errors import TrackingError
+from coordexp.tracking import server
+from coordexp.tracking.connection import without_secrets
+from coordexp.tracking.database import database_uri, prepare_database
+
+URI = "postgresql+psycopg2://lab:s3cret%254@db:5432/mlflow"
+
+
+def options(*arguments: str, **environment: str) -> argparse.Namespace:
+    return server._parser(environment).parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "sqlite:////a/mlflow.db", "mysql://u:s3cret@h/db", "postgres://h/db", "postgresql://h"]
+)
+def test_another_database_is_refused_without_its_password(uri: str) -> None:
+    with pytest.raises(TrackingError, match="expected postgresql://USER:PASSWORD@HOST") as caught:
+        database_uri({"MLFLOW_BACKEND_STORE_URI": uri})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_driver_is_the_one_that_the_extra_installs() -> None:
+    assert database_uri({"MLFLOW_BACKEND_STORE_URI": "postgresql://u@h/db"}) == "postgresql+psycopg2://u@h/db"
+
+
+@pytest.mark.parametrize(
+    "uri", ["postgresql+psycopg2://lab:s3cret@127.0.0.1:9/db", "postgresql+psycopg2://lab:a@s3cret:x@h:y/db"]
+)
+def test_a_database_that_cannot_be_used_is_one_sentence(uri: str) -> None:
+    pytest.importorskip("psycopg2")
+    with pytest.raises(TrackingError, match="cannot be (used: Connection refused|read: expected postgresql)") as caught:
+        prepare_database(uri)
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(TrackingError, match=r"needs the module psycopg2: pip install 'coordexp\[server\]'"):
+        prepare_database("postgresql+psycopg2://lab@127.0.0.1:9/db")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "mlflow.lab"])
+def test_a_host_that_others_reach_needs_a_word_about_passwords(host: str) -> None:
+    with pytest.raises(TrackingError, match="expected --auth"):
+        server.check_exposure(host, auth=False, behind_proxy=False)
+    server.check_exposure(host, auth=True, behind_proxy=False)
+    server.check_exposure(host, auth=False, behind_proxy=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_needs_none(host: str) -> None:
+    server.check_exposure(host, auth=False, behind_proxy=False)
+
+
+def test_the_command_line_holds_what_it_must_and_no_secret(tmp_path: Path) -> None:
+    given = options("--artifacts", str(tmp_path / "store"), "--auth", MLFLOW_PORT="5001", MLFLOW_WORKERS="3")
+    text = " ".join(server.server_command(given))
+    assert (
+        f"--host 127.0.0.1 --port 5001 --workers 3 --serve-artifacts --artifacts-destination {tmp_path}/store" in text
+    )
+    assert text.endswith("--app-name basic-auth")
+    assert (tmp_path / "store").is_dir()
+    assert "s3://bucket/lab" in server.server_command(options("--artifacts", "s3://bucket/lab"))
+    hosts = server.server_command(options("--allowed-hosts", "mlflow.lab:443"))
+    assert hosts[-2:] == ["--allowed-hosts", "mlflow.lab:443"]
+
+
+def test_the_environment_holds_the_database_and_no_client_settings(tmp_path: Path) -> None:
+    before = {"MLFLOW_TRACKING_URI": "http://other", "MLFLOW_DEFAULT_ARTIFACT_ROOT": "/past/the/server", "HOME": "/h"}
+    found = server.server_environment(before, URI, auth_config=None)
+    assert found == {
+        "HOME": "/h",
+        "MLFLOW_BACKEND_STORE_URI": URI,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    signed = server.server_environment(before, URI, auth_config=tmp_path)
+    assert len(signed["MLFLOW_FLASK_SERVER_SECRET_KEY"]) > 30
+    kept = server.server_environment({"MLFLOW_FLASK_SERVER_SECRET_KEY": "ours"}, URI, auth_config=tmp_path)
+    assert kept["MLFLOW_FLASK_SERVER_SECRET_KEY"] == "ours"
+
+
+def test_the_configuration_of_users_is_private_and_keeps_a_percent_sign(tmp_path: Path) -> None:
+    path = tmp_path / "auth.ini"
+    server.write_auth_config(path, URI)
+    assert path.stat().st_mode & 0o777 == 0o600
+    config = configparser.ConfigParser()
+    config.read(path)
+    assert config["mlflow"]["database_uri"] == URI
+
+
+def test_main_says_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_BACKEND_STORE_URI", raising=False)
+    assert server.main([]) == 2
+    assert capsys.readouterr().err == (
+        "error: MLFLOW_BACKEND_STORE_URI is not set: expected postgresql://USER:PASSWORD@HOST:5432/DATABASE in the "
+        "environment\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:s3cret@host:1/x", "http://user:***@host:1/x"),
+        ("https://user:s3@cret@host/x", "https://user:***@host/x"),
+        ("https://s3cret@host", "https://***@host"),
+        ("at http://h/x?access_token=s3cret&a=1: no", "at http://h/x?access_token=***&a=1: no"),
+        ("postgresql+psycopg2://u:s3%40cret@h/db", "postgresql+psycopg2://u:***@h/db"),
+        ("sqlite:////a/b.db?timeout=3", "sqlite:////a/b.db?timeout=3"),
+        ("http://127.0.0.1:5000/#/experiments/1", "http://127.0.0.1:5000/#/experiments/1"),
+    ],
+)
+def test_secrets_are_masked_in_text(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_secrets_of_the_environment_are_masked_wherever_they_appear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc%2Fdef")
+    assert without_secrets("got abc%2Fdef, read abc/def") == "got ***, read ***"
