@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    from coordexp.cluster.interrupts import is_temporary
     from coordexp.config import load_config
 
     overrides = list(options.overrides)
@@ -38,7 +39,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     if options.allow_differences:
         overrides.append("ablation.allow_differences=true")
     config = load_config(options.config, overrides)
-    if _is_temporary(config.experiment.runs_dir):
+    if is_temporary(config.experiment.runs_dir):
         runs_dir = Path.home() / "coordexp-runs"
         console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
         config = load_config(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
@@ -50,11 +51,6 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     from coordexp.cluster.ablation import run_ablation
 
     return run_ablation(config, fresh=options.fresh, console=console, debug=options.debug)
-
-
-def _is_temporary(path: Path) -> bool:
-    """Tell whether a path lies in the copy that Ray makes of a submitted working directory."""
-    return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -31,13 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    from coordexp.cluster.interrupts import is_temporary
     from coordexp.config.sweep import load_sweep
 
     overrides = list(options.overrides)
     if options.executor:
         overrides.append(f"cluster.executor={options.executor}")
     sweep = load_sweep(options.config, overrides)
-    if _is_temporary(sweep.config.experiment.runs_dir):
+    if is_temporary(sweep.config.experiment.runs_dir):
         runs_dir = Path.home() / "coordexp-runs"
         console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
         sweep = load_sweep(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
@@ -49,11 +50,6 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     from coordexp.cluster.sweep import run_sweep
 
     return run_sweep(sweep, fresh=options.fresh, console=console, debug=options.debug)
-
-
-def _is_temporary(path: Path) -> bool:
-    """Tell whether a path lies in the copy that Ray makes of a submitted working directory."""
-    return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
 
 
 def _parser() -> argparse.ArgumentParser:

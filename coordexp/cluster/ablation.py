@@ -1,10 +1,8 @@
 """One command, all groups and seeds: prepare, check, run what is not finished, record, report."""
 
 import contextlib
-import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from rich.console import Console
 
@@ -14,7 +12,7 @@ from coordexp.cluster.executors import Executor, executor_for
 from coordexp.cluster.experiment import check_disk, open_experiment
 from coordexp.cluster.functions import TrainFunction, train
 from coordexp.cluster.gauges import live_queue
-from coordexp.cluster.interrupts import stop_on_signal
+from coordexp.cluster.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.cluster.lock import experiment_lock
 from coordexp.cluster.outcome import set_state, settle
 from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
@@ -68,7 +66,7 @@ def run_ablation(
         CoordExpError: for whatever is wrong before the first run begins.
     """
     config = with_absolute_paths(config)
-    with experiment_lock(config), _terminated_is_interrupted():
+    with experiment_lock(config), terminated_is_interrupted():
         check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
         clear_stop(experiment_dir(config))  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
@@ -224,18 +222,3 @@ def _reported(config: ExperimentConfig, console: Console, *, seeds: Sequence[int
         console.print(f"every run is recorded; try again: python -m coordexp.report {name}", highlight=False)
         return False
     return True
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Generator[None]:
-    """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -54,6 +54,26 @@ def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator
             started.cancel()
 
 
+@contextlib.contextmanager
+def terminated_is_interrupted() -> Generator[None]:
+    """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def is_temporary(path: Path) -> bool:
+    """Tell whether a path lies in the copy that Ray makes of a submitted working directory."""
+    return path.is_relative_to(Path.cwd()) and "working_dir_files" in Path.cwd().parts
+
+
 def clean_seconds() -> float | None:
     """Return for how long runs may take to stop; None where nobody is going to send SIGKILL."""
     if SUBMITTED_ENV not in os.environ:

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from rich.console import Console
 
@@ -14,7 +12,7 @@ from coordexp.cluster.executors import Executor, executor_for
 from coordexp.cluster.experiment import check_disk, open_experiment
 from coordexp.cluster.functions import TrainFunction, train
 from coordexp.cluster.gauges import live_queue
-from coordexp.cluster.interrupts import stop_on_signal
+from coordexp.cluster.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.cluster.lock import experiment_lock
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.record import Recorder, open_experiment_tracker
@@ -78,7 +76,7 @@ def run_sweep(
         CoordExpError: for whatever is wrong before the first trial begins.
     """
     config = sweep.config
-    with experiment_lock(config), _terminated_is_interrupted():
+    with experiment_lock(config), terminated_is_interrupted():
         check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
         clear_stop(experiment_dir(config))  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
@@ -235,18 +233,3 @@ def _conclude(work: _Work, tracker: Tracker, parent_id: str, missing: Sequence[s
 def _state(plan: RunPlan) -> str:
     status = plan.status()
     return status.state if status is not None else "new"
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Generator[None]:
-    """Treat SIGTERM (a stopped job) as Ctrl-C, so that runs are left marked as stopped."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

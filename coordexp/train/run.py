@@ -18,11 +18,12 @@ from coordexp.model.merge import merge_model
 from coordexp.train import ranks
 from coordexp.train.arguments import training_arguments
 from coordexp.train.batch import model_inputs
+from coordexp.train.cadence import Cadence
 from coordexp.train.components import build_components
 from coordexp.train.loader import loader_lines, named_death
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
-from coordexp.train.session import Announce, Cadence, Session
+from coordexp.train.session import Announce, Session
 from coordexp.train.start import start_lines, write_param_groups
 from coordexp.train.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.strategy import SetupCheck, samples_at_once, strategy_line

@@ -7,10 +7,11 @@ import torch
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.train.cadence import Cadence
 from coordexp.train.components import build_components
 from coordexp.train.reporter import LocalReporter
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Cadence, Session
+from coordexp.train.session import Session
 
 WORLD_SIZE = 2
 

@@ -12,11 +12,12 @@ from transformers import TrainerCallback
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.train import ranks
+from coordexp.train.cadence import Cadence
 from coordexp.train.components import build_components
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import LocalReporter, read_rows
 from coordexp.train.run import make_trainer, train_run
-from coordexp.train.session import Cadence, Session
+from coordexp.train.session import Session
 from coordexp.train.trainer import CoordTrainer
 
 

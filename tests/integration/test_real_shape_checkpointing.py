@@ -9,10 +9,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from training_support import KeepGradients, prepared, small_config, write_base
 
+from coordexp.train.cadence import Cadence
 from coordexp.train.components import build_components
 from coordexp.train.reporter import LocalReporter
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Cadence, Session
+from coordexp.train.session import Session
 
 
 @pytest.fixture(scope="module")

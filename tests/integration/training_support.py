@@ -8,11 +8,12 @@ from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
+from coordexp.train.cadence import Cadence
 from coordexp.train.components import build_components
 from coordexp.train.prepare import prepare_experiment
 from coordexp.train.reporter import LocalReporter
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Cadence, Session
+from coordexp.train.session import Session
 
 OBJECTIVES = {
     "A": {"use_coord_ce": True},

@@ -13,6 +13,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DataError
 from coordexp.train.arguments import training_arguments
+from coordexp.train.cadence import Cadence
 from coordexp.train.loader import (
     CarriesErrors,
     CollateCarried,
@@ -23,7 +24,6 @@ from coordexp.train.loader import (
     seed_apart,
 )
 from coordexp.train.meter import Meter
-from coordexp.train.session import Cadence
 from coordexp.train.trainer import CoordTrainer
 
 
