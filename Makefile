@@ -1,4 +1,5 @@
-# make install, ablation, test, test-all, lint, bench, mlflow, mlflow-server, clean. CONFIG and ARGS are passed on to the ablation:
+# make install, ablation, test, test-all, lint, bench, audit, mlflow, mlflow-server, clean.
+# CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
 VENV := .venv
@@ -9,7 +10,7 @@ ARGS ?=
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
 
-.PHONY: install ablation test test-all lint bench mlflow mlflow-server clean
+.PHONY: install ablation test test-all lint bench audit mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -40,6 +41,10 @@ lint: install
 
 bench: install
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(PYTHON) $$script; done
+
+# Known weaknesses of what constraints.txt pins; it asks PyPI's advisories, so it needs the network.
+audit: install
+	$(VENV)/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
 
 # The UI on what runs/ holds; loopback only.
 mlflow: install

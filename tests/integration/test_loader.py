@@ -192,6 +192,7 @@ def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_sampl
     assert alone.sampler.num_fillers == 0
     assert isinstance(alone.train_dataset._samples, FrozenSamples)
     monkeypatch.setattr(ranks, "world_size", lambda: 2)
+    session.config = with_changes(config, cluster={"num_workers": 2})
     assert run_module.make_trainer(session, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2
 
 
