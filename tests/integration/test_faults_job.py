@@ -133,7 +133,8 @@ def test_a_run_goes_on_when_a_lost_node_is_replaced(tmp_path):
 def three_nodes():
     """A head without CPUs and two nodes with one each: a run of two workers needs both."""
     head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": 0, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    # Its hook at exit sets a signal handler, which the thread that adds a node may not.
+    cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=1)

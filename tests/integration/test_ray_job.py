@@ -60,9 +60,9 @@ def log_of(head: Head, number: str) -> str:
 
 def is_free(head: Head) -> bool:
     """Tell whether nothing of a job is left: no worker, no driver, no placement group, all CPUs there."""
-    left = head.command("list", "placement-groups", "--filter", "state!=REMOVED", "--format", "json")
+    left = head.command("list", "placement-groups", "--filter", "state!=REMOVED")
     status = head.command("status", "--address", head.address)
-    return json.loads(left.stdout or "[]") == [] and "0.0/2.0 CPU" in status.stdout and not run_processes(head)
+    return "No resource in the cluster" in left.stdout and "0.0/2.0 CPU" in status.stdout and not run_processes(head)
 
 
 def run_processes(head: Head) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from training_support import prepared, small_config, write_base
 
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
-from coordexp.train.marks import committed_checkpoints
+from coordexp.train.marks import committed_checkpoints, mark_checkpoint
 from coordexp.train.paths import base_dir, run_dir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -100,6 +100,8 @@ def test_a_lost_shard_of_the_optimizer_shows(ddp, base, tmp_path):
             if torch.is_tensor(value):
                 value.zero_()
     torch.save(states, shard)
+    # Sealed anew: a checkpoint that is not as it was sealed is passed over.
+    mark_checkpoint(checkpoint, rows_file=run_dir(config) / "metrics.jsonl")
     run_on(2, config, tmp_path / "log")
     assert losses_of(config)[: STOP + 1] == pytest.approx(losses_of(ddp)[: STOP + 1], rel=1e-5)
     assert losses_of(config) != pytest.approx(losses_of(ddp), rel=1e-5)
