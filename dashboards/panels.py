@@ -243,7 +243,9 @@ def _faults() -> list[Panel]:
         for kind in ("allocated", "reserved", "peak")
     )
     peak, limit = (by_run("coordexp_memory_bytes", f'kind="{kind}"') for kind in ("peak", "limit"))
-    nonfinite = f"{by_run('coordexp_run_diverged')} + on (run) {by_run('coordexp_nonfinite_rows')}"
+    diverged, rows_lost = by_run("coordexp_run_diverged"), by_run("coordexp_nonfinite_rows")
+    # The worker's values are gone before the run is known to have diverged.
+    nonfinite = f"({diverged} + {rows_lost}) or {diverged} or {rows_lost}"
     firing = 'sum by (alertname) (ALERTS{alertname=~"Coordexp.*", alertstate="firing"}) or vector(0)'
     near = Panel("Peak of the memory", (Query(f"{peak} / {limit}", "{{run}}"),), "Runbook: alarm-memory-near-limit.")
     return [

@@ -21,7 +21,10 @@ _NARROW_PIPE = 160
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, evaluate; return the exit code."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.num_workers < 1 or options.cpus_per_worker < 1 or not options.gpus_per_worker >= 0:
+        parser.error("expected --num-workers and --cpus-per-worker of at least 1, and --gpus-per-worker of at least 0")
     return run_command(lambda: _run(options), options.debug)
 
 

@@ -19,7 +19,7 @@ from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
 
 _CONTROLLER = ".controller"
-_DYING_SECONDS = 30.0
+_DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
 
 
 class Attempts(WorkerGroupCallback):
@@ -96,7 +96,10 @@ def _raised(error: Exception) -> Exception:
 
 
 def _succeed_controller(record: Path) -> None:
-    """Wait until the controller of the attempt before is dead, so that two never write one run; take its place."""
+    """Wait until the controller of the attempt before is dead, so that two do not write one run; take its place.
+
+    One that Ray still calls alive after ``_DYING_SECONDS`` is waited for no longer.
+    """
     cluster = ray.get_runtime_context().get_session_name()
     own = ray.get_runtime_context().get_actor_id()
     known = record.read_text(encoding="utf-8").split() if record.is_file() else []

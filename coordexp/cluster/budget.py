@@ -219,7 +219,8 @@ class BudgetKeeper:
             return
         # A run that still waits for its workers uses nothing: then this comes early, and is set again.
         seconds = decision.left_hours * _HOUR_SECONDS / rate
-        self._timer = threading.Timer(max(seconds, _SHORTEST_SECONDS), self.review)
+        seconds = min(max(seconds, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
+        self._timer = threading.Timer(seconds, self.review)
         self._timer.daemon = True
         self._timer.start()
 

@@ -1,7 +1,6 @@
 """``--dry-run``: the resolved configuration and the plan, nothing written."""
 
 import json
-import time
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.table import Table
 from coordexp.cluster.budget import hours_of, unit_name, units_of
 from coordexp.cluster.estimate import Estimate, estimate, local_slots, num_val_images
 from coordexp.cluster.experiment import check_experiment, flatten
+from coordexp.cluster.outcome import alive_until
 from coordexp.cluster.packing import hint, pack
 from coordexp.cluster.plan import RunPlan, identity, images_per_step, plan_runs, with_absolute_paths
 from coordexp.cluster.probe import Nodes, cluster_address, local_nodes, nodes_of
@@ -17,17 +17,20 @@ from coordexp.config import group_names, to_yaml
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.statistics.power import planned_detectable
+from coordexp.train.strategy import check_strategy
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
     """Print what would run.
 
     Raises:
-        ConfigError: if the name exists with another configuration.
+        ConfigError: if the name exists with another configuration, or the strategy or ``min_workers`` cannot be.
     """
     config = with_absolute_paths(config)
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
+    for plan in plans:
+        check_strategy(plan.config)
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
     for line in summary(config, plans):
@@ -103,13 +106,15 @@ def _budget(plans: list[RunPlan], expected: Estimate) -> list[str]:
     cluster = plans[0].config.cluster
     if cluster.max_gpu_hours is None:
         return []
-    used = sum(hours_of(plan.status(), cluster, now=time.time()) for plan in plans)
+    # A run whose command was killed still says that it runs.
+    hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan)) for plan in plans}
+    used = sum(hours.values())
     amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
     if expected.run_seconds is None:
         return [f"budget          {amount}; what is needed is known once a run has finished"]
     todo = [plan for plan in plans if not plan.is_finished()]
     whole = expected.run_seconds * units_of(cluster) / 3600.0
-    needed = used + sum(max(0.0, whole - hours_of(plan.status(), cluster, now=time.time())) for plan in todo)
+    needed = used + sum(max(0.0, whole - hours[plan.name]) for plan in todo)
     verdict = "enough" if needed <= cluster.max_gpu_hours else "NOT enough: it ends with whole seeds, exit code 3"
     return [f"budget          {amount}, about {needed:.3g} needed in all: {verdict}"]
 

@@ -1,6 +1,7 @@
 """A full disk, told as one sentence: which disk, what is free, what was needed."""
 
 import errno
+import re
 import shutil
 from pathlib import Path
 
@@ -9,12 +10,9 @@ from coordexp.train.marks import committed_checkpoints, delete_unmarked, read_ma
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # As safetensors, torch's zip writer and numpy word it; the last three hide the system's reason.
-_TEXTS = (
-    "No space left on device",
-    "Disk quota exceeded",
-    "PytorchStreamWriter failed writing",
-    ". unexpected pos ",
-    " requested and ",
+_TEXTS = re.compile(
+    r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed writing|\. unexpected pos "
+    r"|\d+ requested and \d+ written"
 )
 
 
@@ -33,7 +31,7 @@ def is_disk_full(error: BaseException) -> bool:
     """Tell whether an error, or one behind it, is of a disk or quota without room."""
     seen: BaseException | None = error
     while seen is not None:
-        if (isinstance(seen, OSError) and seen.errno in _NO_ROOM) or any(text in str(seen) for text in _TEXTS):
+        if (isinstance(seen, OSError) and seen.errno in _NO_ROOM) or _TEXTS.search(str(seen)):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

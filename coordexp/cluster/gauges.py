@@ -4,6 +4,7 @@ No Ray here: ``coordexp.cluster.metrics`` publishes the samples. Ray puts ``ray_
 after a counter's.
 """
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ Kind = Literal["gauge", "counter"]
 
 RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
+
+_CLOCKS_APART_SECONDS = 5.0  # a shared disk's from ours
 
 
 @dataclass(frozen=True)
@@ -150,13 +153,18 @@ def is_nonfinite(row: Row) -> bool:
     return any(mark in row.metrics and loss not in row.metrics for mark, loss in _TOTALS.items())
 
 
-def run_samples(plan: RunPlan) -> list[Sample]:
-    """Return how a run stands by its status: seen from outside, so true even after a SIGKILL."""
-    status = plan.status()
+def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[Sample]:
+    """Return how a run stands by its status: seen from outside, so true even after a SIGKILL.
+
+    Args:
+        plan: the run.
+        since: see :func:`state_of`.
+    """
+    status, state = plan.status(), state_of(plan, since=since)
     return [
-        Sample("coordexp_run_state", STATES.index(state_of(plan))),
+        Sample("coordexp_run_state", STATES.index(state)),
         Sample("coordexp_restarts", 0 if status is None else status.restarts),
-        Sample("coordexp_run_diverged", float(has_diverged(plan))),
+        Sample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan))),
     ]
 
 
@@ -181,10 +189,22 @@ def queue_samples(states: Sequence[str], *, seconds: float) -> list[Sample]:
     return [*runs, Sample("coordexp_ablation_seconds", seconds)]
 
 
-def state_of(plan: RunPlan) -> str:
-    """Return one of ``STATES``; a run never begun is waiting."""
+def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
+    """Return one of ``STATES``; a run never begun is waiting.
+
+    Args:
+        plan: the run.
+        since: Unix time at which the present command began its runs: what an earlier one left failed, stopped or
+            running waits again until this one begins it.
+    """
     status = plan.status()
-    return "waiting" if status is None else status.state
+    if status is None:
+        return "waiting"
+    with contextlib.suppress(OSError):  # the file was there a moment ago
+        written = (plan.run_dir / "status.json").stat().st_mtime
+        if status.state in ("running", "failed", "stopped") and written < since - _CLOCKS_APART_SECONDS:
+            return "waiting"
+    return status.state
 
 
 def has_diverged(plan: RunPlan) -> bool:

@@ -21,19 +21,25 @@ _REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
 def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator[None]:
     """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
 
-    In a submitted job the second comes by itself shortly before Ray's grace is over.
+    In a submitted job the second comes by itself shortly before Ray's grace is over. Processes forked from this one
+    within the block (loaders) leave it to their run.
 
     Args:
         directory: of the experiment; its runs notice the request at their next step.
         show: told what goes on.
 
     Raises:
-        KeyboardInterrupt: from within the block, at the second signal.
+        KeyboardInterrupt: from within the block, at the second signal, or if a full disk takes no request.
     """
     timer: list[threading.Timer] = []
+    own_process = os.getpid()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
+        if os.getpid() != own_process:
+            if number == signal.SIGTERM:
+                raise SystemExit(128 + number)
+            return
         if timer:
             raise KeyboardInterrupt
         seconds = clean_seconds()
@@ -41,7 +47,10 @@ def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator
         timer[0].daemon = True
         if seconds is not None:
             timer[0].start()
-        request_stop(directory, _REASONS[signal.Signals(number)])
+        try:
+            request_stop(directory, _REASONS[signal.Signals(number)])
+        except OSError as error:  # must not look like an error of whatever runs in this process
+            raise KeyboardInterrupt from error
         show("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
 
     before = {number: signal.signal(number, on_signal) for number in _REASONS}

@@ -101,7 +101,7 @@ class QueueMetrics:
         self._sink = sink
         self._every = every_seconds
         self._finished: set[str] = set()
-        self._started = time.monotonic()
+        self._started, self._since = time.monotonic(), time.time()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
 
@@ -120,12 +120,12 @@ class QueueMetrics:
         plans = self._plans()
         for plan in plans:
             is_new = plan.name not in self._finished and plan.is_finished()
-            for sample in run_samples(plan) + (final_samples(plan) if is_new else []):
+            for sample in run_samples(plan, since=self._since) + (final_samples(plan) if is_new else []):
                 self._sink(sample, run_labels(plan) | dict(sample.labels))
             if is_new:
                 self._finished.add(plan.name)
         seconds = time.monotonic() - self._started
-        for sample in queue_samples([state_of(plan) for plan in plans], seconds=seconds):
+        for sample in queue_samples([state_of(plan, since=self._since) for plan in plans], seconds=seconds):
             self._sink(sample, {"experiment": self._experiment} | dict(sample.labels))
 
     def _follow(self) -> None:

@@ -38,6 +38,12 @@ def note_workers(plan: RunPlan) -> None:
     _write(plan, "running", message=before.message, seconds=before.seconds, restarts=before.restarts, since=time.time())
 
 
+def alive_until(plan: RunPlan) -> float:
+    """Return the Unix time of a run's last sign of life; 0 if it has given none."""
+    signs = [plan.run_dir / name for name in ("status.json", "progress.log", "metrics.jsonl")]
+    return max((path.stat().st_mtime for path in signs if path.is_file()), default=0.0)
+
+
 def settle(plan: RunPlan) -> None:
     """Count the time of a run whose job was killed, up to its last sign of life; nothing else is changed.
 
@@ -46,9 +52,7 @@ def settle(plan: RunPlan) -> None:
     before = plan.status()
     if before is None or before.state != "running" or before.since is None:
         return
-    signs = [plan.run_dir / name for name in ("status.json", "progress.log", "metrics.jsonl")]
-    alive_until = max(path.stat().st_mtime for path in signs if path.is_file())
-    seconds = before.seconds + max(0.0, alive_until - before.since)
+    seconds = before.seconds + max(0.0, alive_until(plan) - before.since)
     _write(plan, "running", message=before.message, seconds=seconds, restarts=before.restarts)
 
 

@@ -120,7 +120,7 @@ class Recorder:
             return missing
         states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans}
         try:
-            final = "KILLED" if "stopped" in states else "FAILED" if "failed" in states else "FINISHED"
+            final = "KILLED" if states & {"stopped", "running"} else "FAILED" if "failed" in states else "FINISHED"
             self._tracker.finish(self.parent_id, final)
         except TrackingError as error:
             missing.append(str(error))

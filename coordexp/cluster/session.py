@@ -24,6 +24,8 @@ _DRIVER_ENV = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+# Of a private session alone, and of its processes: else every one of Ray's servers listens on all interfaces.
+_LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Travels to drivers, controllers and workers. The controller's poll is what every report waits for.
 _PROCESS_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -51,7 +53,10 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     Raises:
         ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers.
     """
-    os.environ.update({name: value for name, value in _DRIVER_ENV.items() if name not in os.environ})
+    address = cluster_address()
+    wanted = _DRIVER_ENV | (_LOOPBACK_ENV if address is None else {})
+    added = wanted.keys() - os.environ.keys()
+    os.environ.update({name: wanted[name] for name in added})
     import ray  # late: Ray reads the environment above when it is imported
 
     if ray.is_initialized():
@@ -59,7 +64,6 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         ready.set_result(None)
         yield ready
         return
-    address = cluster_address()
     if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
         nodes_of(address)  # Ray itself would try for minutes, and then end this process
     with ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter:
@@ -69,6 +73,8 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         finally:
             started.exception()  # a half-started session cannot be shut down
             ray.shutdown()
+            for name in _LOOPBACK_ENV.keys() & added:
+                os.environ.pop(name, None)  # a cluster that this process joins later is another matter
 
 
 def _start(threads: int, *, debug: bool) -> None:

@@ -1,6 +1,7 @@
 """Whether every node of the cluster sees the files this one does: asked once, before the first run begins."""
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -65,10 +66,10 @@ def input_paths(config: ExperimentConfig) -> dict[str, str]:
 
 
 def unseen_of(paths: Sequence[str], *, seconds: float = _LOOK_SECONDS) -> list[str]:
-    """Return which of ``paths`` do not exist here, after waiting ``seconds`` for them."""
+    """Return which of ``paths`` do not exist here or cannot be reached, after waiting ``seconds`` for them."""
     until = time.monotonic() + seconds
-    while True:
-        unseen = [path for path in paths if not Path(path).exists()]
+    while True:  # Path.exists would raise where permission is missing, and an error counts as a node that is gone
+        unseen = [path for path in paths if not os.path.exists(path)]
         if not unseen or time.monotonic() > until:
             return unseen
         time.sleep(0.5)

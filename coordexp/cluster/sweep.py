@@ -14,6 +14,7 @@ from coordexp.cluster.functions import TrainFunction, train
 from coordexp.cluster.gauges import live_queue
 from coordexp.cluster.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.cluster.lock import experiment_lock
+from coordexp.cluster.outcome import settle
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.record import Recorder, open_experiment_tracker
 from coordexp.cluster.shared import prepare_all, shared_metrics
@@ -84,6 +85,8 @@ def run_sweep(
         with console.status("dividing the training images"):
             split = divide(sweep)
         book = SweepBook(sweep, data=split.data_keys(), instance=instance)
+        for plan in book.begun_plans():
+            settle(plan)  # or the budget would count the time since a killed command
         first = (book.trials[0] if book.trials else None) or book.propose()
         assert first is not None
         with executor_for(config, debug=debug) if _is_pending(book) else contextlib.nullcontext() as executor:

@@ -8,15 +8,17 @@ from coordexp.cluster.sweep_search import Known, Point, grid, propose
 from coordexp.cluster.sweep_trials import halving_of
 from coordexp.config import to_yaml
 from coordexp.config.sweep import Sweep
+from coordexp.train.strategy import check_strategy
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
     """Print what would run.
 
     Raises:
-        ConfigError: if the name exists with another configuration or search.
+        ConfigError: if the name exists with another configuration or search, or the strategy cannot be.
     """
     check_experiment(sweep.config)
+    check_strategy(sweep.config)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
     for line in [*summary(sweep), *_points(sweep)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -64,6 +64,8 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
     A trial holds no CPU of its own, only a trace of the head node's marker resource, so runs that wait for
     workers cannot starve the ones that have them.
     """
+    if not plans:  # workers of a killed command may have finished the last ones meanwhile
+        return
     slots = available_slots(plans[0].config.cluster)
     names = {plan.key: plan.name for plan in plans}
     packed = {plan.key: plan.to_json() for plan in plans}
@@ -98,10 +100,14 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
 
 
 def _end_what_has_no_driver(plan: RunPlan, error: object) -> None:
-    """Give an end to a run whose driver left none; of one that died Tune has a text and no exception."""
+    """Give an end to a run whose driver left none; of one that died Tune has a text and no exception.
+
+    A run that another command had stopped still says so where its driver died before it could begin.
+    """
     status, stop = plan.status(), stop_reason(plan.run_dir)
-    if status is not None and status.state == "running" and stop is not None:
+    state = None if status is None else status.state
+    if state == "running" and stop is not None:
         set_state(plan, "stopped", message=stop)
-    elif (status is None and stop is None) or (status is not None and status.state == "running"):
+    elif state == "running" or (stop is None and (state is None or (state == "stopped" and error is not None))):
         known = one_sentence(error) if isinstance(error, Exception) else "the run's driver process died"
         set_state(plan, "failed", message=known)

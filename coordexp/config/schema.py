@@ -78,10 +78,11 @@ class Tracking(Section):
 
     @model_validator(mode="after")
     def _uri_holds_no_secret(self) -> "Tracking":
-        if self.uri is not None and "@" in urlsplit(self.uri).netloc:  # config.yaml and MLflow would keep it
+        parts = urlsplit(self.uri or "")
+        if "@" in parts.netloc or (parts.query and parts.scheme != "sqlite"):  # config.yaml and MLflow would keep it
             raise ValueError(
-                "uri must hold no user or password, since it is written into records; set MLFLOW_TRACKING_USERNAME and "
-                "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+                "uri must hold no user, password or query, since it is written into records; set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
             )
         return self
 

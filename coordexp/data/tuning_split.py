@@ -111,6 +111,7 @@ def write_tuning_split(
     held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
     val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
     train_ids = {sample.image_id for sample in free} - val_ids
+    (directory / RECORD_NAME).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
     content = cast(dict[str, JsonValue], read_json(source, drop="segmentation"))
     _write_part(directory / TRAIN_NAME, content, train_ids)

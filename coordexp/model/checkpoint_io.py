@@ -259,7 +259,7 @@ def _download(hub_id: str, *, revision: str | None, files: list[str]) -> Path:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=files))
     except _HUB_ERRORS as error:
         name = hub_id if revision is None else f"{hub_id} at revision {revision}"
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(error, LocalEntryNotFoundError):  # its own words are three sentences
             why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
             reason = f"it is not in the cache {constants.HF_HUB_CACHE}, and {why}"

@@ -113,8 +113,10 @@ class Artifacts:
         """Write those detections of a file that are in some images, and return the new file.
 
         Raises:
-            DataError: if the file is malformed.
+            DataError: if the file is malformed, or the run's id leads out of the cache.
         """
+        if not _stays_below(run.run_id):
+            raise DataError(f"run id {run.run_id!r} of {run.name} is no name of a folder: expected MLflow's own id")
         kept = self._cache / run.run_id / f"{detections.stem}.subset.json"
         chosen = set(image_ids)
         entries = [

@@ -77,7 +77,7 @@ class Page:
 
 def render_page(study: Study) -> str:
     """Return the page; all text in it is escaped."""
-    return _template().render(page=_page(study))
+    return page_template("page.html.jinja").render(page=_page(study))
 
 
 def _page(study: Study) -> Page:
@@ -151,7 +151,8 @@ def _script() -> str:
 
 
 @functools.cache
-def _template() -> Template:
+def page_template(name: str) -> Template:
+    """Return a page's template; whatever it is given is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -159,4 +160,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.jinja")
+    return environment.get_template(name)

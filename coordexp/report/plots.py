@@ -42,7 +42,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         drawn["iou"] = _ious
     if any(part.calibration for part in study.breakdowns.values()):
         drawn["calibration"] = _calibration
-    return [path for name, draw in drawn.items() for path in _save(draw(study), output / name)]
+    return [path for name, draw in drawn.items() for path in save_figure(draw(study), output / name)]
 
 
 def _losses(study: Study) -> "Figure":
@@ -200,8 +200,8 @@ def _style(data: ExperimentData, run: RunData) -> str:
     return _SEED_STYLES[seeds.index(run.seed) % len(_SEED_STYLES)]
 
 
-def _save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write under another name first: a reader sees a whole picture."""
+def save_figure(figure: "Figure", stem: Path) -> list[Path]:
+    """Write ``stem.png`` and ``stem.svg``, each under another name first: a reader sees a whole picture."""
     import matplotlib
 
     paths: list[Path] = []

@@ -8,6 +8,7 @@ import numpy as np
 
 from coordexp.cluster.sweep_results import TrialResult, Winner
 from coordexp.config.sweep_schema import Parameter
+from coordexp.report.plots import save_figure
 from coordexp.report.sweep_tables import short
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def write_response(
         ranked: winners, the chosen one first.
         output: an existing directory.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     seen = [trial for trial in trials if trial.ap is not None]
@@ -50,16 +50,7 @@ def write_response(
             _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
         panels[0][0].set_ylabel("AP, expected boxes, constrained decoding")
         panels[0][0].legend(fontsize=8, frameon=False)
-    paths: list[Path] = []
-    for form in ("png", "svg"):
-        path, building = output / f"response.{form}", output / f".response.{form}.tmp"
-        # Without a date and random ids the same numbers give the same file.
-        with matplotlib.rc_context({"svg.hashsalt": "coordexp"}):
-            figure.savefig(building, dpi=120, format=form, metadata={"Date": None} if form == "svg" else None)
-        figure.set_layout_engine("none")
-        building.replace(path)
-        paths.append(path)
-    return paths
+    return save_figure(figure, output / "response")
 
 
 def _curve(

@@ -1,12 +1,10 @@
 """The report of a sweep: printed, written as files, stored in MLflow; and the chosen weights as a group file."""
 
-import functools
 import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from rich.console import Console
 
 from coordexp.cluster.sweep_book import SweepBook
@@ -14,6 +12,7 @@ from coordexp.cluster.sweep_results import TrialResult, Winner, at_the_edge, tri
 from coordexp.data.tuning_split import TuningSplit
 from coordexp.errors import ResourceError
 from coordexp.files import write_text
+from coordexp.report.page import page_template
 from coordexp.report.render import rich_table
 from coordexp.report.sweep_group import group_file, next_commands, tuned_group
 from coordexp.report.sweep_plot import write_response
@@ -58,7 +57,7 @@ def report_sweep(book: SweepBook, split: TuningSplit, console: Console) -> list[
         paths = write_response(book.sweep.settings.name, book.sweep.settings.space, trials, ranked, output)
         chart = paths[-1].read_text(encoding="utf-8")
         page = make_page(book, split, trials, ranked, chart=chart[chart.index("<svg") :])
-        write_text(output / "report.html", _template().render(page=page))
+        write_text(output / "report.html", page_template("page.sweep.html.jinja").render(page=page))
         paths.append(output / "report.html")
         if page.group_file:
             write_text(directory / f"{tuned_group(book)}.yaml", page.group_file)
@@ -143,15 +142,3 @@ def _print(page: SweepPage, paths: Sequence[Path], console: Console) -> None:
         show("\nCompare the new group with the others:")
         for command in page.commands:
             show(command)
-
-
-@functools.cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.sweep.html.jinja")

@@ -1,6 +1,8 @@
 """An experiment followed through its run directories, wherever this machine sees them."""
 
+import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -15,11 +17,12 @@ from coordexp.report.watch_rows import ENDED, RunRow, Snapshot, patience
 _RUN_NAME = re.compile(r"(.+)-s(\d+)")
 _HOLDER = re.compile(r"process (\d+) on (\S+)")
 _QUIET_SECONDS = 30.0
-_STATES: dict[JsonValue, State] = {
+_STATES: dict[str, State] = {
     "running": "running",
     "finished": "finished",
     "failed": "failed",
     "stopped": "stopped",
+    "pruned": "stopped",
 }
 
 
@@ -112,7 +115,7 @@ class FileSource:
         status = run.status.read()
         run.log.read()
         run.rows.read()
-        state = _STATES.get(status.get("state"), "waiting")
+        state = _STATES.get(str(status.get("state")), "waiting")
         changed = run.status.changed
         if state != "finished" and begun_before is not None and changed is not None and changed < begun_before:
             state = "waiting"  # left by an earlier command; this one will try again
@@ -147,7 +150,10 @@ class FileSource:
 
 def newest_experiment(runs_dir: Path) -> str | None:
     """Return the experiment that a command began last, or None where there is none."""
-    records = {path.parent.name: path.stat().st_mtime for path in runs_dir.glob("*/experiment.json")}
+    records: dict[str, float] = {}
+    for path in runs_dir.glob("*/experiment.json"):
+        with contextlib.suppress(OSError):  # moved away at this moment
+            records[path.parent.name] = path.stat().st_mtime
     return max(records, key=lambda name: records[name], default=None)
 
 
@@ -206,4 +212,4 @@ def _holder_is_gone(directory: Path) -> bool:
 
 
 def _number(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -122,8 +122,9 @@ class MetricRows:
     def _take(self, line: str) -> None:
         try:
             row = json.loads(line)
-            step, time, metrics = int(row["step"]), float(row["time"]), dict(row["metrics"])
-        except (ValueError, TypeError, KeyError):  # damaged: the run's own reader says so
+            step, time = int(row["step"]), float(row["time"])
+            metrics = {name: float(value) for name, value in dict(row["metrics"]).items()}
+        except (ValueError, TypeError, KeyError, OverflowError):  # damaged: the run's own reader says so
             return
         if self.time is not None and time > self.time:
             self.pauses.append(time - self.time)

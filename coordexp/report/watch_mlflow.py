@@ -87,7 +87,9 @@ class MlflowSource:
             self._client = connect(self._uri)
         with tracking_errors(self._uri, "read the experiment"):
             if self._experiment_id is None and not self._find(self._client):
-                return Snapshot(self._name or "", self._where(), note="it has no such experiment yet")
+                return Snapshot(
+                    self._name or "", self._where(), note="it has no such experiment yet; waiting for it (Ctrl-C ends)"
+                )
             self._update(self._client)
         return self._snapshot(list(self._runs.values()))
 
@@ -133,7 +135,7 @@ class MlflowSource:
     def _snapshot(self, found: "list[Run]") -> Snapshot:
         parent = next((run for run in found if "seed" not in run.data.tags), None)
         parent_id = parent.info.run_id if parent else None
-        children = [run for run in found if "seed" in run.data.tags and run.data.tags.get(PARENT) == parent_id]
+        children = [run for run in found if run.data.tags.get(PARENT) == parent_id and _has_name(run)]
         newest = {(run.data.tags["group"], int(run.data.tags["seed"])): run for run in reversed(children)}
         order = sorted(newest, key=lambda key: (key[1], key[0]))
         return Snapshot(
@@ -147,10 +149,10 @@ class MlflowSource:
     def _row(self, run: "Run", *, group: str, seed: int) -> RunRow:
         metrics, params, tags = run.data.metrics, run.data.params, run.data.tags
         state = _STATES[run.info.status]
-        step, max_steps = int(float(tags.get(LAST_STEP, 0))), int(params.get("training.max_steps", 0)) or None
+        step, max_steps = _whole(tags.get(LAST_STEP)), _whole(params.get("training.max_steps")) or None
         speed = metrics.get("throughput/images_per_second")
         seconds_per_step = _images_per_step(params) / speed if speed else None
-        committed = int(params.get("training.checkpoint_steps", 0))
+        committed = _whole(params.get("training.checkpoint_steps"))
         is_evaluating = max_steps is not None and step >= max_steps
         ended = run.info.end_time
         return RunRow(
@@ -199,5 +201,17 @@ def _images_per_step(params: Mapping[str, str]) -> int:
     parts = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
     product = 1
     for name in parts:
-        product *= int(params.get(name, 1))
+        product *= _whole(params.get(name, "1"))
     return product
+
+
+def _has_name(run: "Run") -> bool:
+    return "group" in run.data.tags and run.data.tags.get("seed", "").isdecimal()
+
+
+def _whole(text: str | None) -> int:
+    """Return a number of a server's tag or parameter; 0 for what is none."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0

@@ -26,6 +26,7 @@ _STYLES: dict[str, str] = {
 _ALWAYS = 0
 _BAR_CELLS = 12
 _MESSAGES = 4
+_LONGEST_SECONDS = 1e9  # what is said to take longer is damaged, and past the calendar
 _HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
 
 
@@ -159,7 +160,7 @@ def _times(snapshot: Snapshot, left: float | None, now: float) -> str:
     seen = [run.last_seen for run in snapshot.runs if run.last_seen is not None]
     until = max(seen) if snapshot.ended and seen else now
     elapsed = f"elapsed {duration(until - snapshot.started)}" if snapshot.started and until >= snapshot.started else ""
-    if snapshot.ended or not left:
+    if snapshot.ended or not left or left > _LONGEST_SECONDS:
         return elapsed
     end = datetime.fromtimestamp(now + left).astimezone()
     day = "" if left < 43_200 else f"{end:%a }"

@@ -201,6 +201,5 @@ def _reason(error: BaseException) -> str:
     for mark, reason in _REASONS.items():
         if mark in text:
             return reason
-    line = (text.splitlines() or [type(error).__name__])[0]
-    line = line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
-    return without_secrets(line)
+    line = without_secrets((text.splitlines() or [type(error).__name__])[0])
+    return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         uri = database_uri(os.environ)
         check_exposure(options.host, auth=options.auth, behind_proxy=options.behind_proxy)
+        if not options.prepare_only:
+            check_port(options.host, options.port)
+            check_store(options.artifacts)
         done = prepare_database(uri, upgrade=options.upgrade)
         if options.auth:
             _check_auth(os.environ, uri)
@@ -66,6 +70,33 @@ def check_exposure(host: str, *, auth: bool, behind_proxy: bool) -> None:
             f"host {host} can be reached from other machines, and anyone could change runs: expected --auth "
             "(passwords), or --behind-proxy where a proxy in front asks for them"
         )
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on: MLflow would say so in a page of its server's log.
+
+    Raises:
+        TrackingError: if the port is taken or no port, or the host is none of this machine.
+    """
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one just closed is free
+            probe.bind((host, port))
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "a port is below 65536"
+        raise TrackingError(
+            f"{host}:{port} cannot be listened on ({reason}): expected another --host or --port"
+        ) from None
+
+
+def check_store(artifacts: str) -> None:
+    """Refuse S3 without its client: MLflow imports it at the first upload only.
+
+    Raises:
+        TrackingError: names what to install.
+    """
+    if artifacts.startswith("s3://") and importlib.util.find_spec("boto3") is None:
+        raise TrackingError(f"artifacts in {artifacts} need the module boto3: pip install boto3")
 
 
 def server_command(options: argparse.Namespace) -> list[str]:
@@ -162,8 +193,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     """Take defaults from MLflow's own variables, so that they mean here what they mean there."""
     parser = argparse.ArgumentParser(prog="python -m coordexp.tracking.server", description=__doc__)
     parser.add_argument("--host", default=environment.get("MLFLOW_HOST", "127.0.0.1"))
-    parser.add_argument("--port", type=int, default=int(environment.get("MLFLOW_PORT", "5000")))
-    parser.add_argument("--workers", type=int, default=int(environment.get("MLFLOW_WORKERS", "2")))
+    # Text defaults go through ``type`` as well, so that a variable that is no number is a sentence too.
+    parser.add_argument("--port", type=int, default=environment.get("MLFLOW_PORT", "5000"))
+    parser.add_argument("--workers", type=int, default=environment.get("MLFLOW_WORKERS", "2"))
     parser.add_argument(
         "--artifacts",
         default=environment.get("MLFLOW_ARTIFACTS_DESTINATION", "runs/mlflow-server"),

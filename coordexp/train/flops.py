@@ -5,6 +5,7 @@ model itself asks for; recomputed activations, padding and the optimizer are not
 product for its own gradient, so a step with adapters asks for about 4 N operations a token, not 6 N.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,12 +13,17 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3VLConfig
 
+from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.model.dimensions import Dimensions
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
 _PEAKS = {
+    "GB200": (2.5e15, 80e12),
     "B200": (2.25e15, 75e12),
+    "GH200": (989e12, 67e12),
+    "H200 NVL": (835e12, 60e12),
     "H200": (989e12, 67e12),
+    "H100 NVL": (835e12, 60e12),
     "H100 PCIe": (756e12, 51e12),
     "H100": (989e12, 67e12),
     "A100": (312e12, 19.5e12),
@@ -26,7 +32,8 @@ _PEAKS = {
     "A10": (125e12, 31.2e12),
     "RTX 4090": (165e12, 82.6e12),
 }
-_MEASURED_SIDE = 512
+_SMALLER = re.compile(r"MIG|Laptop|4090 D\b")  # a part of the device, or another one under its name
+_MEASURED_SIDES = {"cpu": 512, "cuda": 4096}  # a GPU is idle most of the time in a small product
 _MEASURED_PRODUCTS = 8
 
 
@@ -133,7 +140,7 @@ def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
         per_token_squared=0.5 * 3 * 4 * layers * query,
         per_patch=2 * (passes_vision * through + embedding) + (0 if full_vision else 6 * tower_adapters),
         per_patch_squared=(3 if trains_vision else 1) * 4 * depth * wide,
-        per_supervised_token=2 * 2 * hidden * text.vocab_size,
+        per_supervised_token=2 * (3 if _trains_head(model) else 2) * hidden * text.vocab_size,
     )
 
 
@@ -147,8 +154,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
         dtype: of its matrix products, bfloat16 under autocast.
     """
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        published = next((peaks for mark, peaks in _PEAKS.items() if mark in name), None)
+        published = _published_peaks(torch.cuda.get_device_name(device))
         if published is not None:
             return published[0] if dtype in (torch.bfloat16, torch.float16) else published[1]
     return _measured_peak(device, dtype)
@@ -158,14 +164,16 @@ def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) 
     """Return how the utilisation of a run is reckoned; call it before weights are shared out over ranks.
 
     Args:
-        model: the model as it trains; a bare one or under PEFT.
+        model: the model as it will train, a bare one or under PEFT; it need not be on its GPU yet.
         half_precision: products are in bfloat16 under autocast, whatever the weights are.
         num_devices: of all ranks together.
     """
     weight = next(model.parameters())
     config = model.config
     assert isinstance(config, Qwen3VLConfig)
-    peak = peak_flops(weight.device, torch.bfloat16 if half_precision else weight.dtype)
+    # The trainer moves the model to the GPU later, and always where there is one.
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
+    peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
     return Utilisation(count_flops(model, config), peak * num_devices)
 
 
@@ -182,11 +190,24 @@ def _trained(model: nn.Module, *, vision: bool) -> dict[bool, int]:
     return found
 
 
+def _trains_head(model: nn.Module) -> bool:
+    head = inner_model(model).get_output_embeddings()
+    return head is not None and any(p.requires_grad for p in head.parameters())
+
+
+def _published_peaks(name: str) -> tuple[float, float] | None:
+    """Return what is published for a GPU of this name; A100 is none of A1000."""
+    if _SMALLER.search(name):
+        return None
+    return next((peaks for mark, peaks in _PEAKS.items() if re.search(rf"\b{mark}\b", name)), None)
+
+
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
     from torch.utils.benchmark import Timer
 
-    matrix = torch.ones(_MEASURED_SIDE, _MEASURED_SIDE, device=device, dtype=dtype)
+    side = _MEASURED_SIDES.get(device.type, _MEASURED_SIDES["cpu"])
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
     timer = Timer(
         "torch.mm(matrix, matrix)", globals={"torch": torch, "matrix": matrix}, num_threads=torch.get_num_threads()
     )
-    return 2 * _MEASURED_SIDE**3 / timer.timeit(_MEASURED_PRODUCTS).mean
+    return 2 * side**3 / timer.timeit(_MEASURED_PRODUCTS).mean

@@ -106,10 +106,13 @@ def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = _silent) ->
 
 
 def delete_unmarked(run_dir: Path) -> None:
-    """Delete checkpoints that were never committed, such as one that did not fit on the disk."""
+    """Delete checkpoints that were never committed, such as one that did not fit on the disk.
+
+    Several ranks may do so at once.
+    """
     for directory in (run_dir / "checkpoints").glob("step_*"):
         if not (directory / CHECKPOINT_MARK).is_file():
-            _delete(directory)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def whole_rows(rows_file: Path) -> list[str]:

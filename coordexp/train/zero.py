@@ -78,7 +78,7 @@ def autocast_forward(model: nn.Module, *, device_type: str) -> None:
 
 
 def _read_no_foreign_pickles() -> None:
-    """Let torch load plain values and DeepSpeed's own three classes: its checkpoint engine asks for every pickle."""
+    """Let torch load plain values and DeepSpeed's own four classes: its checkpoint engine asks for every pickle."""
     loss_scaler = importlib.import_module("deepspeed.runtime.fp16.loss_scaler")
     fragment = importlib.import_module("deepspeed.utils.tensor_fragment")
     config = importlib.import_module("deepspeed.runtime.zero.config")

@@ -49,7 +49,7 @@ def test_full_tuning_asks_for_half_as_much_again(tmp_path):
     frozen = count_flops(loaded, loaded.config)
     full = count_flops(loaded.requires_grad_(), loaded.config)
     assert full.per_token / frozen.per_token == 1.5
-    assert full.per_supervised_token == frozen.per_supervised_token
+    assert full.per_supervised_token / frozen.per_supervised_token == 1.5  # the output table trains too
     # A tower without anything to train has no backward at all.
     assert 2.5 < full.per_patch / frozen.per_patch < 3
 

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import mlflow
@@ -16,7 +18,7 @@ from sweep_support import STEPS, StandIn, make_places, run, true_ap, write_files
 from coordexp.cluster.sweep_search import grid
 from coordexp.config import group_config, load_config
 from coordexp.errors import ConfigError
-from coordexp.train.status import read_status
+from coordexp.train.status import RunStatus, read_status, write_status
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -188,3 +190,17 @@ def test_a_name_stands_for_one_search(base, tmp_path):
         run(path, StandIn(), INLINE, f"training.max_steps={STEPS + 1}")
     other = "sweep.space={objective.lambda_coord: {values: [1.0, 2.0]}}"
     assert run(path, StandIn(), INLINE, other, fresh=True)[0] == 0
+
+
+def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
+    path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
+    options = (INLINE, "sweep.winners.seeds=[]", "cluster.max_gpu_hours=10.0")
+    assert run(path, StandIn(stop_at=("t000-s0", 3)), *options)[0] == 130
+    directory = tmp_path / "runs" / "find" / "t000-s0"
+    killed_at = time.time() - 48 * 3600
+    write_status(directory, RunStatus("running", step=2, since=killed_at - 60))
+    for file in directory.iterdir():
+        os.utime(file, (killed_at, killed_at))
+    code, text, _ = run(path, StandIn(), *options)
+    assert code == 0, text
+    assert 60 <= read_status(directory).seconds < 600

@@ -35,7 +35,8 @@ from coordexp.cluster.describe import describe
 from coordexp.config import load_config, to_json, to_yaml
 from coordexp.config.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
-from coordexp.errors import CheckpointError, ConfigError
+from coordexp.errors import CheckpointError, ConfigError, DataError
+from coordexp.evaluate.coco_files import read_ground_truth
 from coordexp.model import checkpoint_io
 from coordexp.model.checkpoint_io import read_adapter, weight_files
 from coordexp.model.load import load
@@ -157,7 +158,14 @@ def test_a_private_ray_session_is_on_loopback_and_takes_no_secrets_along(monkeyp
 # --- secrets
 
 
-@pytest.mark.parametrize("uri", [f"https://user:{SECRET}@mlflow.example:5000", f"http://{SECRET}@mlflow.example"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"https://user:{SECRET}@mlflow.example:5000",
+        f"http://{SECRET}@mlflow.example",
+        f"https://mlflow.example/?token={SECRET}",
+    ],
+)
 def test_a_tracking_uri_with_a_secret_is_refused_before_anything_is_written(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +392,12 @@ def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> Non
     assert server.asked == ["eval/final/a.json"]
     spiteful = RunData(run_id="../..", group="A", seed=0, state="finished")
     assert artifacts.file(spiteful, "secret.json") is None
+    truth = read_ground_truth(write_data(tmp_path / "data", num_images=1))
+    detections = tmp_path / "detections.json"
+    detections.write_text("[]")
+    with pytest.raises(DataError, match="run id"):
+        artifacts.only_images(detections, truth, [1], spiteful)
+    assert not list(tmp_path.glob("*.subset.json"))
 
 
 def test_annotations_cannot_name_pictures_outside_their_folder(tmp_path: Path) -> None:

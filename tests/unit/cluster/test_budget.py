@@ -172,3 +172,11 @@ def test_a_budget_that_holds_everything_asks_nobody(tmp_path):
     with BudgetKeeper(plans, 100.0) as keeper:
         assert [stop_reason(plan.run_dir) for plan in plans] == [None] * 6
         assert not keeper.has_stopped()
+
+
+def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
+    plans = make_plans(tmp_path)
+    with BudgetKeeper(plans, 1e9) as keeper:
+        keeper.begun(plans[0])
+        keeper._timer.join(0.3)
+        assert keeper._timer.is_alive()

@@ -1,12 +1,15 @@
 """What a dry run says of the power of a plan."""
 
 import json
+import os
 
 import pytest
+from rich.console import Console
 
-from coordexp.cluster.describe import summary
+from coordexp.cluster.describe import describe, summary
 from coordexp.cluster.plan import plan_runs
 from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.status import RunStatus, write_status
 
@@ -55,6 +58,12 @@ def test_a_dry_run_tells_how_runs_fill_the_cluster_and_the_budget(tmp_path, monk
     assert told["at once"] == "2 runs at once, 1 wave; 100% of 8 GPUs busy"
     assert told["budget"] == "30 GPU hours, 12 used, about 24 needed in all: enough"
 
+    # Its command was killed days ago, an hour after it had got its workers.
+    write_status(plans[2].run_dir, RunStatus("running", since=1000.0))
+    os.utime(plans[2].run_dir / "status.json", (4600.0, 4600.0))
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["budget"] == "30 GPU hours, 16 used, about 24 needed in all: enough"
+
 
 def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr("coordexp.cluster.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 4.0}] * 2)
@@ -63,3 +72,19 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
     )
     told = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
     assert told["at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        ({"num_workers": 8, "min_workers": 7}, "do not divide over 7 workers"),
+        ({"strategy": "zero2"}, "has nothing to share"),
+        ({"strategy": "zero2", "num_workers": 2, "min_workers": 1}, "cannot be read by another"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(tmp_path, cluster, sentence):
+    config = ExperimentConfig.model_validate(
+        {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": cluster, "ablation": {"groups": {"A": {}}}}
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        describe(config, Console())

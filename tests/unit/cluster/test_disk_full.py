@@ -46,6 +46,7 @@ def caused(error, cause):
         (RuntimeError("PytorchStreamReader failed reading zip archive: failed finding central directory"), False),
         (OSError("1048576 requested and 393200 written"), True),
         (RuntimeError("CUDA out of memory"), False),
+        (RuntimeError("2 devices were requested and 1 was found"), False),
         (MemoryError(), False),
         (DataError("a.json: no images"), False),
     ],
@@ -54,6 +55,17 @@ def test_a_full_disk_is_told_from_other_errors(run_dir, error, is_full):
     assert is_disk_full(error) == is_full
     assert (explained(error, run_dir) is error) != is_full
     assert (run_dir / "checkpoints" / "step_000004").exists() != is_full  # it makes room to tell
+
+
+def test_ranks_may_make_room_at_once(run_dir, monkeypatch):
+    real = shutil.rmtree
+
+    def after_another_rank(path, **options):
+        real(path)
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", after_another_rank)
+    assert isinstance(explained(OSError(errno.ENOSPC, "full"), run_dir), ResourceError)
 
 
 def test_the_sentence_names_the_disk_what_is_free_and_what_is_needed(run_dir, monkeypatch):

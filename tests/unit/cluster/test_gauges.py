@@ -203,6 +203,14 @@ def test_states_come_from_status_files(plans):
     assert counted == {"waiting": 0, "running": 2, "finished": 0, "failed": 0, "stopped": 0, "pruned": 0, None: 2}
 
 
+def test_what_an_earlier_command_left_waits_again(plans):
+    for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
+        write_status(plan.run_dir, RunStatus(state=state))
+    written = (plans[0].run_dir / "status.json").stat().st_mtime
+    assert [state_of(plan, since=written + 60) for plan in plans] == ["waiting", "waiting", "finished", "waiting"]
+    assert [state_of(plan, since=written) for plan in plans] == ["running", "failed", "finished", "stopped"]
+
+
 @pytest.mark.parametrize(
     ("error", "diverged"), [(DivergedError("step 3: loss is nan"), True), (TrainingError("x"), False)]
 )

@@ -1,5 +1,6 @@
 """The first signal asks runs to stop, the second interrupts; in a submitted job the second comes by itself."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -73,3 +74,27 @@ def test_most_of_the_grace_is_for_the_runs(grace, seconds, monkeypatch: pytest.M
     if grace is not None:
         monkeypatch.setenv(GRACE_ENV, grace)
     assert clean_seconds() == seconds
+
+
+def _signalled(number: int) -> None:
+    os.kill(os.getpid(), number)
+    os._exit(7)  # went on
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 7), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
+    """Ctrl-C reaches them too; a loader that is terminated must end."""
+    shown: list[str] = []
+    with stop_on_signal(tmp_path, show=shown.append):
+        child = multiprocessing.get_context("fork").Process(target=_signalled, args=(number,))
+        child.start()
+        child.join()
+        assert child.exitcode == exit_code
+        assert stop_reason(tmp_path / "A-s0") is None
+
+
+def test_a_request_that_cannot_be_written_interrupts_at_once(tmp_path):
+    """An OSError from within the handler would be taken for the run's own, and the run for a failed one."""
+    (tmp_path / "file").touch()
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", show=lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)

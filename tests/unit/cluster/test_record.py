@@ -103,6 +103,14 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
     assert models(tracker) == ["A-s0 READY"]
 
 
+def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:
+    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    recorder.start_runs({plan.name: "f"})
+    write_status(plan.run_dir, RunStatus("running"))  # whatever ended the command did not reach it
+    recorder.close()
+    assert MlflowClient(tracker.uri).get_run(recorder.parent_id).info.status == "KILLED"
+
+
 def test_the_place_of_a_checkpoint_names_the_machine(tmp_path: Path) -> None:
     host, _, path = storage_uri(tmp_path / "a b").removeprefix("file://").partition("/")
     assert host

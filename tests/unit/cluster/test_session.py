@@ -88,3 +88,9 @@ def test_a_run_s_inputs_are_named_by_their_keys(tmp_path):
         str(tmp_path / "a"),
         str(tmp_path / "b"),
     ]
+
+
+def test_a_path_that_cannot_be_reached_is_unseen():
+    """As without permission, or on a network file system that is gone: an error here would count as seen."""
+    path = f"/{'x' * 300}"
+    assert unseen_of([path], seconds=0.0) == [path]

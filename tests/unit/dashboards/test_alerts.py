@@ -1,5 +1,6 @@
 """The alerts: promtool accepts them, each fires on its series and not on a healthy one, each has its runbook."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -29,6 +30,29 @@ def test_alerts_read_recorded_series(rules):
     recorded = {rule["record"] for rule in rules if "record" in rule}
     read = {name for rule in rules if "alert" in rule for name in re.findall(r"coordexp:\w+", rule["expr"])}
     assert read == recorded
+
+
+@needs_promtool
+def test_the_panel_of_losses_not_finite_shows_a_run_whose_worker_is_gone(tmp_path):
+    """The worker tells of rows, the ablation's process of runs that diverged: the first ends before the second."""
+    dashboard = json.loads((DASHBOARDS / "grafana" / "dashboards" / "coordexp.json").read_text())
+    panel = next(panel for panel in dashboard["panels"] if panel["title"] == "Restarts and losses not finite")
+    expr = next(target["expr"] for target in panel["targets"] if "not finite" in target["legendFormat"])
+    labels = 'experiment="e", group="A", seed="0"'
+    series = [
+        {"series": f'ray_coordexp_run_diverged{{{labels}, run="gone"}}', "values": "0x2 1x5"},
+        {"series": f'ray_coordexp_nonfinite_rows{{{labels}, run="gone"}}', "values": "0 1 1 stale"},
+        {"series": f'ray_coordexp_run_diverged{{{labels}, run="both"}}', "values": "0x7"},
+        {"series": f'ray_coordexp_nonfinite_rows{{{labels}, run="both"}}', "values": "2x7"},
+        {"series": f'ray_coordexp_nonfinite_rows{{{labels}, run="alone"}}', "values": "3x7"},
+    ]
+    values = {"gone": 1, "both": 2, "alone": 3}
+    samples = [{"labels": f'{{run="{run}"}}', "value": value} for run, value in values.items()]
+    asked = {"expr": re.sub(r"\$\w+", ".*", expr), "eval_time": "7m", "exp_samples": samples}
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [asked]}
+    (tmp_path / "test.yml").write_text(json.dumps({"tests": [test]}))
+    code, output = promtool("test", "rules", tmp_path / "test.yml")
+    assert code == 0, output
 
 
 def test_the_runbook_has_a_section_for_each_alert_and_no_other(rules):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.data_section import Data
+from coordexp.data import tuning_split
 from coordexp.data.coco import read_coco
 from coordexp.data.shapes import ShapesSpec, write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
@@ -133,3 +134,19 @@ def test_what_cannot_be_divided_is_refused_in_one_sentence(shapes, tmp_path):
     with pytest.raises(DataError, match=r"samples.jsonl: a sweep divides COCO annotations"):
         divide(lines, tmp_path)
     assert isinstance(divide(coco(shapes), tmp_path, num_images=1, fraction=None), TuningSplit)
+
+
+def test_a_split_that_was_half_replaced_is_written_again(shapes, tmp_path, monkeypatch):
+    first = divide(coco(shapes), tmp_path).val_annotations.read_bytes()
+    real = tuning_split.write_json
+
+    def killed(path: Path, value: object) -> None:
+        if path.name == tuning_split.RECORD_NAME:
+            raise KeyboardInterrupt
+        real(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning_split, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            divide(coco(shapes), tmp_path, seed=1)
+    assert divide(coco(shapes), tmp_path).val_annotations.read_bytes() == first

@@ -18,8 +18,10 @@ from coordexp.errors import TrackingError
 from coordexp.report import watch as watching
 from coordexp.report.__main__ import main
 from coordexp.report.data import Point
+from coordexp.report.tables import HEADLINE
 from coordexp.report.watch import Chosen, watch
 from coordexp.report.watch_files import FileSource, newest_experiment
+from coordexp.report.watch_log import SUBSET_HEADLINE
 from coordexp.report.watch_mlflow import MlflowSource
 from coordexp.report.watch_rows import RunRow, Snapshot, group_means, patience, seconds_to_end
 from coordexp.report.watch_view import Frame, ago, duration, render, state_word
@@ -209,7 +211,17 @@ def test_fresh_moves_the_directory_away_and_starts_over(experiment: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "A-s0/status.json", "A-s0/metrics.jsonl", "A-s0/progress.log"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]\n", b"\xff\xfe\n", b'{"step": "x"}\n', b'{"step": null}\n'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[1]\n", b"\xff\xfe\n", b'{"step": "x"}\n', b'{"step": null}\n', b'{"state": []}\n'),
+        b'{"state": "failed", "step": 1e999, "seconds": NaN}\n',
+        b'{"step": 1e999, "time": 1, "metrics": {}}\n',
+        b'{"step": 1, "time": 1, "metrics": {"train_total_loss": "x", "%s": null, "%s": "x"}}\n'
+        % (HEADLINE.encode(), SUBSET_HEADLINE.encode()),
+        b"A-s0  step 1/100  loss 1.0 ()  1 img/s  99999999999999999:00 left\n",
+    ],
+)
 def test_a_damaged_file_ends_nothing(experiment: Path, name: str, content: bytes) -> None:
     set_status(experiment / "A-s0", RunStatus("running"))
     (experiment / name).write_bytes(content)
@@ -217,6 +229,22 @@ def test_a_damaged_file_ends_nothing(experiment: Path, name: str, content: bytes
     text_of(source.read(NOW))
     (experiment / name).unlink()
     text_of(source.read(NOW))
+
+
+def test_a_trial_that_a_sweep_ended_early_has_ended(experiment: Path) -> None:
+    for name in ("A-s0", "A-s1", "C-s0", "C-s1"):
+        set_status(experiment / name, RunStatus("pruned", message="others are better", step=10))
+    snapshot = FileSource(experiment).read(NOW)
+    assert snapshot.ended
+    assert {run.state for run in snapshot.runs} == {"stopped"}
+
+
+def test_an_experiment_that_is_moved_away_while_it_is_looked_for(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = experiment.parent
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([runs / "gone" / "experiment.json"]))
+    assert newest_experiment(runs) is None
 
 
 def test_the_holder_of_the_lock_tells_whether_anyone_is_at_work(experiment: Path) -> None:
@@ -484,6 +512,21 @@ def test_mlflow_is_asked_for_what_runs_and_now_and_then_for_all(uri: str, monkey
     tracker.finish(again, "KILLED")
     tracker.finish(parent, "KILLED")
     assert source.read(NOW).ended
+
+
+def test_words_of_a_server_that_are_no_numbers_end_nothing(uri: str) -> None:
+    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
+    parent = tracker.start_parent("tiny/one", {}, {})
+    params = {"training": {"max_steps": "many", "checkpoint_steps": "x", "per_device_batch_size": ""}}
+    for seed in (0, 1):
+        run = tracker.start_run(
+            f"A{seed}", parent_id=parent, group="A", seed=seed, fingerprint="f", params=params, tags={}
+        )
+        tracker.append_rows(run, [row(1, time=NOW, throughput__images_per_second=1.0)])
+    tracker.set_tags(run, {"seed": "one"})
+    snapshot = MlflowSource(uri, "tiny").read(NOW)
+    text_of(snapshot)
+    assert [(run.name, run.max_steps, run.step) for run in snapshot.runs] == [("A-s0", None, 1)]
 
 
 def test_an_unreachable_server_keeps_the_last_table(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

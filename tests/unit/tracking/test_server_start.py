@@ -2,6 +2,7 @@
 
 import argparse
 import configparser
+import socket
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from coordexp.errors import TrackingError
 from coordexp.tracking import server
-from coordexp.tracking.connection import without_secrets
+from coordexp.tracking.connection import _reason, without_secrets
 from coordexp.tracking.database import database_uri, prepare_database
 
 URI = "postgresql+psycopg2://lab:s3cret%254@db:5432/mlflow"
@@ -127,3 +128,41 @@ def test_secrets_are_masked_in_text(text: str, shown: str) -> None:
 def test_secrets_of_the_environment_are_masked_wherever_they_appear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc%2Fdef")
     assert without_secrets("got abc%2Fdef, read abc/def") == "got ***, read ***"
+
+
+@pytest.mark.parametrize("before", range(290, 301))
+def test_no_part_of_a_secret_is_left_where_a_long_reason_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2-never-shown")
+    assert "hun" not in _reason(RuntimeError("x" * before + "hunter2-never-shown" + "y" * 100))
+
+
+def test_a_setting_that_is_no_number_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_PORT", "tcp://10.0.0.7:5000")  # what Kubernetes makes of a service named mlflow
+    with pytest.raises(SystemExit, match="2"):
+        server.main([])
+    assert "--port: invalid int value: 'tcp://10.0.0.7:5000'" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_or_none_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", "postgresql://lab:pw@127.0.0.1:9/mlflow")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert server.main(["--port", str(port)]) == 2
+    assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
+    assert server.main(["--port", "99999"]) == 2
+    assert "cannot be listened on (a port is below 65536)" in capsys.readouterr().err
+    assert server.main(["--port", str(port)]) == 2  # free again: the database is next
+    assert "Connection refused" in capsys.readouterr().err
+
+
+def test_a_store_whose_client_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(TrackingError, match="need the module boto3: pip install boto3"):
+        server.check_store("s3://bucket/mlflow")
+    server.check_store("runs/mlflow-server")

@@ -1,0 +1,51 @@
+"""What Tune tells of runs whose driver process died."""
+
+import pytest
+
+from coordexp.cluster.plan import RunPlan, plan_runs
+from coordexp.cluster.tune_executor import _end_what_has_no_driver, execute
+from coordexp.config.schema import ExperimentConfig
+from coordexp.train.status import RunStatus, write_status
+from coordexp.train.stop import request_stop
+
+DIED = "the run's driver process died"
+
+
+@pytest.fixture
+def plan(tmp_path) -> RunPlan:
+    config = ExperimentConfig.model_validate({"experiment": {"name": "tiny", "runs_dir": str(tmp_path)}})
+    return plan_runs(config)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "error", "after"),
+    [
+        (None, "a text", ("failed", DIED)),
+        (None, ValueError("no such file"), ("failed", "ValueError: no such file")),
+        (RunStatus("running"), None, ("failed", DIED)),
+        (RunStatus("finished"), "a text", ("finished", "")),
+        (RunStatus("failed", message="shapes do not match"), "a text", ("failed", "shapes do not match")),
+        # Stopped by a command before; the driver died before it could begin.
+        (RunStatus("stopped", message="interrupted"), "a text", ("failed", DIED)),
+        (RunStatus("stopped", message="interrupted"), None, ("stopped", "interrupted")),
+    ],
+)
+def test_a_run_without_a_driver_gets_an_end(plan, before, error, after):
+    if before is not None:
+        write_status(plan.run_dir, before)
+    _end_what_has_no_driver(plan, error)
+    assert (plan.status().state, plan.status().message) == after
+
+
+@pytest.mark.parametrize("before", [None, RunStatus("stopped", message="interrupted"), RunStatus("running")])
+def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before):
+    if before is not None:
+        write_status(plan.run_dir, before)
+    request_stop(plan.run_dir, "the job was stopped")
+    _end_what_has_no_driver(plan, "a text")
+    status = plan.status()
+    assert (status and status.state) == (before and "stopped")
+
+
+def test_nothing_is_asked_of_ray_for_no_runs():
+    execute([], lambda config, *, reporter, announce: None)

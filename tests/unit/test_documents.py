@@ -1,0 +1,96 @@
+"""What the documents name is there: files, keys of a configuration, and the places that links lead to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coordexp.config.keys import known_keys
+from coordexp.config.sweep_schema import SweepConfig
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "dashboards/README.md")),
+        ROOT / "ray_jobs" / "kuberay" / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+)
+
+_PATH = re.compile(r"(?<![\w./-])(?:ray_jobs|experiments|docs|dashboards)/[\w./-]*\w")
+_KEY = re.compile(r"(?<![\w./?&-])([a-z]\w*(?:\.[a-z]\w*)+)=")
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_TO_BE_MADE = {"experiments/groups/NAME.yaml"}  # by whoever follows the checklist
+_SHOWN_AS_WRONG = {"training.max_stpes"}  # with the message it gets
+
+
+def missing_paths(text: str) -> set[str]:
+    """Return the files of the project that a document names and that are not there."""
+    return {path for path in _PATH.findall(text) if path not in _TO_BE_MADE and not (ROOT / path).exists()}
+
+
+def unknown_keys(text: str) -> set[str]:
+    """Return the ``section.key=`` that no configuration has; sections of a mapping are as open as there."""
+    known = set(known_keys()) | {f"sweep.{name}" for name in _sweep_keys()}
+    sections = {key.partition(".")[0] for key in known} | {"sweep"}
+    named = {key for key in _KEY.findall(text) if key.partition(".")[0] in sections}
+    return {key for key in named if key not in known}
+
+
+def broken_links(text: str, *, folder: Path) -> set[str]:
+    """Return the relative links that lead nowhere, headings included."""
+    found = {link for link in _LINK.findall(text) if "://" not in link and not link.startswith("mailto:")}
+    return {link for link in found if not _leads_somewhere(link, text, folder)}
+
+
+def _leads_somewhere(link: str, text: str, folder: Path) -> bool:
+    name, _, anchor = link.partition("#")
+    target = folder / name
+    if not target.exists():
+        return False
+    return not anchor or anchor in _anchors(target.read_text(encoding="utf-8") if name else text)
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the headings of a document as GitHub names them."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _sweep_keys() -> set[str]:
+    names: set[str] = set()
+    for name, field in SweepConfig.model_fields.items():
+        names.add(name)
+        names |= {f"{name}.{inner}" for inner in getattr(field.annotation, "model_fields", {})}
+    return names
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_document_names_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not missing_paths(text)
+    assert unknown_keys(text) <= _SHOWN_AS_WRONG
+    assert not broken_links(text, folder=path.parent)
+
+
+def test_the_documents_name_something_of_each_kind() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    for pattern in (_PATH, _KEY, _LINK):
+        assert sum(len(pattern.findall(text)) for text in texts) > 5
+
+
+@pytest.mark.parametrize("path", ["ray_jobs/ablations.py", "experiments/sweeps/lambda.yaml", "docs/CLUSTER.md"])
+def test_a_file_that_is_not_there_is_found(path: str) -> None:
+    assert missing_paths(f"see `{path}`, and `ray_jobs/sweep.py`.") == {path}
+
+
+@pytest.mark.parametrize("key", ["training.max_stpes", "cluster.max_gpu_hour", "sweep.search.trials", "data.shapes.x"])
+def test_a_key_that_no_configuration_has_is_found(key: str) -> None:
+    assert unknown_keys(f"run `{key}=3 training.max_steps=3 sweep.search.num_trials=8 'ablation.seeds=[0]'`") == {key}
+
+
+@pytest.mark.parametrize("link", ["cluster.md#alarm-nothing", "#nowhere", "../docs/none.md#top"])
+def test_a_link_that_leads_nowhere_is_found(link: str) -> None:
+    good = "# Top\n[a](cluster.md) [b](cluster.md#alarm-run-stalled) [c](#top) [d](https://example.com/x)"
+    assert broken_links(f"{good} [e]({link})", folder=ROOT / "docs") == {link}
