@@ -165,12 +165,15 @@ def test_exit_codes(head):
     assert "A-s0 FAILED" in failed.stdout
 
 
+STEPS = 240  # half a minute: the command that stops a job takes seconds to arrive
+
+
 def test_stop_then_kill_then_the_same_command_again(head):
     arguments = [
         "data.shapes.num_train=32",
         "data.shapes.num_val=4",
         "ablation.groups=[A]",
-        "training.max_steps=60",
+        f"training.max_steps={STEPS}",
         "training.checkpoint_steps=1000",
     ]
     run = head.home / "coordexp-runs" / "again" / "A-s0"
@@ -184,7 +187,7 @@ def test_stop_then_kill_then_the_same_command_again(head):
     assert (status.state, status.message) == ("stopped", "the job was stopped")
     first = steps_of_checkpoints(run)
     assert first
-    assert first[-1] < 60
+    assert first[-1] < STEPS
     assert "the same command goes on from the last checkpoints" in log_of(head, "again-1")
     assert mlflow_states(head) == {"A-s0": "KILLED"}
     wait_for(lambda: is_free(head), 30, "the cluster to have everything back")
@@ -198,9 +201,9 @@ def test_stop_then_kill_then_the_same_command_again(head):
     done = submit(head, "again-3", *arguments)
     assert done.returncode == 0, done.stdout
     assert "resumes at step" in done.stdout
-    assert [row.step for row in rows(run)].count(60) >= 1
+    assert [row.step for row in rows(run)].count(STEPS) >= 1
     losses = [row.step for row in rows(run) if "train_total_loss" in row.metrics]
-    assert losses == list(range(1, 61))  # none doubled, none missing
+    assert losses == list(range(1, STEPS + 1))  # none doubled, none missing
     assert mlflow_states(head) == {"A-s0": "FINISHED"}
 
 
