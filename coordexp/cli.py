@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from rich.console import Console
+
 from coordexp import commands
 from coordexp.errors import CoordExpError
 
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
+_NARROW_PIPE = 120
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
@@ -56,6 +59,23 @@ def parse_with_overrides(parser: argparse.ArgumentParser, argv: Sequence[str]) -
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         overrides.extend(others)
     return options
+
+
+def launch(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    function: Callable[[argparse.Namespace, Console], int],
+) -> int:
+    """Run a launch script: parse, call, turn errors into sentences; return the exit code.
+
+    Args:
+        parser: with what :func:`add_config_arguments` adds.
+        argv: the arguments; None for those of the process.
+        function: does the work, and prints on the console it is given, which is wide enough for tables in a pipe.
+    """
+    options = parse_with_overrides(parser, sys.argv[1:] if argv is None else argv)
+    console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
+    return run_command(lambda: function(options, console), options.debug)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,16 +17,12 @@ sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
 
 from rich.console import Console  # noqa: E402
 
-from coordexp.cli import add_config_arguments, parse_with_overrides, run_command  # noqa: E402
-
-_NARROW_PIPE = 120
+from coordexp.cli import add_config_arguments, launch  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, load, run; return the exit code."""
-    options = parse_with_overrides(_parser(), sys.argv[1:] if argv is None else argv)
-    console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
-    return run_command(lambda: _run(options, console), options.debug)
+    return launch(_parser(), argv, _run)
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:

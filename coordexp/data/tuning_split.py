@@ -103,14 +103,7 @@ def write_tuning_split(
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
-    if not 0 < count < len(free):
-        raise DataError(
-            f"{source}: {len(free)} training images are not in the final validation split; cannot hold out {count} "
-            "of them and train on the rest; change tuning_split"
-        )
-    held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
-    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
-    train_ids = {sample.image_id for sample in free} - val_ids
+    train_ids, val_ids = _divide(free, count, seed=seed, source=source)
     (directory / RECORD_NAME).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
     content = cast(dict[str, JsonValue], read_json(source, drop="segmentation"))
@@ -127,6 +120,18 @@ def write_tuning_split(
     counts = {name: value for name, value in asdict(made).items() if name.startswith("num_")}
     write_json(directory / RECORD_NAME, {"source": stamp, "counts": counts})
     return made
+
+
+def _divide(free: Sequence[Sample], count: int, *, seed: int, source: Path) -> tuple[set[int], set[int]]:
+    """Return the image ids to train on and those held out."""
+    if not 0 < count < len(free):
+        raise DataError(
+            f"{source}: {len(free)} training images are not in the final validation split; cannot hold out {count} "
+            "of them and train on the rest; change tuning_split"
+        )
+    held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
+    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
+    return {sample.image_id for sample in free} - val_ids, val_ids
 
 
 def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> list[int]:

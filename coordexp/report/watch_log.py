@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from pathlib import Path
 
@@ -55,11 +56,11 @@ class Tail:
         return whole.decode("utf-8", errors="replace").split("\n")[:-1], was_replaced
 
 
-class ProgressLog:
-    """What ``progress.log`` says: a line for each logging step, at once."""
+class _Followed(ABC):
+    """What the lines of a file say so far; a file that was cut or replaced is taken in anew."""
 
     def __init__(self, path: Path) -> None:
-        """Follow a run's log."""
+        """Follow ``path``."""
         self.tail = Tail(path)
         self._forget()
 
@@ -70,6 +71,18 @@ class ProgressLog:
             self._forget()
         for line in lines:
             self._take(line)
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Start from nothing."""
+
+    @abstractmethod
+    def _take(self, line: str) -> None:
+        """Take in one line."""
+
+
+class ProgressLog(_Followed):
+    """What ``progress.log`` says: a line for each logging step, at once."""
 
     def _forget(self) -> None:
         self.step: int | None = None
@@ -95,21 +108,8 @@ class ProgressLog:
                 self.pause = self.seconds_left / (self.max_steps - self.step) * (self.step - before)
 
 
-class MetricRows:
-    """What ``metrics.jsonl`` says: every value, but only since the last checkpoint."""
-
-    def __init__(self, path: Path) -> None:
-        """Follow a run's rows."""
-        self.tail = Tail(path)
-        self._forget()
-
-    def read(self) -> None:
-        """Take in the new rows; a run that is resumed cuts its file."""
-        lines, was_replaced = self.tail.new_lines()
-        if was_replaced:
-            self._forget()
-        for line in lines:
-            self._take(line)
+class MetricRows(_Followed):
+    """What ``metrics.jsonl`` says: every value, but only up to the last checkpoint, to which a resumed run cuts it."""
 
     def _forget(self) -> None:
         self.step = 0

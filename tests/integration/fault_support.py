@@ -15,10 +15,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import ray
 import torch
 from rich.console import Console
@@ -177,18 +176,6 @@ def wait_for(condition: Callable[[], object], *, what: str, seconds: float = 240
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds} seconds"
         time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def private_ray_environment() -> Generator[None]:
-    """Keep Ray's files apart from any other session's."""
-    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", temporary)
-        patch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        yield
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def attempts(plan: RunPlan) -> list[int]:

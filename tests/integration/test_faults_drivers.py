@@ -22,12 +22,12 @@ from fault_support import (
     fault_config,
     mlflow_status,
     plans_of,
-    private_ray_environment,
     progress,
     run,
     wait_for,
     with_faults,
 )
+from ray_support import private_ray_environment
 
 from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError

@@ -28,12 +28,12 @@ from fault_support import (
     fault_config,
     plans_of,
     points,
-    private_ray_environment,
     progress,
     run,
     wait_for,
     with_faults,
 )
+from ray_support import private_ray_environment
 
 from coordexp.config import to_json
 from coordexp.config.schema import ExperimentConfig

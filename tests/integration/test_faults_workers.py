@@ -15,11 +15,11 @@ from fault_support import (
     mlflow_status,
     plans_of,
     points,
-    private_ray_environment,
     progress,
     run,
     with_faults,
 )
+from ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,6 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ray_support import private_ray_environment
 
 from coordexp.cluster import tune_executor
 from coordexp.cluster.plan import RunPlan, plan_runs
@@ -30,15 +33,9 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def ray_on_two_cpus():
-    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", temporary)
-        patch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        with ray_session(threads=1) as ready:
-            ready.result()
-            yield
-    shutil.rmtree(temporary, ignore_errors=True)
+    with private_ray_environment(), ray_session(threads=1) as ready:
+        ready.result()
+        yield
 
 
 def make_plans(tmp_path: Path, groups: dict[str, dict[str, object]], **cluster: object) -> list[RunPlan]:

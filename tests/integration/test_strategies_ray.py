@@ -1,6 +1,5 @@
 """Through Ray Train: a whole run under ZeRO-2, and a run that goes on with fewer workers when a node is lost."""
 
-import shutil
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Row, read_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
+from ray_support import private_ray_environment
 from training_support import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -31,13 +31,8 @@ STEPS = 40
 
 @pytest.fixture
 def ray_folder():
-    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", temporary)
-        patch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        yield temporary, patch
-    shutil.rmtree(temporary, ignore_errors=True)
+    with private_ray_environment() as found:
+        yield found
 
 
 def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):

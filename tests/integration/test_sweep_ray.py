@@ -2,10 +2,8 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import ablation_support
 import sweep_support
+from ray_support import private_ray_environment
 from sweep_support import StandIn, make_places, run, write_files
 
 from coordexp.cluster.session import ray_session
@@ -41,15 +40,9 @@ class Slow(StandIn):
 
 @pytest.fixture(scope="module")
 def ray_on_two_cpus():
-    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", temporary)
-        patch.setenv("RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        with ray_session(threads=1) as ready:
-            ready.result()
-            yield
-    shutil.rmtree(temporary, ignore_errors=True)
+    with private_ray_environment(), ray_session(threads=1) as ready:
+        ready.result()
+        yield
 
 
 def interrupt_when(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What Tune tells of runs whose driver process died."""
 
 import pytest
+import ray
 
 from coordexp.cluster.plan import RunPlan, plan_runs
 from coordexp.cluster.tune_executor import _end_what_has_no_driver, execute
@@ -48,4 +49,6 @@ def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before):
 
 
 def test_nothing_is_asked_of_ray_for_no_runs():
+    assert not ray.is_initialized()
     execute([], lambda config, *, reporter, announce: None)
+    assert not ray.is_initialized()
