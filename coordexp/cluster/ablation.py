@@ -8,6 +8,7 @@ from rich.console import Console
 
 from coordexp.cluster.budget import BudgetKeeper, whole_seeds
 from coordexp.cluster.checks import MIN_FREE_BYTES, check_disk_for, fingerprint_runs, write_run_files
+from coordexp.cluster.events import Listeners
 from coordexp.cluster.executors import Executor, executor_for
 from coordexp.cluster.experiment import check_disk, open_experiment
 from coordexp.cluster.functions import TrainFunction, train
@@ -109,21 +110,6 @@ def _prepare(
     return {name: item.short for name, item in fingerprints.items()}
 
 
-class _Listeners:
-    """Who hears of runs: first the budget, which decides what may begin next, then the display."""
-
-    def __init__(self, budget: BudgetKeeper | None, watcher: Watcher) -> None:
-        self._listeners = (watcher,) if budget is None else (budget, watcher)
-
-    def begun(self, plan: RunPlan) -> None:
-        for listener in self._listeners:
-            listener.begun(plan)
-
-    def ended(self, plan: RunPlan) -> None:
-        for listener in self._listeners:
-            listener.ended(plan)
-
-
 def _run(
     plans: Sequence[RunPlan], executor: Executor, function: TrainFunction, recorder: Recorder, console: Console
 ) -> _Ending:
@@ -146,7 +132,7 @@ def _run(
         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
     ):
         try:
-            executor.execute(pending, function, _Listeners(budget, watcher))
+            executor.execute(pending, function, Listeners([watcher] if budget is None else [budget, watcher]))
         except KeyboardInterrupt:
             for plan in pending:
                 status = plan.status()

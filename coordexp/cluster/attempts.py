@@ -12,36 +12,50 @@ from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.worker_group import WorkerGroup, WorkerGroupContext, WorkerGroupPollStatus
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from coordexp.cluster.outcome import note_restart, one_sentence, set_state
+from coordexp.cluster.outcome import begin, note_restart, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
+from coordexp.train.stop import stop_reason
 
 _CONTROLLER = ".controller"
 _DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
+_TURN_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
 
 
 class Attempts(WorkerGroupCallback):
     """Keeps a run's attempts apart, counts them, and ends at once what trying again cannot mend."""
 
-    def __init__(self, plan: RunPlan) -> None:
-        """Look after ``plan``."""
+    def __init__(self, plan: RunPlan, *, previous: Path | None = None) -> None:
+        """Look after ``plan``.
+
+        Args:
+            plan: the run.
+            previous: directory of the run that asks for its workers before this one, if there is one.
+        """
         self._plan = plan
+        self._previous = previous
         self._is_first = True
         self._reason = ""
 
     def before_worker_group_start(self, worker_group_context: WorkerGroupContext) -> None:
-        """Wait for the end of a former controller of this run, and free what dead ones held."""
+        """Wait for the end of a former controller of this run and for its turn, and free what dead ones held."""
         del worker_group_context
-        if self._is_first:
-            _succeed_controller(self._plan.run_dir / _CONTROLLER)
         _free_leaked_groups()
+        if self._is_first:
+            if self._previous is not None:
+                _wait_for_turn(self._previous / _CONTROLLER)
+            _succeed_controller(self._plan.run_dir / _CONTROLLER)
 
     def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
-        """Count every start but the first, which the driver has counted."""
+        """Let the run begin, unless a stop was asked while it waited for its workers; count every further start."""
         del worker_group
-        if not self._is_first:
+        if self._is_first:
+            if stop_reason(self._plan.run_dir) is None:
+                begin(self._plan)
+        else:
             restarts = note_restart(self._plan, self._reason)
             reason = f" after {self._reason}" if self._reason else ""
             announce_to(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
@@ -100,13 +114,30 @@ def _succeed_controller(record: Path) -> None:
 
     One that Ray still calls alive after ``_DYING_SECONDS`` is waited for no longer.
     """
-    cluster = ray.get_runtime_context().get_session_name()
-    own = ray.get_runtime_context().get_actor_id()
-    known = record.read_text(encoding="utf-8").split() if record.is_file() else []
+    context = ray.get_runtime_context()
+    cluster, job, own = context.get_session_name(), context.get_job_id(), context.get_actor_id()
+    known = _words(record)
     deadline = time.monotonic() + _DYING_SECONDS
-    while known[:1] == [cluster] and known[1:] != [own] and not _is_dead(known[-1]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    write_text(record, f"{cluster} {own}\n")
+    while known[:1] == [cluster] and known[-1] != own and not _is_dead(known[-1]) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    write_text(record, f"{cluster} {job} {own}\n")
+
+
+def _wait_for_turn(record: Path) -> None:
+    """Wait until the run before has asked for its workers, as runs that begin together do in any order.
+
+    One that gets ready while others run would else take the place of a run of an earlier seed. Not longer than
+    ``_TURN_SECONDS``: it may have met an error, and to begin out of order is better than not to begin.
+    """
+    context = ray.get_runtime_context()
+    own = [context.get_session_name(), context.get_job_id()]
+    deadline = time.monotonic() + _TURN_SECONDS
+    while _words(record)[:2] != own and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _words(record: Path) -> list[str]:
+    return record.read_text(encoding="utf-8").split() if record.is_file() else []
 
 
 def _is_dead(actor_id: str) -> bool:

@@ -118,10 +118,17 @@ class BudgetKeeper:
     A refused run finds the request where a running one does, so every executor obeys alike.
     """
 
-    def __init__(self, plans: Sequence[RunPlan], max_hours: float) -> None:
-        """Keep a budget over ``plans``, all runs of an experiment."""
+    def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
+        """Keep a budget over ``plans``, all runs of an experiment that may still begin.
+
+        Args:
+            plans: in the order they may begin.
+            max_hours: the budget.
+            spent_hours: of it, by runs that are not among ``plans``, such as a sweep's search.
+        """
         self._plans = list(plans)
         self._max_hours = max_hours
+        self._spent_hours = spent_hours
         self._begun: set[str] = set()
         self._over: set[str] = set()
         self._asked: set[str] = set()
@@ -161,7 +168,7 @@ class BudgetKeeper:
             hours = hours_of(status, plan.config.cluster, now=now)
             has_ended, was_asked = plan.name in self._over and not is_finished, plan.name in self._asked
             uses.append(RunUse(plan.seed, hours, is_finished, has_ended and not was_asked, has_ended and was_asked))
-        return decide(uses, self._max_hours)
+        return decide(uses, max(0.0, self._max_hours - self._spent_hours))
 
     def review(self) -> None:
         """Ask every run to stop that the budget does not hold, and come again when it may be spent."""
@@ -187,7 +194,7 @@ class BudgetKeeper:
         decision, unit = self.decision(), unit_name(self._plans[0].config.cluster)
         missing = sum(not plan.is_finished() for plan in self._plans)
         return (
-            f"budget: {decision.used_hours:.3g} of {self._max_hours:g} {unit} hours are used, and "
+            f"budget: {decision.used_hours + self._spent_hours:.3g} of {self._max_hours:g} {unit} hours are used, and "
             f"{missing} of {len(self._plans)} runs are not finished; the same command with a larger "
             "cluster.max_gpu_hours goes on"
         )

@@ -12,7 +12,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from coordexp.cluster.attempts import Attempts, telling_failure
 from coordexp.cluster.disk_full import explained
 from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import begin, one_sentence, set_state
+from coordexp.cluster.outcome import one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.scaling import torch_trainer
 from coordexp.train.marks import mark_checkpoint, prune_checkpoints
@@ -58,23 +58,26 @@ class LatestRowToTune(TuneReportCallback):
         super().after_report(run_context, [flat], checkpoint)
 
 
-def drive(packed_plan: str, function: TrainFunction) -> None:
+def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = None, tell_tune: bool = False) -> None:
     """Run a plan on its own group of workers; a failed run is recorded, not raised.
 
     Tune then retries a trial only when its process dies; workers that die are Train's to restart.
+
+    Args:
+        packed_plan: of the run, as JSON.
+        function: what does a run.
+        previous: directory of the run that asks for its workers before this one, if there is one.
+        tell_tune: hand every report on to Tune, whose scheduler then may end the run. It costs a process for each
+            trial, and every report a trip through it.
     """
     plan = RunPlan.from_json(packed_plan)
     if plan.is_finished() or stop_reason(plan.run_dir) is not None:
         return
     # Our marks say where to resume. Ray's record may name checkpoints that another executor has pruned.
     (plan.run_dir / "checkpoints" / _RAY_RECORD).unlink(missing_ok=True)
-    begin(plan)
     try:
-        callbacks = [
-            Attempts(plan),
-            RowsCallback(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints),
-            LatestRowToTune(),
-        ]
+        rows = RowsCallback(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
+        callbacks = [Attempts(plan, previous=previous), rows, *([LatestRowToTune()] if tell_tune else [])]
         torch_trainer(plan, function, callbacks=callbacks).fit()
     except TrainingFailedError as error:
         status = plan.status()

@@ -1,5 +1,6 @@
 """What an executor tells while it works, at the moment it happens: nobody has to look for it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from coordexp.cluster.plan import RunPlan
@@ -27,3 +28,21 @@ class Unheard:
     def ended(self, plan: RunPlan) -> None:
         """Do nothing."""
         del plan
+
+
+class Listeners:
+    """Several that hear, in their order: a budget, which decides what may begin next, before a display."""
+
+    def __init__(self, listeners: Sequence[RunEvents]) -> None:
+        """Take who hears."""
+        self._listeners = list(listeners)
+
+    def begun(self, plan: RunPlan) -> None:
+        """Tell everyone."""
+        for listener in self._listeners:
+            listener.begun(plan)
+
+    def ended(self, plan: RunPlan) -> None:
+        """Tell everyone."""
+        for listener in self._listeners:
+            listener.ended(plan)

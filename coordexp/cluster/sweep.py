@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from coordexp.cluster.budget import BudgetKeeper
 from coordexp.cluster.checks import MIN_FREE_BYTES, check_disk_for, fingerprint_runs
+from coordexp.cluster.events import Listeners
 from coordexp.cluster.executors import Executor, executor_for
 from coordexp.cluster.experiment import check_disk, open_experiment
 from coordexp.cluster.functions import TrainFunction, train
@@ -170,17 +172,18 @@ def _run(work: _Work, executor: Executor) -> _Ending:
         try:
             if not book.is_searched():
                 _search(work)
-            if book.stop_reason() is None and not book.is_spent():
-                _run_winners(work, executor)
+            is_kept_back = book.stop_reason() is None and not book.is_spent() and _run_winners(work, executor)
         except KeyboardInterrupt:
             work.follower.stop_all()
             return _Ending(EXIT_INTERRUPTED, f"interrupted; {_GOES_ON}")
         reason = book.stop_reason()
     if reason is not None:
         return _Ending(EXIT_INTERRUPTED, f"stopped: {reason}; {_GOES_ON}")
-    if book.is_spent() and _is_pending(book):
-        hours = book.sweep.config.cluster.max_gpu_hours
-        return _Ending(EXIT_BUDGET, f"cluster.max_gpu_hours: {hours:g} are spent; with more of them {_GOES_ON}")
+    if is_kept_back or (book.is_spent() and _is_pending(book)):
+        used, hours = book.used_hours(book.begun_plans()), book.sweep.config.cluster.max_gpu_hours
+        return _Ending(
+            EXIT_BUDGET, f"cluster.max_gpu_hours: {used:.3g} of {hours:g} are used; with more of them {_GOES_ON}"
+        )
     return _Ending()
 
 
@@ -198,15 +201,26 @@ def _search(work: _Work) -> None:
     search_on_ray(source, function, cluster=config.cluster, directory=experiment_dir(config))
 
 
-def _run_winners(work: _Work, executor: Executor) -> None:
-    plans = [plan for plan in winner_plans(work.book) if not plan.is_finished()]
+def _run_winners(work: _Work, executor: Executor) -> bool:
+    """Run the winners again with further seeds; tell whether the budget kept one of them from its end."""
+    book = work.book
+    everyone = winner_plans(book)
+    plans = [plan for plan in everyone if not plan.is_finished()]
     if not plans:
-        return
+        return False
     names = ", ".join(dict.fromkeys(plan.group for plan in plans))
     work.follower.show(f"again with further seeds: {names}")
     for plan in plans:
         work.follower.begin(plan, {"sweep_trial": plan.group, "sweep_stage": "winner"})
-    executor.execute(plans, work.function, work.follower)
+    max_hours = book.sweep.config.cluster.max_gpu_hours
+    if max_hours is None:
+        executor.execute(plans, work.function, work.follower)
+        return False
+    names_of_all = {plan.name for plan in everyone}
+    searched = book.used_hours(plan for plan in book.begun_plans() if plan.name not in names_of_all)
+    with BudgetKeeper(everyone, max_hours, spent_hours=searched) as budget:
+        executor.execute(plans, work.function, Listeners([budget, work.follower]))
+        return budget.has_stopped()
 
 
 def _conclude(work: _Work, tracker: Tracker, parent_id: str, missing: Sequence[str], *, ending: _Ending) -> int:

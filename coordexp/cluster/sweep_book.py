@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -103,13 +103,14 @@ class SweepBook:
         return stop_reason(experiment_dir(self.sweep.config) / "any run")
 
     def is_spent(self) -> bool:
-        """Tell whether the trials have used ``cluster.max_gpu_hours``; those that run then end as they would."""
-        cluster = self.sweep.config.cluster
-        if cluster.max_gpu_hours is None:
-            return False
+        """Tell whether the runs have used ``cluster.max_gpu_hours``; trials that run then end as they would."""
+        max_hours = self.sweep.config.cluster.max_gpu_hours
+        return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
+
+    def used_hours(self, plans: Iterable[RunPlan]) -> float:
+        """Return the GPU hours that runs have used so far."""
         now = time.time()
-        used = (hours_of(plan.status(), cluster, now=now) for plan in self.begun_plans())
-        return sum(used) >= cluster.max_gpu_hours
+        return sum(hours_of(plan.status(), self.sweep.config.cluster, now=now) for plan in plans)
 
     def begun_plans(self) -> list[RunPlan]:
         """Return every run that has begun, of the search and of winners."""

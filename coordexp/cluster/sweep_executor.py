@@ -108,7 +108,7 @@ def search_on_ray(source: TrialSource, function: TrainFunction, *, cluster: Clus
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # most reports hold losses, and no AP
 
     def trial(point: dict[str, str]) -> None:
-        drive(point["plan"], function)
+        drive(point["plan"], function, tell_tune=True)
 
     proposals = _Proposals(source)
     tune.Tuner(

@@ -1,5 +1,6 @@
 """Runs on a Ray cluster: one Tune trial each, as many at once as fit."""
 
+import itertools
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import Cluster
 from coordexp.train.stop import stop_reason
+from coordexp.train.strategy import is_elastic
 
 
 class _TellEvents(tune.Callback):
@@ -69,9 +71,10 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
     slots = available_slots(plans[0].config.cluster)
     names = {plan.key: plan.name for plan in plans}
     packed = {plan.key: plan.to_json() for plan in plans}
+    previous = {after.key: before.run_dir for before, after in itertools.pairwise(plans)}
 
     def trial(point: dict[str, str]) -> None:
-        drive(packed[point["run"]], function)
+        drive(packed[point["run"]], function, previous=previous.get(point["run"]))
 
     records = plans[0].run_dir.parent / ".tune"
     shutil.rmtree(records, ignore_errors=True)
@@ -81,7 +84,7 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
         tune.with_resources(trial, {"node:__internal_head__": 0.001}),
         param_space={"run": tune.grid_search(list(packed))},
         tune_config=tune.TuneConfig(
-            max_concurrent_trials=slots,
+            max_concurrent_trials=_trials_at_once(plans[0].config.cluster, slots=slots),
             reuse_actors=True,
             trial_name_creator=lambda trial: names[trial.config["run"]],
             trial_dirname_creator=lambda trial: names[trial.config["run"]],
@@ -97,6 +100,15 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
     errors = {result.config["run"]: result.error for result in results if result.config and result.error}
     for plan in plans:
         _end_what_has_no_driver(plan, errors.get(plan.key))
+
+
+def _trials_at_once(cluster: Cluster, *, slots: int) -> int:
+    """Return one more than fit: it gets its processes ready, and takes its workers when another run frees them.
+
+    Not with a budget, which at the end of a run decides whether the next may begin; and not where runs are
+    elastic, which would share what they find.
+    """
+    return slots if cluster.max_gpu_hours is not None or is_elastic(cluster) else slots + 1
 
 
 def _end_what_has_no_driver(plan: RunPlan, error: object) -> None:

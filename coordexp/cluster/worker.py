@@ -17,7 +17,7 @@ from coordexp.cluster.progress import announce_to
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.train.marks import checkpoint_name, drop_uncommitted
 from coordexp.train.reporter import Row
-from coordexp.train.stop import RunStoppedError
+from coordexp.train.stop import RunStoppedError, stop_reason
 from coordexp.train.strategy import check_group
 
 
@@ -79,6 +79,8 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
     status = plan.status()
     if status is not None and status.state == "failed":
         raise TrainingError(status.message)
+    if not _may_begin(plan, is_first=first):
+        return
     announce = announce_to(plan.run_dir) if first else _silent
     clock = RunClock(plan)
     if first:
@@ -102,6 +104,15 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         raise error from caught
     if first:
         set_state(plan, "finished", seconds=clock.seconds())
+
+
+def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
+    """Tell all ranks alike whether the run goes on; it does not where a stop was asked while it waited for workers."""
+    reason: str | None = broadcast_from_rank_zero(stop_reason(plan.run_dir) if is_first else None)
+    status = plan.status()
+    if is_first and reason is not None and status is not None and status.state == "running":
+        set_state(plan, "stopped", message=reason)
+    return reason is None
 
 
 def _set_failed(plan: RunPlan, error: Exception, *, seconds: float) -> None:

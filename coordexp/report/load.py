@@ -178,9 +178,9 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     return RunData(
         run_id=run.info.run_id,
         group=tags["group"],
-        seed=int(tags["seed"]),
+        seed=_whole(run, "seed"),
         state=_STATES[run.info.status],
-        step=int(metrics.get("final/steps", tags.get(LAST_STEP, 0))),
+        step=int(metrics["final/steps"]) if "final/steps" in metrics else _whole(run, LAST_STEP),
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
@@ -192,6 +192,15 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         key=tags.get(RUN_KEY, ""),
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
     )
+
+
+def _whole(run: "Run", tag: str) -> int:
+    """Return a tag that counts; anyone may edit tags."""
+    text = run.data.tags.get(tag, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise TrackingError(f"MLflow run {run.info.run_id}: its tag {tag} is {text!r}, expected a number") from None
 
 
 def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:

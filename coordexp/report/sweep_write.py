@@ -97,6 +97,11 @@ def make_page(
         notes.append(
             "The mean leaves the search's own seed out: the point was taken for that AP, which is too high for it."
         )
+    if chosen and book.sweep.overrides:
+        notes.append(
+            f"The command below carries what was set for the sweep ({', '.join(book.sweep.overrides)}): leave out what "
+            "the comparison should not have."
+        )
     return SweepPage(
         title=f"Sweep {settings.name}",
         verdict=lead + verdict(ranked),

@@ -30,6 +30,8 @@ _STATES: dict[str, State] = {
 }
 _MAX_RUNS = 1000
 _LOOKS_FOR_ALL = 12
+_LAST_CHANGED = "last_update_time DESC"
+_MOST_NAMES = 8
 _NEWEST_FIRST = "attributes.start_time DESC"
 
 
@@ -87,9 +89,9 @@ class MlflowSource:
             self._client = connect(self._uri)
         with tracking_errors(self._uri, "read the experiment"):
             if self._experiment_id is None and not self._find(self._client):
-                return Snapshot(
-                    self._name or "", self._where(), note="it has no such experiment yet; waiting for it (Ctrl-C ends)"
-                )
+                names = self._names(self._client)
+                note = f"it has no such experiment yet{names}; waiting for it (Ctrl-C ends)"
+                return Snapshot(self._name or "", self._where(), note=note)
             self._update(self._client)
         return self._snapshot(list(self._runs.values()))
 
@@ -131,6 +133,16 @@ class MlflowSource:
             return False
         self._name, self._experiment_id = experiment.name, experiment.experiment_id
         return True
+
+    def _names(self, client: "MlflowClient") -> str:
+        """Return what there is instead: a name may be mistyped."""
+        self.calls += 1
+        found = client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'", order_by=[_LAST_CHANGED])
+        names = [item.name for item in found]
+        shown = ", ".join(names[:_MOST_NAMES]) + (
+            f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else ""
+        )
+        return f" (it has: {shown})" if names else ""
 
     def _snapshot(self, found: "list[Run]") -> Snapshot:
         parent = next((run for run in found if "seed" not in run.data.tags), None)

@@ -150,18 +150,25 @@ def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str
             auth_config = Path(own) if own else Path(private) / "auth.ini"
             if not own:
                 write_auth_config(auth_config, uri)
+        started: list[int] = []
+        asked: list[int] = []
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            asked.append(number)
+            for group in started:
+                os.killpg(group, signal.SIGTERM)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
         process = subprocess.Popen(
             server_command(options),
             env=server_environment(environment, uri, auth_config=auth_config),
             start_new_session=True,
         )
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            del number, frame
+        started.append(process.pid)
+        if asked:  # while it was being started, when there was nothing to end
             os.killpg(process.pid, signal.SIGTERM)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
         code = process.wait()
         return 0 if code == -signal.SIGTERM else code
 

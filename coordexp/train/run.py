@@ -24,9 +24,10 @@ from coordexp.train.loader import loader_lines, named_death
 from coordexp.train.paths import run_dir
 from coordexp.train.reporter import Reporter
 from coordexp.train.session import Announce, Session
+from coordexp.train.setup_check import SetupCheck
 from coordexp.train.start import start_lines, write_param_groups
 from coordexp.train.stop import RunStoppedError, StopListener, listener_for
-from coordexp.train.strategy import SetupCheck, samples_at_once, strategy_line
+from coordexp.train.strategy import samples_at_once, strategy_line
 from coordexp.train.term_gradients import TermGradientLog
 from coordexp.train.token_stream import global_batch_size
 from coordexp.train.trainer import CoordTrainer

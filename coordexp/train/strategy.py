@@ -1,27 +1,21 @@
 """How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO stages, and how many of them.
 
 The images of an optimizer step, their order and the learning rate are the configuration's, whatever the
-number of workers: an elastic run on fewer of them accumulates more microbatches.
+number of workers: an elastic run on fewer of them accumulates more microbatches. Neither transformers nor peft
+is imported: every run's controller imports this, which trains nothing.
 """
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-import torch
-from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
 from coordexp.config.schema import Cluster, ExperimentConfig
-from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
 from coordexp.errors import ConfigError, TrainingError
 from coordexp.files import JsonValue
 from coordexp.train import ranks
-from coordexp.train.zero import forget_deepspeed, keep_whole
 
-_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
+ZERO_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
 _FOLDER = Path("experiments") / "deepspeed"
 # A submitted job has its experiments in its working directory; a checkout has them beside the package.
 _ROOTS = (Path(), Path(__file__).parents[2])
@@ -125,8 +119,10 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
         raise ConfigError(f"{path}: not readable JSON ({error})") from None
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     stage = cast("dict[str, JsonValue]", zero).get("stage") if isinstance(zero, dict) else None
-    if stage != _STAGES[strategy]:
-        raise ConfigError(f"{path}: zero_optimization.stage is {stage}, expected {_STAGES[strategy]} for {strategy}")
+    if stage != ZERO_STAGES[strategy]:
+        raise ConfigError(
+            f"{path}: zero_optimization.stage is {stage}, expected {ZERO_STAGES[strategy]} for {strategy}"
+        )
     return cast("dict[str, JsonValue]", settings)
 
 
@@ -149,68 +145,5 @@ def check_group(cluster: Cluster, *, given: int) -> None:
         )
 
 
-def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:
-    """Check what the libraries made of the request: some fall back to one process, or to DDP, and say nothing.
-
-    Args:
-        config: of the run.
-        engine: the model as it will train, in its wrapper.
-        trainer_world_size: processes that the trainer knows of.
-
-    Raises:
-        TrainingError: with what was asked and what came.
-    """
-    workers, strategy = ranks.world_size(), config.cluster.strategy
-    accumulation_steps(config, num_workers=workers)
-    if trainer_world_size != workers:
-        raise TrainingError(
-            f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "
-            "each would train alone"
-        )
-    shares, stage = _shares_and_stage(engine)
-    if stage != _STAGES[strategy]:
-        raise TrainingError(f"asked for cluster.strategy: {strategy}, but came {_engine_name(engine, stage)}")
-    if shares != workers:
-        raise TrainingError(
-            f"asked for {workers} workers that share a batch, but {_engine_name(engine, stage)} averages over {shares}"
-        )
-
-
-class SetupCheck(TrainerCallback):
-    """Checks the set-up between building it and the first step."""
-
-    def __init__(self, config: ExperimentConfig, engine: Callable[[], nn.Module]) -> None:
-        """Take what was asked; ``engine`` returns the wrapped model."""
-        self._config = config
-        self._engine = engine
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
-        """Check; from here on transformers needs to know nothing of DeepSpeed."""
-        forget_deepspeed()
-        engine = self._engine()
-        check_setup(self._config, engine, trainer_world_size=args.world_size)
-        head, offset = inner_model(engine).get_output_embeddings(), active_offset(engine)
-        assert head is not None
-        keep_whole(engine, [*head.parameters(), *([] if offset is None else offset.parameters())])
-
-
 def _counts(cluster: Cluster) -> range:
     return range(cluster.min_workers or cluster.num_workers, cluster.num_workers + 1)
-
-
-def _shares_and_stage(engine: nn.Module) -> tuple[int, int]:
-    """Return over how many processes an engine averages, and its ZeRO stage."""
-    if isinstance(engine, nn.parallel.DistributedDataParallel):
-        return torch.distributed.get_world_size(engine.process_group), 0
-    if type(engine).__name__ != "DeepSpeedEngine":  # by name: deepspeed is imported where it is used only
-        return 1, 0
-    from deepspeed import DeepSpeedEngine
-
-    assert isinstance(engine, DeepSpeedEngine)
-    return int(engine.dp_world_size or 1), int(engine.zero_optimization_stage())
-
-
-def _engine_name(engine: nn.Module, stage: int) -> str:
-    return type(engine).__name__ + (f" with ZeRO stage {stage}" if stage else "")

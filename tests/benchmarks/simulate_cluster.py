@@ -1,10 +1,11 @@
 """A cluster of 64 GPUs that are only numbers, and an ablation of sleeping runs: how busy does scheduling keep it?
 
-    python tests/benchmarks/simulate_cluster.py --seconds 30
+    python tests/benchmarks/simulate_cluster.py
 
 Everything but the training is real: plan, Tune, Train, placement groups, one worker process a run. On a machine with
 few cores the start of those processes is the bottleneck, which a real cluster with many nodes does not share: so the
-length of a run is an option, and the start-up that remains is printed as well as the share.
+length of a run is an option (real runs take hours), and the seconds lost between runs are printed beside the share.
+Runs differ in length, as real ones do: all ending at once would start all of the next at once.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import itertools
 import json
 import logging
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -27,27 +29,42 @@ from rich.console import Console
 CONSOLE = Console(highlight=False)
 
 
-def drive_on_gloo(packed_plan, function):
+def drive_on_gloo(packed_plan, function, **options):
     """The GPUs cannot take NCCL; runs in the driver's process."""
     from ray.train.torch import TorchConfig
 
     from coordexp.cluster import driver, scaling
 
     scaling.TorchConfig = lambda backend: TorchConfig(backend="gloo")
-    driver.drive(packed_plan, function)
+    driver.drive(packed_plan, function, **options)
 
 
-def sleeper(seconds: float):
+def sleeper(seconds: float, *, spread: float):
     """Return a stand-in for the trainer core that holds its GPUs for a while and writes when."""
 
     def sleep(config, *, reporter, announce):
         run_dir = Path(config.experiment.runs_dir) / config.experiment.name
-        began = time.time()
-        time.sleep(seconds)
         name = f"{config.experiment.group}-s{config.experiment.seed}"
+        began = time.time()
+        time.sleep(seconds * random.Random(name).uniform(1 - spread, 1 + spread))
         (run_dir / name / "times.json").write_text(json.dumps([began, time.time()]))
 
     return sleep
+
+
+class Heard:
+    """When the launcher heard of a run's end: only then may it start another."""
+
+    def __init__(self) -> None:
+        """Has heard of nothing."""
+        self.ends: dict[str, float] = {}
+
+    def begun(self, plan) -> None:
+        """Nothing to note."""
+
+    def ended(self, plan) -> None:
+        """Note the moment."""
+        self.ends[plan.name] = time.time()
 
 
 def busy_seconds(spans: Sequence[tuple[float, float]], *, begin: float, end: float) -> float:
@@ -59,11 +76,11 @@ def main() -> int:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=64)
-    parser.add_argument("--gpus-per-run", type=float, default=12.0)
+    parser.add_argument("--gpus-per-run", type=float, default=16.0)
     parser.add_argument("--groups", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of a run")
-    parser.add_argument("--extra", type=int, default=0, help="trials begun beyond the slots, waiting for a place")
+    parser.add_argument("--seconds", type=float, default=120.0, help="mean length of a run")
+    parser.add_argument("--spread", type=float, default=0.5, help="of the lengths, as a share of the mean")
     options = parser.parse_args()
     temporary = tempfile.mkdtemp(prefix="cx-sim-", dir="/tmp")
     try:
@@ -119,9 +136,11 @@ def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tu
 
     slots = tune_executor.available_slots(config.cluster)
     tune_executor.drive = drive_on_gloo
-    tune_executor.available_slots = lambda cluster: slots + options.extra
-    tune_executor.execute(plans, sleeper(options.seconds))
+    heard = Heard()
+    tune_executor.execute(plans, sleeper(options.seconds, spread=options.spread), heard)
     spans = {plan.name: tuple(json.loads((plan.run_dir / "times.json").read_text())) for plan in plans}
+    delays = [heard.ends[name] - end for name, (_, end) in spans.items()]
+    CONSOLE.print(f"from the end of a run until the launcher hears of it: {sum(delays) / len(delays):.2f} s on average")
     return spans, slots, [plan.name for plan in plans]
 
 
@@ -140,7 +159,8 @@ def report(
     order = [name for name, _ in sorted(spans.items(), key=lambda item: item[1][0])]
     late = sum(int(name[-1]) < int(before[-1]) for before, name in itertools.pairwise(order))
     CONSOLE.print(
-        f"{len(spans)} runs of {options.seconds:g} s on {options.gpus_per_run:g} of {options.gpus} GPUs each: "
+        f"{len(spans)} runs of {options.seconds:g} s (+- {options.spread:.0%}), each on {options.gpus_per_run:g} of "
+        f"{options.gpus} GPUs: "
         f"{slots} fit at once ({usable:g} GPUs, {usable / options.gpus:.1%})"
     )
     CONSOLE.print(f"from the end of a run to the begin of the next: {sum(waits) / max(1, len(waits)):.2f} s on average")

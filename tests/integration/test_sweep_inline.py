@@ -204,3 +204,24 @@ def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     code, text, _ = run(path, StandIn(), *options)
     assert code == 0, text
     assert 60 <= read_status(directory).seconds < 600
+
+
+def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path):
+    space = "{objective.lambda_coord: {values: [1.0, 2.0]}}"
+    path = write_files(tmp_path, base, space=space, asha="asha: {enabled: false}")
+    directory = tmp_path / "runs" / "find"
+    assert run(path, StandIn(stop_at=("t001-s2", 1)), INLINE)[0] == 130
+    (directory / "t001-s2" / "status.json").unlink()  # as if it had not begun
+    hour = [f"t{trial:03d}-s{seed}" for trial in (0, 1) for seed in (0, 1)]
+    for name in hour:
+        assert read_status(directory / name).state == "finished"
+        write_status(directory / name, RunStatus("finished", step=STEPS, seconds=3600.0))
+
+    code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=5.5")
+
+    assert code == 3, text
+    assert "cluster.max_gpu_hours: 4 of 5.5 are used" in text  # another seed of two runs would need 2
+    assert not any((directory / name / "metrics.jsonl").exists() for name in ("t000-s2", "t001-s2"))
+    code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=6.5")
+    assert code == 0, text
+    assert {read_status(directory / f"t{trial:03d}-s2").state for trial in (0, 1)} == {"finished"}

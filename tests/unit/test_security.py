@@ -65,9 +65,10 @@ FORBIDDEN_CALLS = {
 
 def offences(tree: ast.AST) -> Iterator[str]:
     """Yield what a source does that SECURITY.md rules out."""
+    full_names = dict(_imported(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from _call_offences(node)
+            yield from _call_offences(node, full_names)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if "0.0.0.0" in node.value:
                 yield "listens on every interface"
@@ -75,8 +76,19 @@ def offences(tree: ast.AST) -> Iterator[str]:
                 yield "a predictable name in /tmp"
 
 
-def _call_offences(node: ast.Call) -> Iterator[str]:
-    name = ast.unparse(node.func)
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each name that an import binds under another than its full one, and the full one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                if module or alias.asname:
+                    yield alias.asname or alias.name, module + alias.name
+
+
+def _call_offences(node: ast.Call, full_names: dict[str, str]) -> Iterator[str]:
+    first, dot, rest = ast.unparse(node.func).partition(".")
+    name = full_names.get(first, first) + dot + rest
     given = {word.arg: ast.unparse(word.value) for word in node.keywords}
     if name in FORBIDDEN_CALLS:
         yield name
@@ -88,7 +100,7 @@ def _call_offences(node: ast.Call) -> Iterator[str]:
         yield "allow_pickle"
     if given.get("shell", "False") != "False":
         yield "shell"
-    if name.endswith("from_pretrained") and name.startswith("Auto") and given.get("trust_remote_code") != "False":
+    if re.search(r"(^|\.)Auto\w+\.from_pretrained$", name) and given.get("trust_remote_code") != "False":
         yield "an Auto class without trust_remote_code=False"
     if given.get("dashboard_host", "'127.0.0.1'") != "'127.0.0.1'":
         yield "dashboard_host"
@@ -109,7 +121,9 @@ def test_sources_do_nothing_that_is_ruled_out(path: Path) -> None:
         "np.load(path, allow_pickle=True)", "subprocess.run(text, shell=True)", "os.system('ls')", "eval(text)",
         "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)",
         "f(trust_remote_code=flag)", "serve(host='0.0.0.0')", "open('/tmp/coordexp.log', 'w')", "tempfile.mktemp()",
-        "ray.init(dashboard_host=host)",
+        "ray.init(dashboard_host=host)", "from pickle import loads; loads(data)", "import pickle as p; p.load(file)",
+        "from torch import load as read; read(path)", "import transformers as t; t.AutoModel.from_pretrained(x)",
+        "from os import system; system('ls')",
     ],
 )  # fmt: skip
 def test_the_check_of_sources_can_fail(bad: str) -> None:

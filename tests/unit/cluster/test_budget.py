@@ -180,3 +180,15 @@ def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
         keeper.begun(plans[0])
         keeper._timer.join(0.3)
         assert keeper._timer.is_alive()
+
+
+def test_hours_of_others_are_taken_from_the_budget(tmp_path):
+    plans = make_plans(tmp_path)
+    for plan in plans[:2]:
+        write_status(plan.run_dir, RunStatus("finished", seconds=3600.0))
+    with BudgetKeeper(plans, 7.0, spent_hours=3.0) as keeper:
+        asked = {plan.name for plan in plans if stop_reason(plan.run_dir)}
+        assert asked == {"A-s2", "B-s2"}  # 2 of 4 hours are left
+        assert keeper.sentence().startswith("budget: 5 of 7 CPU hours are used")
+    with BudgetKeeper(plans, 4.0, spent_hours=3.0) as keeper:
+        assert stop_reason(plans[2].run_dir) == "the budget of 4 CPU hours is spent"

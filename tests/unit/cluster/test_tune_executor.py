@@ -4,8 +4,8 @@ import pytest
 import ray
 
 from coordexp.cluster.plan import RunPlan, plan_runs
-from coordexp.cluster.tune_executor import _end_what_has_no_driver, execute
-from coordexp.config.schema import ExperimentConfig
+from coordexp.cluster.tune_executor import _end_what_has_no_driver, _trials_at_once, execute
+from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.train.status import RunStatus, write_status
 from coordexp.train.stop import request_stop
 
@@ -52,3 +52,11 @@ def test_nothing_is_asked_of_ray_for_no_runs():
     assert not ray.is_initialized()
     execute([], lambda config, *, reporter, announce: None)
     assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("asked", "trials"),
+    [({}, 5), ({"num_workers": 2}, 5), ({"max_gpu_hours": 3.0}, 4), ({"num_workers": 2, "min_workers": 1}, 4)],
+)
+def test_one_run_more_than_fit_gets_ready_where_that_changes_nothing(asked, trials):
+    assert _trials_at_once(Cluster.model_validate(asked), slots=4) == trials

@@ -12,14 +12,13 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, ConfigError, TrainingError
-from coordexp.train import strategy
+from coordexp.train import setup_check, strategy
 from coordexp.train.arguments import training_arguments
 from coordexp.train.generators import restore_generators
+from coordexp.train.setup_check import SetupCheck, check_setup
 from coordexp.train.strategy import (
-    SetupCheck,
     accumulation_steps,
     check_group,
-    check_setup,
     check_strategy,
     deepspeed_settings,
     samples_at_once,
@@ -172,7 +171,7 @@ def test_an_engine_of_another_stage_is_noticed(monkeypatch):
         (2, 1, "asked for cluster.strategy: zero2, but came Linear with ZeRO stage 1"),
         (1, 2, "Linear with ZeRO stage 2 averages over 1"),
     ):
-        monkeypatch.setattr(strategy, "_shares_and_stage", lambda engine, found=(shares, stage): found)
+        monkeypatch.setattr(setup_check, "_shares_and_stage", lambda engine, found=(shares, stage): found)
         with pytest.raises(TrainingError, match=sentence):
             check_setup(_config(num_workers=2, strategy="zero2"), nn.Linear(2, 2), trainer_world_size=2)
 
