@@ -1,5 +1,7 @@
 """The attempts of a run, seen from Ray Train's controller: what a former one left, restarts, and errors for good."""
 
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -17,12 +19,12 @@ from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
-from coordexp.train.stop import stop_reason
+from coordexp.train.stop import LOOK_SECONDS, stop_reason
 
 _CONTROLLER = ".controller"
 _DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
 _TURN_SECONDS = 60.0
-_LOOK_SECONDS = 0.1
+_SHORT_SECONDS = 0.1  # between two looks at another controller
 
 
 class Attempts(WorkerGroupCallback):
@@ -37,21 +39,32 @@ class Attempts(WorkerGroupCallback):
         """
         self._plan = plan
         self._previous = previous
+        self._waiting = _Waiting(plan)
         self._is_first = True
         self._reason = ""
 
     def before_worker_group_start(self, worker_group_context: WorkerGroupContext) -> None:
-        """Wait for the end of a former controller of this run and for its turn, and free what dead ones held."""
+        """Wait for the end of a former controller of this run and for its turn, and free what dead ones held.
+
+        Raises:
+            TrainingError: which ends the run, where a worker's wrong input has made it fail.
+        """
         del worker_group_context
-        _free_leaked_groups()
+        self._waiting.begin()
+        status = self._plan.status()
+        if not self._is_first and status is not None and status.state == "failed":
+            raise TrainingError(status.message)
+        if self._previous is not None:
+            _wait_for_turn(self._previous / _CONTROLLER)
+            self._previous = None
         if self._is_first:
-            if self._previous is not None:
-                _wait_for_turn(self._previous / _CONTROLLER)
             _succeed_controller(self._plan.run_dir / _CONTROLLER)
+        _free_leaked_groups()
 
     def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
         """Let the run begin, unless a stop was asked while it waited for its workers; count every further start."""
         del worker_group
+        self._waiting.end()
         if self._is_first:
             if stop_reason(self._plan.run_dir) is None:
                 begin(self._plan)
@@ -77,6 +90,43 @@ class Attempts(WorkerGroupCallback):
         if status is not None and status.state == "failed":
             raise TrainingError(status.message)
         self._reason = worker_sentence(rank, error)
+
+
+class _Waiting:
+    """While a run waits for its workers, Ray blocks the controller: a request to stop ends this process.
+
+    Its driver takes that for what it is (:func:`coordexp.cluster.driver.drive`). Nothing is lost: what is
+    committed is on disk, and a run that waits has nothing else.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._has_workers: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["_Waiting"], tuple[RunPlan]]:
+        """Travel to the controller without lock and thread."""
+        return _Waiting, (self._plan,)
+
+    def begin(self) -> None:
+        """Begin to look, once a second as a run does at its steps."""
+        self.end()
+        self._has_workers = threading.Event()
+        threading.Thread(target=self._look, args=(self._has_workers,), name="waiting", daemon=True).start()
+
+    def end(self) -> None:
+        """Look no more; from here on the workers do."""
+        with self._lock:
+            if self._has_workers is not None:
+                self._has_workers.set()
+
+    def _look(self, has_workers: threading.Event) -> None:
+        while not has_workers.wait(LOOK_SECONDS):
+            if stop_reason(self._plan.run_dir) is None:
+                continue
+            with self._lock:
+                if not has_workers.is_set():
+                    os._exit(0)
 
 
 def worker_sentence(rank: int, error: Exception) -> str:
@@ -119,21 +169,22 @@ def _succeed_controller(record: Path) -> None:
     known = _words(record)
     deadline = time.monotonic() + _DYING_SECONDS
     while known[:1] == [cluster] and known[-1] != own and not _is_dead(known[-1]) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_SHORT_SECONDS)
     write_text(record, f"{cluster} {job} {own}\n")
 
 
 def _wait_for_turn(record: Path) -> None:
-    """Wait until the run before has asked for its workers, as runs that begin together do in any order.
+    """Wait until the run before is about to ask for its workers, as runs that begin together do in any order.
 
     One that gets ready while others run would else take the place of a run of an earlier seed. Not longer than
-    ``_TURN_SECONDS``: it may have met an error, and to begin out of order is better than not to begin.
+    ``_TURN_SECONDS``: that run may have met an error or had nothing left to do, and to begin out of order is better
+    than not to begin.
     """
     context = ray.get_runtime_context()
     own = [context.get_session_name(), context.get_job_id()]
     deadline = time.monotonic() + _TURN_SECONDS
     while _words(record)[:2] != own and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_SHORT_SECONDS)
 
 
 def _words(record: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ray.exceptions import RayActorError
 from ray.train import Checkpoint
 from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2.api.callback import UserCallback
@@ -73,15 +74,23 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
     plan = RunPlan.from_json(packed_plan)
     if plan.is_finished() or stop_reason(plan.run_dir) is not None:
         return
+    before = plan.status()
     # Our marks say where to resume. Ray's record may name checkpoints that another executor has pruned.
     (plan.run_dir / "checkpoints" / _RAY_RECORD).unlink(missing_ok=True)
     try:
         rows = RowsCallback(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
         callbacks = [Attempts(plan, previous=previous), rows, *([LatestRowToTune()] if tell_tune else [])]
         torch_trainer(plan, function, callbacks=callbacks).fit()
+    except RayActorError:
+        # The controller ends itself where a stop is asked while it waits for workers; of any other death Tune hears.
+        stop, status = stop_reason(plan.run_dir), plan.status()
+        if stop is None:
+            raise
+        if status is not None and status.state == "running":
+            set_state(plan, "stopped", message=stop)
     except TrainingFailedError as error:
         status = plan.status()
-        if status is None or status.state != "failed":
+        if status is None or status.state != "failed" or status == before:
             set_state(plan, "failed", message=_reason(error, plan.run_dir))
 
 

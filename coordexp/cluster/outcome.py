@@ -47,7 +47,7 @@ def alive_until(plan: RunPlan) -> float:
 def settle(plan: RunPlan) -> None:
     """Count the time of a run whose job was killed, up to its last sign of life; nothing else is changed.
 
-    Only for whoever holds the experiment's lock, before the run begins again.
+    Only before the run begins again, by the command that holds the experiment's lock or by what it has started.
     """
     before = plan.status()
     if before is None or before.state != "running" or before.since is None:

@@ -72,7 +72,7 @@ def run_sweep(
         function: what does one run.
 
     Returns:
-        0 if all runs are finished (or pruned) and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` are spent,
+        0 if all runs are finished (or pruned) and recorded, 1 if not, 3 if ``cluster.max_gpu_hours`` ended it,
         130 if interrupted or asked to stop.
 
     Raises:

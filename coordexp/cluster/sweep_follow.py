@@ -21,6 +21,7 @@ from coordexp.tracking.connection import without_secrets
 from coordexp.tracking.store import FinalStatus
 from coordexp.train.prepare import PreparedExperiment
 from coordexp.train.status import RunStatus
+from coordexp.train.stop import stop_reason
 from coordexp.train.token_stream import token_stream_hash
 
 _SENT = "recorded.json"
@@ -139,6 +140,10 @@ class Follower:
             if followed.recorder is None:
                 self._record(followed)
             assert followed.recorder is not None
+            reason = stop_reason(followed.plan.run_dir)
+            if followed.plan.status() is None and reason is not None:
+                followed.recorder.end_run(followed.plan, RunStatus(state="stopped", message=reason))
+                self.show(f"{followed.plan.name}  not begun: {reason}")
             missing = followed.recorder.close(end_parent=False)
             self._missing += missing
             status = followed.plan.status()

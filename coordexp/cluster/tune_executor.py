@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: one Tune trial each, as many at once as fit."""
+"""Runs on a Ray cluster: one Tune trial each, as many at once as fit, and one more that gets ready."""
 
 import itertools
 import logging
@@ -17,6 +17,7 @@ from coordexp.cluster.outcome import one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import Cluster
+from coordexp.train.status import RunStatus
 from coordexp.train.stop import stop_reason
 from coordexp.train.strategy import is_elastic
 
@@ -24,8 +25,9 @@ from coordexp.train.strategy import is_elastic
 class _TellEvents(tune.Callback):
     """Hands Tune's events on, in the launcher and before Tune starts the next trial."""
 
-    def __init__(self, plans: Mapping[str, RunPlan], events: RunEvents) -> None:
-        self._plans = plans
+    def __init__(self, plans: Sequence[RunPlan], before: Mapping[str, RunStatus | None], events: RunEvents) -> None:
+        self._plans = {plan.key: plan for plan in plans}
+        self._before = before
         self._events = events
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
@@ -40,7 +42,7 @@ class _TellEvents(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         plan = self._plans[trial.config["run"]]
-        _end_what_has_no_driver(plan, trial.get_error())
+        _end_what_has_no_driver(plan, trial.get_error(), before=self._before[plan.key])
         self._events.ended(plan)
 
 
@@ -70,6 +72,7 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
         return
     slots = available_slots(plans[0].config.cluster)
     names = {plan.key: plan.name for plan in plans}
+    before = {plan.key: plan.status() for plan in plans}
     packed = {plan.key: plan.to_json() for plan in plans}
     previous = {after.key: before.run_dir for before, after in itertools.pairwise(plans)}
 
@@ -93,31 +96,37 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
             storage_path=str(records.parent),
             name=records.name,
             verbose=0,
-            callbacks=[_NoTrialLines(), _TellEvents({plan.key: plan for plan in plans}, events or Unheard())],
+            callbacks=[_NoTrialLines(), _TellEvents(plans, before, events or Unheard())],
             failure_config=tune.FailureConfig(max_failures=plans[0].config.cluster.max_failures),
         ),
     ).fit()
     errors = {result.config["run"]: result.error for result in results if result.config and result.error}
     for plan in plans:
-        _end_what_has_no_driver(plan, errors.get(plan.key))
+        _end_what_has_no_driver(plan, errors.get(plan.key), before=before[plan.key])
 
 
 def _trials_at_once(cluster: Cluster, *, slots: int) -> int:
     """Return one more than fit: it gets its processes ready, and takes its workers when another run frees them.
 
-    Not with a budget, which at the end of a run decides whether the next may begin; and not where runs are
-    elastic, which would share what they find.
+    Not with a budget, which at the end of a run decides whether the next may begin; not where runs are elastic,
+    which would share what they find; and not where the user limits their number: there may be room for one more.
     """
-    return slots if cluster.max_gpu_hours is not None or is_elastic(cluster) else slots + 1
+    is_limited = cluster.max_gpu_hours is not None or cluster.max_concurrent_runs is not None
+    return slots if is_limited or is_elastic(cluster) else slots + 1
 
 
-def _end_what_has_no_driver(plan: RunPlan, error: object) -> None:
+def _end_what_has_no_driver(plan: RunPlan, error: object, *, before: RunStatus | None = None) -> None:
     """Give an end to a run whose driver left none; of one that died Tune has a text and no exception.
 
-    A run that another command had stopped still says so where its driver died before it could begin.
+    Args:
+        plan: of the run.
+        error: that Tune has of its trial, if any.
+        before: its status before this command: where it is still that, nothing was told of this try.
     """
     status, stop = plan.status(), stop_reason(plan.run_dir)
     state = None if status is None else status.state
+    if state == "failed" and status == before and error is not None:
+        state = None
     if state == "running" and stop is not None:
         set_state(plan, "stopped", message=stop)
     elif state == "running" or (stop is None and (state is None or (state == "stopped" and error is not None))):

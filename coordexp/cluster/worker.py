@@ -14,7 +14,7 @@ from coordexp.cluster.metrics import RunMetrics
 from coordexp.cluster.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.progress import announce_to
-from coordexp.errors import CoordExpError, TrainingError
+from coordexp.errors import CoordExpError
 from coordexp.train.marks import checkpoint_name, drop_uncommitted
 from coordexp.train.reporter import Row
 from coordexp.train.stop import RunStoppedError, stop_reason
@@ -70,15 +70,8 @@ class RayReporter:
 
 
 def work(plan: RunPlan, function: TrainFunction) -> None:
-    """Do one run in this worker process; rank 0 keeps its status and its progress log.
-
-    Raises:
-        TrainingError: at once, if an attempt before ended in an error that trying again cannot mend.
-    """
+    """Do one run in this worker process; rank 0 keeps its status and its progress log."""
     first = ray.train.get_context().get_world_rank() == 0
-    status = plan.status()
-    if status is not None and status.state == "failed":
-        raise TrainingError(status.message)
     if not _may_begin(plan, is_first=first):
         return
     announce = announce_to(plan.run_dir) if first else _silent
@@ -107,11 +100,12 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
 
 
 def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
-    """Tell all ranks alike whether the run goes on; it does not where a stop was asked while it waited for workers."""
+    """Tell all ranks alike whether the run goes on; it does not where a stop was asked while its workers started."""
     reason: str | None = broadcast_from_rank_zero(stop_reason(plan.run_dir) if is_first else None)
-    status = plan.status()
-    if is_first and reason is not None and status is not None and status.state == "running":
-        set_state(plan, "stopped", message=reason)
+    if is_first and reason is not None:
+        status = plan.status()
+        if status is not None and status.state == "running":
+            set_state(plan, "stopped", message=reason)
     return reason is None
 
 

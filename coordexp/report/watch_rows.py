@@ -36,7 +36,7 @@ class RunRow:
         last_seen: Unix time of its last sign of life.
         patience: silence in seconds that is usual for it.
         message: why it failed or stopped, or the last alarm.
-        is_starting: whether it waits for its workers, for which there is no usual time.
+        is_starting: whether it waits for its workers again, for which there is no usual time.
     """
 
     name: str

@@ -144,12 +144,6 @@ def write_auth_config(path: Path, uri: str) -> None:
 def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str) -> int:
     """Run MLflow's server and its workers; a signal to this process reaches all of them."""
     with tempfile.TemporaryDirectory(prefix="coordexp-mlflow-") as private:
-        auth_config: Path | None = None
-        if options.auth:
-            own = environment.get("MLFLOW_AUTH_CONFIG_PATH")
-            auth_config = Path(own) if own else Path(private) / "auth.ini"
-            if not own:
-                write_auth_config(auth_config, uri)
         started: list[int] = []
         asked: list[int] = []
 
@@ -161,6 +155,12 @@ def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        auth_config: Path | None = None
+        if options.auth:
+            own = environment.get("MLFLOW_AUTH_CONFIG_PATH")
+            auth_config = Path(own) if own else Path(private) / "auth.ini"
+            if not own:
+                write_auth_config(auth_config, uri)
         process = subprocess.Popen(
             server_command(options),
             env=server_environment(environment, uri, auth_config=auth_config),

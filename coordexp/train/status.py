@@ -24,7 +24,7 @@ class RunStatus:
         seconds: wall time of the run so far, without what it waited for its workers.
         restarts: how often its workers were started again: after a fault, or because it was told to try again.
         since: Unix time from which on a running run has its workers, and ``seconds`` does not count yet; None
-            while it waits for them.
+            while it waits for them again.
     """
 
     state: State

@@ -10,6 +10,7 @@ Runs differ in length, as real ones do: all ending at once would start all of th
 
 import argparse
 import atexit
+import heapq
 import itertools
 import json
 import logging
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rich.console import Console
 
-CONSOLE = Console(highlight=False)
+CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
 def drive_on_gloo(packed_plan, function, **options):
@@ -65,6 +66,14 @@ class Heard:
     def ended(self, plan) -> None:
         """Note the moment."""
         self.ends[plan.name] = time.time()
+
+
+def makespan(lengths: Sequence[float], slots: int) -> float:
+    """Return the seconds from the first begin to the last end if each run began the moment a slot is free."""
+    free_at = [0.0] * slots
+    for length in lengths:
+        heapq.heapreplace(free_at, free_at[0] + length)
+    return max(free_at)
 
 
 def busy_seconds(spans: Sequence[tuple[float, float]], *, begin: float, end: float) -> float:
@@ -169,6 +178,9 @@ def report(
         f"over the whole plan: {share(begins[0], ends[-1], usable):.1%} of the usable, "
         f"{share(begins[0], ends[-1], options.gpus):.1%} of all GPUs busy"
     )
+    lengths = [spans[name][1] - spans[name][0] for name in planned]
+    best = sum(lengths) / (slots * makespan(lengths, slots)) * usable / options.gpus
+    CONSOLE.print(f"  ({best:.1%} if nothing were lost between runs: at the end some have no successor)")
     CONSOLE.print(f"runs begun after one of a later seed: {late} (planned: whole seeds first, {planned[0]} ...)")
 
 

@@ -56,7 +56,22 @@ def test_nothing_is_asked_of_ray_for_no_runs():
 
 @pytest.mark.parametrize(
     ("asked", "trials"),
-    [({}, 5), ({"num_workers": 2}, 5), ({"max_gpu_hours": 3.0}, 4), ({"num_workers": 2, "min_workers": 1}, 4)],
+    [
+        ({}, 5),
+        ({"num_workers": 2}, 5),
+        ({"max_gpu_hours": 3.0}, 4),
+        ({"num_workers": 2, "min_workers": 1}, 4),
+        ({"max_concurrent_runs": 4}, 4),
+    ],
 )
 def test_one_run_more_than_fit_gets_ready_where_that_changes_nothing(asked, trials):
     assert _trials_at_once(Cluster.model_validate(asked), slots=4) == trials
+
+
+def test_an_old_failure_does_not_hide_the_death_of_a_new_try(plan):
+    old = RunStatus("failed", message="last week's reason")
+    write_status(plan.run_dir, old)
+    _end_what_has_no_driver(plan, None, before=old)
+    assert plan.status() == old
+    _end_what_has_no_driver(plan, "a text", before=old)
+    assert (plan.status().state, plan.status().message) == ("failed", DIED)

@@ -109,13 +109,14 @@ BENT = (
         "CoordexpMemoryNearLimit": ("> 0.92", "> 0.5"),
         "CoordexpNodeSilent": ('up{job="ray"} == 0', 'up{job="ray"} == 1'),
         "CoordexpWaitingForData": ("fraction[10m]) > 0.2", "fraction[10m]) > 2"),
-        "CoordexpAlarmRaised": ("delta(coordexp:alarms[15m]) > 0", "coordexp:alarms > 0"),
+        "CoordexpAlarmRaised": (" unless max_over_time(coordexp:alarms[1d] offset 15m) >= coordexp:alarms", ""),
     },
     {
         "CoordexpRunStalled": ("unless on (experiment, run) (coordexp:step >= coordexp:max_steps)", ""),
         "CoordexpNonFiniteLoss": ("or (delta(coordexp:nonfinite_rows[15m]) > 0)", ""),
         "CoordexpThroughputFalling": ("and coordexp:images_per_second offset 30m > 0", ""),
         "CoordexpReportsBlock": ("coordexp:report_wait_fraction > 0.1", "coordexp:report_wait_fraction > 0.001"),
+        "CoordexpAlarmRaised": ("coordexp:alarms > 0", "delta(coordexp:alarms[15m]) > 0"),
         "CoordexpRunRestarted": ("delta(coordexp:restarts[30m]) > 0", "coordexp:restarts > 0"),
     },
 )
