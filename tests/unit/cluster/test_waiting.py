@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from coordexp.cluster import attempts, worker
-from coordexp.cluster.attempts import Attempts, _Waiting
+from coordexp.cluster import attempts, waiting, worker
+from coordexp.cluster.attempts import Attempts
 from coordexp.cluster.outcome import begin, note_workers, set_state
 from coordexp.cluster.plan import RunPlan, plan_runs
+from coordexp.cluster.waiting import Waiting
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrainingError
 from coordexp.train.stop import request_stop
@@ -29,8 +30,8 @@ def plan(tmp_path) -> RunPlan:
 def exits(monkeypatch) -> list[int]:
     """Codes of a process that would have ended."""
     codes: list[int] = []
-    monkeypatch.setattr(attempts.os, "_exit", codes.append)
-    monkeypatch.setattr(attempts, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(waiting.os, "_exit", codes.append)
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.01)
     return codes
 
 
@@ -39,27 +40,27 @@ def freed(monkeypatch) -> list[str]:
     """Stands in for Ray, which is not there."""
     calls: list[str] = []
     monkeypatch.setattr(ray, "get_runtime_context", lambda: CONTEXT)
-    monkeypatch.setattr(attempts, "_free_leaked_groups", lambda: calls.append("freed"))
+    monkeypatch.setattr(attempts, "free_leaked_groups", lambda: calls.append("freed"))
     return calls
 
 
 def test_a_stop_ends_the_process_while_it_waits(plan, exits):
-    waiting = pickle.loads(pickle.dumps(_Waiting(plan)))
-    waiting.begin()
+    looks = pickle.loads(pickle.dumps(Waiting(plan)))
+    looks.begin()
     assert not exits
     request_stop(plan.run_dir, "enough")
     deadline = time.monotonic() + 10
     while not exits and time.monotonic() < deadline:
         time.sleep(0.01)
-    waiting.end()
+    looks.end()
     assert exits[0] == 0
 
 
 def test_with_workers_a_stop_is_theirs_to_notice(plan, exits):
-    waiting = _Waiting(plan)
-    waiting.begin()
-    waiting.begin()  # the place was not free in time, and is asked for again
-    waiting.end()
+    looks = Waiting(plan)
+    looks.begin()
+    looks.begin()  # the place was not free in time, and is asked for again
+    looks.end()
     request_stop(plan.run_dir, "enough")
     for thread in threading.enumerate():
         if thread.name == "waiting":
@@ -77,7 +78,7 @@ def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
         (before / ".controller").write_text("session job other\n" if len(waited) == 3 else "session older other\n")
 
     before.mkdir()
-    monkeypatch.setattr(attempts.time, "sleep", sleep)
+    monkeypatch.setattr(waiting.time, "sleep", sleep)
     own = Attempts(plan, previous=before)
     own.before_worker_group_start(SimpleNamespace())
     own._waiting.end()
@@ -90,7 +91,7 @@ def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
 
 
 def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "_TURN_SECONDS", 0.05)
     own = Attempts(plan, previous=tmp_path / "never")
     own.before_worker_group_start(SimpleNamespace())
     own._waiting.end()
