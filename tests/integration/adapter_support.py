@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 from PIL import Image
+from ranks_support import leave_group
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
@@ -156,7 +157,7 @@ def ddp_worker(rank: int, store: str, cases: Sequence[Case], output: str) -> Non
                 assert torch.equal(own, tensor), f"rank {rank} differs: {name}"
     if rank == 0:
         torch.save(results, output)
-    distributed.destroy_process_group()
+    leave_group()
 
 
 def changed_rows(model: nn.Module, base: nn.Module) -> Iterator[int]:

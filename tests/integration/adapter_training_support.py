@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+from ranks_support import leave_group
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
@@ -47,4 +48,4 @@ def worker(rank: int, store: str, config_json: str, zero2: bool, output: str) ->
     )
     seen = train(config.model_copy(update={"cluster": cluster}), Path(output))
     torch.save(seen, f"{output}/seen-{rank}.pt")
-    distributed.destroy_process_group()
+    leave_group()

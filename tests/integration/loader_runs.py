@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from ranks_support import leave_group
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
@@ -110,4 +111,4 @@ def resuming_rank(rank: int, store: str, configs: list[str], stops: list[int | N
             continue
         with reads_in(Path(f"{log}-{config.experiment.runs_dir.name}-{rank}")):
             train(config)
-    distributed.destroy_process_group()
+    leave_group()

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import torch
+from ranks_support import leave_group
 from torch import distributed, multiprocessing
 from transformers import TrainerCallback
 
@@ -69,7 +70,7 @@ def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | 
         Path(f"{output}-error-{rank}").write_text(f"{type(error).__name__}: {error}")
     finally:
         Path(f"{output}-lines-{rank}").write_text("\n".join(lines))
-    distributed.destroy_process_group()
+    leave_group()
 
 
 class _Snapshot(TrainerCallback):
@@ -105,7 +106,7 @@ def diverging(rank: int, world: int, port: int, config_json: str, stop: int | No
         kept = all(torch.equal(now[name], before) for name, before in snapshot.weights.items())
         said = f"{kept} {len(snapshot.weights)} {error}"
     Path(f"{output}-said-{rank}").write_text(said)
-    distributed.destroy_process_group()
+    leave_group()
 
 
 def _join(rank: int, world: int, port: int) -> None:

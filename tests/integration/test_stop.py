@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import distributed, multiprocessing
 
 sys.path.insert(0, str(Path(__file__).parent))
+from ranks_support import leave_group
 from training_support import prepared, small_config, write_base
 
 from coordexp.config.schema import ExperimentConfig
@@ -130,7 +131,7 @@ def _listen(rank: int, store: str, directory: str, output: str) -> None:
         if reason is not None:
             Path(f"{output}.{rank}").write_text(f"{step} {reason}")
             break
-    distributed.destroy_process_group()
+    leave_group()
 
 
 def test_ranks_stop_at_the_same_step(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from ranks_support import leave_group
 from torch import distributed
 from transformers import TrainerCallback
 
@@ -82,7 +83,7 @@ def ranks_worker(rank: int, store: str, config_json: str, output: str) -> None:
     )
     if rank == 0:
         torch.save(gradients, output)
-    distributed.destroy_process_group()
+    leave_group()
 
 
 def prepared(config: ExperimentConfig) -> ExperimentConfig:
