@@ -1,5 +1,7 @@
+import shutil
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from coordexp.errors import TrackingError
@@ -54,3 +56,10 @@ def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="there is no MLflow database at"):
         load_experiment(f"sqlite:///{tmp_path}/mlflow.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tag_that_is_no_number_is_one_sentence(uri: str, tiny: ExperimentData, tmp_path: Path) -> None:
+    own = f"sqlite:///{shutil.copy(uri.removeprefix('sqlite:///'), tmp_path / 'mlflow.db')}"
+    mlflow.MlflowClient(own).set_tag(tiny.runs[0].run_id, "seed", "first")
+    with pytest.raises(TrackingError, match=f"MLflow run {tiny.runs[0].run_id}: its tag seed is 'first', expected"):
+        load_experiment(own, "tiny")

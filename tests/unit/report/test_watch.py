@@ -480,6 +480,13 @@ def test_mlflow_alone_shows_the_same_with_one_call_a_look(uri: str) -> None:
     assert source.read(NOW).ended
 
 
+def test_a_wrong_name_is_answered_with_the_names_there_are(uri: str) -> None:
+    for number in range(9):
+        open_tracker(uri, experiment=f"e{number}", artifact_root=None)
+    note = MlflowSource(uri, "tinny").read(NOW).note
+    assert note.startswith("it has no such experiment yet (it has: e8, e7, e6, e5, e4, e3, e2, e1 and 2 more); waiting")
+
+
 def test_mlflow_is_asked_for_what_runs_and_now_and_then_for_all(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
     parent = tracker.start_parent("tiny/1", {}, {})

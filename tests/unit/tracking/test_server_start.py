@@ -2,7 +2,10 @@
 
 import argparse
 import configparser
+import os
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,6 +101,30 @@ def test_the_configuration_of_users_is_private_and_keeps_a_percent_sign(tmp_path
     config = configparser.ConfigParser()
     config.read(path)
     assert config["mlflow"]["database_uri"] == URI
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_while_the_server_is_being_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nobody to hear of it, the server would go on without its starter."""
+    begin = subprocess.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def signalled(command: list[str], **settings: object) -> subprocess.Popen[bytes]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        started.append(begin(command, start_new_session=True))
+        return started[0]
+
+    monkeypatch.setattr(
+        server, "server_command", lambda options: [sys.executable, "-c", "import time; time.sleep(300)"]
+    )
+    monkeypatch.setattr(server.subprocess, "Popen", signalled)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert server._serve(options(), {}, URI) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_main_says_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
