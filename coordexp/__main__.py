@@ -1,5 +1,5 @@
 """``python -m coordexp``."""
 
-from coordexp.cli import main
+from coordexp.cli.main import main
 
 raise SystemExit(main())

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
 
 from rich.console import Console  # noqa: E402
 
-from coordexp.cli import add_config_arguments, launch  # noqa: E402
+from coordexp.cli.main import add_config_arguments, launch  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    from coordexp.cluster.interrupts import is_temporary
     from coordexp.config import load_config
+    from coordexp.runs.interrupts import is_temporary
 
     overrides = list(options.overrides)
     if options.executor:
@@ -40,11 +40,11 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
         config = load_config(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
     if options.dry_run:
-        from coordexp.cluster.describe import describe
+        from coordexp.ablation.describe import describe
 
         describe(config, console)
         return 0
-    from coordexp.cluster.ablation import run_ablation
+    from coordexp.ablation.run import run_ablation
 
     return run_ablation(config, fresh=options.fresh, console=console, debug=options.debug)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
 
-from coordexp.cli import add_evaluate_arguments, run_command  # noqa: E402
+from coordexp.cli.main import add_evaluate_arguments, run_command  # noqa: E402
 
 _NARROW_PIPE = 160
 
@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from coordexp.cli.commands import evaluation_job
+    from coordexp.cli.evaluate import conclude, progress_bar
     from coordexp.cluster.session import ray_session
-    from coordexp.commands import evaluation_job
-    from coordexp.evaluate.command import conclude, progress_bar
     from coordexp.evaluate.job import check_output, default_output
 
     console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))  # a submitted working directory is not installed
 
 from rich.console import Console  # noqa: E402
 
-from coordexp.cli import add_config_arguments, launch  # noqa: E402
+from coordexp.cli.main import add_config_arguments, launch  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    from coordexp.cluster.interrupts import is_temporary
-    from coordexp.config.sweep import load_sweep
+    from coordexp.runs.interrupts import is_temporary
+    from coordexp.sweep.load import load_sweep
 
     overrides = list(options.overrides)
     if options.executor:
@@ -39,11 +39,11 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         console.print(f"runs go to {runs_dir}: the submitted working directory is temporary", highlight=False)
         sweep = load_sweep(options.config, [*overrides, f"experiment.runs_dir={runs_dir}"])
     if options.dry_run:
-        from coordexp.cluster.sweep_describe import describe_sweep
+        from coordexp.sweep.describe import describe_sweep
 
         describe_sweep(sweep, console)
         return 0
-    from coordexp.cluster.sweep import run_sweep
+    from coordexp.sweep.run import run_sweep
 
     return run_sweep(sweep, fresh=options.fresh, console=console, debug=options.debug)
 

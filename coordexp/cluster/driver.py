@@ -10,15 +10,15 @@ from ray.train.v2.api.callback import UserCallback
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from coordexp.cluster.attempts import Attempts, telling_failure
-from coordexp.cluster.disk_full import explained
-from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import one_sentence, set_state
-from coordexp.cluster.plan import RunPlan
+from coordexp.cluster.retries import Attempts, telling_failure
 from coordexp.cluster.scaling import torch_trainer
-from coordexp.train.marks import mark_checkpoint, prune_checkpoints
-from coordexp.train.reporter import Row, append_rows
-from coordexp.train.stop import stop_reason
+from coordexp.runs.commit import mark_checkpoint, prune_checkpoints
+from coordexp.runs.disk_full import explained
+from coordexp.runs.functions import TrainFunction
+from coordexp.runs.outcome import one_sentence, set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.stop import stop_reason
 
 _RAY_RECORD = "checkpoint_manager_snapshot.json"
 

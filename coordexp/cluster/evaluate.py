@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.slots import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
-from coordexp.evaluate.decode import SplitDecoder
+from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder
 from coordexp.evaluate.records import ImageRecord
 from coordexp.metrics import Decoding
@@ -74,7 +74,7 @@ def evaluate_on_ray(
     Args:
         job: checkpoint, data and settings; its paths must lead to the same files on every node.
         workers: how many, and what each needs.
-        output: folder of the results, as :func:`coordexp.evaluate.command.evaluate_checkpoint` writes them.
+        output: folder of the results, as :func:`coordexp.cli.evaluate.evaluate_checkpoint` writes them.
         on_images: called with the number of images just finished.
 
     Returns:

@@ -1,6 +1,6 @@
 """What a dashboard can ask of a run: every exported metric, and the samples that a row or a status gives.
 
-No Ray here: ``coordexp.cluster.metrics`` publishes the samples. Ray puts ``ray_`` before each name, and ``_total``
+No Ray here: ``coordexp.cluster.live_metrics`` publishes the samples. Ray puts ``ray_`` before each name, and ``_total``
 after a counter's.
 """
 
@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coordexp.cluster.plan import RunPlan
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
-from coordexp.train.reporter import Row, read_rows
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.reporter import Row, read_rows
 
 Kind = Literal["gauge", "counter"]
 
@@ -124,7 +124,7 @@ def live_queue(config: ExperimentConfig, plans: Callable[[], Sequence[RunPlan]])
     """
     if config.cluster.executor == "inline":
         return nullcontext()
-    from coordexp.cluster.metrics import QueueMetrics
+    from coordexp.cluster.live_metrics import QueueMetrics
 
     return QueueMetrics(config.experiment.name, plans)
 

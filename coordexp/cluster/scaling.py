@@ -8,10 +8,10 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2.api.callback import RayTrainCallback
 
-from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.worker import work
 from coordexp.config.schema import Cluster
+from coordexp.runs.functions import TrainFunction
+from coordexp.runs.plan import RunPlan
 
 
 class _WithoutRayData(TorchTrainer):

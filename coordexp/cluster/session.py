@@ -7,9 +7,9 @@ import os
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from coordexp.cluster.interrupts import SUBMITTED_ENV
 from coordexp.cluster.probe import beginning, cluster_address, nodes_of
 from coordexp.errors import ResourceError
+from coordexp.runs.interrupts import SUBMITTED_ENV
 
 # Read by Ray when it is imported or initialised; a value the caller has set stays.
 _DRIVER_ENV = {

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.train.paths import experiment_dir
+from coordexp.runs.folder import experiment_dir
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later

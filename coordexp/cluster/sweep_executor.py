@@ -14,14 +14,14 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from coordexp.cluster.driver import drive
-from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import set_state
-from coordexp.cluster.plan import RunPlan
-from coordexp.cluster.sweep_halving import SUBSET_AP
-from coordexp.cluster.sweep_trials import TrialSource
 from coordexp.cluster.tune_executor import available_slots
 from coordexp.config.schema import Cluster
-from coordexp.train.stop import stop_reason
+from coordexp.runs.functions import TrainFunction
+from coordexp.runs.outcome import set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.stop import stop_reason
+from coordexp.sweep.halving import SUBSET_AP
+from coordexp.sweep.trials import TrialSource
 
 
 class _NoTrialLines(TrialProgressCallback):

@@ -11,15 +11,15 @@ from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TrialProgressCallback
 
 from coordexp.cluster.driver import drive
-from coordexp.cluster.events import RunEvents, Unheard
-from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.outcome import one_sentence, set_state
-from coordexp.cluster.plan import RunPlan
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import Cluster
-from coordexp.train.status import RunStatus
-from coordexp.train.stop import stop_reason
-from coordexp.train.strategy import is_elastic
+from coordexp.runs.functions import TrainFunction
+from coordexp.runs.listeners import RunEvents, Unheard
+from coordexp.runs.outcome import one_sentence, set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.status import RunStatus
+from coordexp.runs.stop import stop_reason
+from coordexp.train.setup.strategy import is_elastic
 
 
 class _TellEvents(tune.Callback):

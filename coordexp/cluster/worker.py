@@ -8,17 +8,17 @@ from pathlib import Path
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
-from coordexp.cluster.disk_full import explained
-from coordexp.cluster.functions import TrainFunction
-from coordexp.cluster.metrics import RunMetrics
-from coordexp.cluster.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
-from coordexp.cluster.plan import RunPlan
-from coordexp.cluster.progress import announce_to
+from coordexp.cluster.live_metrics import RunMetrics
 from coordexp.errors import CoordExpError
-from coordexp.train.marks import checkpoint_name, drop_uncommitted
-from coordexp.train.reporter import Row
-from coordexp.train.stop import RunStoppedError, stop_reason
-from coordexp.train.strategy import check_group
+from coordexp.runs.commit import checkpoint_name, drop_uncommitted
+from coordexp.runs.disk_full import explained
+from coordexp.runs.functions import TrainFunction
+from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.progress import announce_to
+from coordexp.runs.reporter import Row
+from coordexp.runs.stop import RunStoppedError, stop_reason
+from coordexp.train.setup.strategy import check_group
 
 
 class RayReporter:

@@ -1,6 +1,7 @@
 """The configuration of an experiment: load it, resolve its groups, fingerprint and compare runs."""
 
-from coordexp.config.compare import (
+from coordexp.config.groups import group_config, group_names, single_run
+from coordexp.config.identity.differences import (
     Difference,
     check_comparable,
     diff,
@@ -8,8 +9,7 @@ from coordexp.config.compare import (
     find_differences,
     outside_factor,
 )
-from coordexp.config.fingerprint import Fingerprint, fingerprint
-from coordexp.config.groups import group_config, group_names, single_run
+from coordexp.config.identity.fingerprint import Fingerprint, fingerprint
 from coordexp.config.load import from_json, load_config, to_json, to_yaml
 from coordexp.config.schema import ExperimentConfig
 

@@ -6,9 +6,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from coordexp.config.draft import GROUPS, Draft, absolute_paths, group_trees, with_groups
 from coordexp.config.explain import nearest_of, validated
-from coordexp.config.fields import Name
 from coordexp.config.keys import known_keys, leaves, merged, nearest, place_of, within
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.fields import Name
 from coordexp.config.yaml_file import Tree, read_mapping
 from coordexp.errors import ConfigError
 

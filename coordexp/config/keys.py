@@ -6,8 +6,8 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 
-from coordexp.config.fields import Section
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.fields import Section
 from coordexp.config.yaml_file import Tree
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import CoordIds
-from coordexp.coord_tokens.offset_fold import GuardedSave, fold_coord_offset_adapter
-from coordexp.coord_tokens.offset_hooks import (
+from coordexp.coord_tokens.offset.fold import GuardedSave, fold_coord_offset_adapter
+from coordexp.coord_tokens.offset.hooks import (
     ADAPTER_NAME,
     active_offset,
     adapter_slot,
@@ -24,8 +24,8 @@ from coordexp.coord_tokens.offset_hooks import (
     embedding_and_head,
     inner_model,
 )
-from coordexp.coord_tokens.offset_ids import DEFAULT_COORD_IDS, check_tokens, checked_ids
-from coordexp.coord_tokens.offset_module import CoordOffsetAdapter, head_offset_table
+from coordexp.coord_tokens.offset.ids import DEFAULT_COORD_IDS, check_tokens, checked_ids
+from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, head_offset_table
 from coordexp.errors import ConfigError
 
 __all__ = [

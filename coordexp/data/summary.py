@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from coordexp.data.coco import CocoData
-from coordexp.data.dataset import DetectionDataset
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.sources.coco import CocoData
 
 _NUM_SHOWN = 5
 _SAID = {

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from coordexp.data.coco_rows import Fields, ImageRow, annotation_row, category_row, fields_of, image_row
-from coordexp.data.json_cursor import MalformedJsonError, located
-from coordexp.data.json_file import collector_paused
-from coordexp.data.json_lists import Stretch, read_stretch, walk_object
+from coordexp.data.sources.coco_rows import Fields, ImageRow, annotation_row, category_row, fields_of, image_row
+from coordexp.data.sources.json_cursor import MalformedJsonError, located
+from coordexp.data.sources.json_file import collector_paused
+from coordexp.data.sources.json_lists import Stretch, read_stretch, walk_object
 from coordexp.errors import DataError
 
 _IMAGES_BYTES = 96 * 2**20  # COCO's 118,287 entries take 35 MB

@@ -10,19 +10,19 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, Qwen3VLConfig
 from coordexp.cluster.probe import cluster_address
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, digit_ids, expand_tokenizer
-from coordexp.data.image import ImageSpec
-from coordexp.data.prompt import IMAGE_TOKEN, Prompt
+from coordexp.data.batches.prompt import IMAGE_TOKEN, Prompt
+from coordexp.data.images.patches import ImageSpec
 from coordexp.doctor.finding import Findings, first_line, size_text
 from coordexp.doctor.location import Location, cache_directory, hub_answers, is_offline, locate
 from coordexp.doctor.published import MAX_PIXELS, NUM_TOKENS, published_config
 from coordexp.doctor.sizes import Sizes, expanded_config, expected_shapes, meta_model
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.attention import check_attention
-from coordexp.model.checkpoint_io import check_config
-from coordexp.model.dimensions import Dimensions
+from coordexp.model.checkpoint.checkpoint_io import check_config
+from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.skeleton import HEAD
+from coordexp.model.checkpoint.weight_files import StoredWeights, TensorSpec
 from coordexp.model.processor import Processor
-from coordexp.model.skeleton import HEAD
-from coordexp.model.weight_files import StoredWeights, TensorSpec
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where no tokenizer says

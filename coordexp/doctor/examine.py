@@ -4,12 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.cluster.estimate import local_slots
-from coordexp.cluster.plan import RunPlan, plan_runs, with_absolute_paths
+from coordexp.ablation.estimate import local_slots
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits import Split
-from coordexp.data.target import text_encoder
+from coordexp.coord_tokens.grammar.write import text_encoder
+from coordexp.data.splits.splits import Split
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.files import DataFacts, check_categories, examine_descriptions, examine_split, merged
 from coordexp.doctor.finding import Finding, Findings
@@ -18,8 +17,9 @@ from coordexp.doctor.memory import EVALUATION, Estimate, Shape, estimate
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
 from coordexp.errors import ConfigError, DataError
-from coordexp.model.dimensions import Dimensions
-from coordexp.train.objective import build_criterion
+from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.runs.plan import RunPlan, plan_runs, with_absolute_paths
+from coordexp.train.setup.objective import build_criterion
 
 _SPLITS: tuple[Split, ...] = ("train", "val")
 _DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says

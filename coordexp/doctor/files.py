@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.coco import CocoData
-from coordexp.data.coco_rows import ImageRow
-from coordexp.data.image_file import check_image
-from coordexp.data.image_folder import ImageFolder, relative_name
-from coordexp.data.jsonl_record import boxes_of, parse_record, sample_of
+from coordexp.coord_tokens.grammar.write import EncodeText
+from coordexp.data.images.image_file import check_image
+from coordexp.data.images.image_folder import ImageFolder, relative_name
 from coordexp.data.sample import Sample
-from coordexp.data.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
-from coordexp.data.splits import Split, annotations_path, images_path
-from coordexp.data.target import EncodeText
+from coordexp.data.sources.coco import CocoData
+from coordexp.data.sources.coco_rows import ImageRow
+from coordexp.data.sources.jsonl_record import boxes_of, parse_record, sample_of
+from coordexp.data.sources.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
+from coordexp.data.splits.splits import Split, annotations_path, images_path
+from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.annotations import Head, read_head
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
-from coordexp.evaluate.categories import CategoryIndex
-from coordexp.train.paths import data_dir
-from coordexp.train.samples import read_split
+from coordexp.runs.folder import data_dir
+from coordexp.train.setup.samples import read_split
 
 WHOLE_FILE_BYTES = 24 * 2**20  # COCO's val2017 has 20 MB
 _OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import torch
 
-from coordexp.cluster.checks import needed_disk_bytes
-from coordexp.cluster.experiment import check_disk, check_experiment
-from coordexp.cluster.plan import RunPlan
+from coordexp.ablation.comparability import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings, size_text
 from coordexp.errors import ResourceError
-from coordexp.train.paths import base_dir, experiment_dir
+from coordexp.runs.experiment import check_disk, check_experiment
+from coordexp.runs.folder import base_dir, experiment_dir
+from coordexp.runs.plan import RunPlan
 
 _PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -5,15 +5,15 @@ import os
 import sqlite3
 from pathlib import Path
 
-from coordexp.cluster.executors import executor_for
+from coordexp.ablation.executors import executor_for
 from coordexp.cluster.probe import Nodes, cluster_address, has_ray, local_nodes, nodes_of
-from coordexp.cluster.record import tracking_uri
 from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.tracking.connection import connect, sqlite_path, without_secrets
-from coordexp.train.strategy import check_strategy
+from coordexp.tracking.publish import tracking_uri
+from coordexp.train.setup.strategy import check_strategy
 
 
 def examine_cluster(run: ExperimentConfig, num_gpus: int, findings: Findings) -> None:

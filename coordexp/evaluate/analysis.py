@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.detection.coco_files import GtBox, read_detections, read_ground_truth
+from coordexp.detection.overlaps import Matching
+from coordexp.detection.quality import BoxRun
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis_file import (
     Analysis,
@@ -20,10 +23,7 @@ from coordexp.evaluate.analysis_file import (
     SizeResult,
     WidthByError,
 )
-from coordexp.evaluate.coco_files import GtBox, read_detections, read_ground_truth
 from coordexp.evaluate.object_table import ObjectTable, read_objects
-from coordexp.evaluate.overlaps import Matching
-from coordexp.evaluate.quality import BoxRun
 from coordexp.metrics import BOX_KINDS, BoxKind
 
 MIN_IOU = 0.1

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from coordexp.detection.quality import ScoreBin
 from coordexp.evaluate.json_model import read_model
-from coordexp.evaluate.quality import ScoreBin
 from coordexp.files import write_json
 from coordexp.metrics import BoxKind
 
@@ -101,7 +101,7 @@ class BoxAnalysis:
     """The analysis of one box kind.
 
     Pairs are made greedily by score within image and category, at an IoU of ``min_iou`` or more
-    (:meth:`coordexp.evaluate.overlaps.Overlaps.match`).
+    (:meth:`coordexp.detection.overlaps.Overlaps.match`).
 
     Attributes:
         num_matched: pairs.

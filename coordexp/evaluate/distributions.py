@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.evaluate.coco_files import GroundTruth
+from coordexp.coord_tokens.grammar.parse import ParsedObject
+from coordexp.detection.coco_files import GroundTruth
 from coordexp.evaluate.json_model import read_model
-from coordexp.evaluate.parse import ParsedObject
 from coordexp.files import write_json
 
 NUM_IMAGES = 24

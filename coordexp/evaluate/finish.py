@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.detection.coco_files import GroundTruth
+from coordexp.detection.quality import BoxRun
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_runs
-from coordexp.evaluate.coco_files import GroundTruth
 from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves
-from coordexp.evaluate.quality import BoxRun
 from coordexp.evaluate.records import ImageRecord, Scorer, record_counts, write_records
 from coordexp.metrics import BOX_KINDS, BoxKind
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-from coordexp.data.coco import read_coco
-from coordexp.data.dataset import DetectionDataset
-from coordexp.data.image import ImageSpec
-from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.images.patches import ImageSpec
 from coordexp.data.sample import Sample
-from coordexp.data.splits import stratified_subset
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.splits.splits import stratified_subset
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.coco_files import GroundTruth, read_ground_truth
 from coordexp.errors import CheckpointError, DataError, ResourceError
-from coordexp.evaluate.categories import CategoryIndex
-from coordexp.evaluate.coco_files import GroundTruth, read_ground_truth
-from coordexp.evaluate.decode import EvaluationSpec, SplitDecoder
 from coordexp.evaluate.distributions import images_with_curves
 from coordexp.evaluate.finish import finish_decoding
+from coordexp.evaluate.generate.decode import EvaluationSpec, SplitDecoder
 from coordexp.evaluate.records import ImageRecord, Scorer
 from coordexp.metrics import Decoding
 from coordexp.model.load import load

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.coord_tokens.codec import decode
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, ParsedObject, ParsedSequence
+from coordexp.detection.categories import CategoryIndex, fold
+from coordexp.detection.coco_eval import to_box_px_xywh
+from coordexp.detection.coco_files import Detection
+from coordexp.detection.score import ScoreName, score_object
 from coordexp.errors import DataError
-from coordexp.evaluate.categories import CategoryIndex, fold
-from coordexp.evaluate.coco_eval import to_box_px_xywh
-from coordexp.evaluate.coco_files import Detection
 from coordexp.evaluate.distributions import ObjectCurves
 from coordexp.evaluate.object_table import ObjectTable
-from coordexp.evaluate.parse import FAILURE_KINDS, ParsedObject, ParsedSequence
-from coordexp.evaluate.score import ScoreName, score_object
 from coordexp.files import write_json, write_text
 from coordexp.metrics import BOX_KINDS, BoxKind
 

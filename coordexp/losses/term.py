@@ -154,7 +154,7 @@ def find_term(name: str, *, package: str = "coordexp.losses") -> Term:
         ConfigError: if no file registers the name, two do, or a file cannot be imported.
     """
     importlib.invalidate_caches()
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         _import(module.name)
     if name not in _REGISTRY:
         raise ConfigError(f"objective.extra: no loss term {name!r}; known terms: {', '.join(sorted(_REGISTRY))}")

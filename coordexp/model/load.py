@@ -21,11 +21,17 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError, CoordExpError
 from coordexp.model.attention import AttnImplementation, check_attention
-from coordexp.model.checkpoint_io import AdapterInfo, check_adapter_keys, find_checkpoint, first_line, read_adapter
-from coordexp.model.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.checkpoint.checkpoint_io import (
+    AdapterInfo,
+    check_adapter_keys,
+    find_checkpoint,
+    first_line,
+    read_adapter,
+)
+from coordexp.model.checkpoint.skeleton import check_weights
 from coordexp.model.processor import Processor
 from coordexp.model.quiet import quiet
-from coordexp.model.skeleton import check_weights
+from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
 
-from coordexp.data.prompt import IMAGE_TOKEN
+from coordexp.data.batches.prompt import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, DataError, TokenizerError
 from coordexp.files import write_text
-from coordexp.model.checkpoint_io import first_line
+from coordexp.model.checkpoint.checkpoint_io import first_line
 
 Message = dict[str, object]
 

@@ -10,13 +10,13 @@ from urllib.parse import quote
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
-from coordexp.report.analysis import Settings
-from coordexp.report.data import ExperimentData
-from coordexp.report.export import to_csv, to_json, to_latex
-from coordexp.report.load import load_experiment, load_experiments, load_runs
-from coordexp.report.render import render_report, to_markdown
-from coordexp.report.study import Study
-from coordexp.report.watch import Chosen, watch
+from coordexp.report.study.analysis import Settings
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.load import load_experiment, load_experiments, load_runs
+from coordexp.report.study.study import Study
+from coordexp.report.text.export import to_csv, to_json, to_latex
+from coordexp.report.text.render import render_report, to_markdown
+from coordexp.report.watch.watch import Chosen, watch
 from coordexp.report.write import announce, store_report, study_of, write_report
 
 _NARROW_PIPE = 120

@@ -10,18 +10,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import write_text
-from coordexp.report.analysis import Settings, make_study
-from coordexp.report.artifacts import Artifacts
-from coordexp.report.cache import StatisticsCache
-from coordexp.report.data import ExperimentData
-from coordexp.report.export import to_csv, to_json, to_latex
-from coordexp.report.load import load_experiment
-from coordexp.report.page import render_page
-from coordexp.report.plots import write_plots
+from coordexp.report.charts.plots import write_plots
+from coordexp.report.page.page import render_page
 from coordexp.report.progress import Progress as OnProgress
-from coordexp.report.record import record_report
-from coordexp.report.render import render_report, to_markdown
-from coordexp.report.study import Study
+from coordexp.report.publish import record_report
+from coordexp.report.study.analysis import Settings, make_study
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Study
+from coordexp.report.text.export import to_csv, to_json, to_latex
+from coordexp.report.text.render import render_report, to_markdown
 
 STATISTICS = "statistics.json"
 
@@ -74,7 +74,7 @@ def study_of(
         settings: how.
 
     Raises:
-        CoordExpError: as :func:`coordexp.report.analysis.make_study`.
+        CoordExpError: as :func:`coordexp.report.study.analysis.make_study`.
         ResourceError: if ``output`` cannot be written.
     """
     with _writing(output):

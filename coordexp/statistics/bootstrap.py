@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from coordexp.statistics.boxes import Floats
+from coordexp.detection.arrays import Floats
+from coordexp.detection.average_precision import Metric, ledger, mean_precision, unit_weights
+from coordexp.detection.matching import Matches
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
-from coordexp.statistics.matching import Matches
-from coordexp.statistics.precision import Metric, ledger, mean_precision, unit_weights
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from coordexp.detection.matching import Matches
 from coordexp.statistics.bootstrap import metric_values, resampled_values
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
-from coordexp.statistics.matching import Matches
 from coordexp.statistics.permutation import holm, swap_test
 from coordexp.statistics.power import detectable
 from coordexp.statistics.resampling import OnProgress, check_plan

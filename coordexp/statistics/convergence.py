@@ -9,9 +9,9 @@ from itertools import combinations
 
 import numpy as np
 
+from coordexp.detection.arrays import Floats
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import metric_values, resampled_values
-from coordexp.statistics.boxes import Floats
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
 from coordexp.statistics.resampling import OnProgress, check_plan

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from coordexp.statistics.boxes import Floats
+from coordexp.detection.arrays import Floats
 from coordexp.statistics.results import Estimate
 
 LEVEL = 0.95

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from coordexp.detection.arrays import detection_arrays, truth_arrays
+from coordexp.detection.average_precision import METRICS, Metric
+from coordexp.detection.coco_files import read_detections, read_ground_truth
+from coordexp.detection.matching import Matches, match
 from coordexp.errors import ComparisonError
-from coordexp.evaluate.coco_files import read_detections, read_ground_truth
-from coordexp.statistics.boxes import detection_arrays, truth_arrays
-from coordexp.statistics.matching import Matches, match
-from coordexp.statistics.precision import METRICS, Metric
 
 FilePath = str | Path
 K = TypeVar("K")
@@ -26,7 +26,7 @@ def read_matches(
     Args:
         annotations_json: ground truth in COCO format.
         files: files of detections in COCO's results format, by any key.
-        metric: a key of :data:`~coordexp.statistics.precision.METRICS`.
+        metric: a key of :data:`~coordexp.detection.average_precision.METRICS`.
         image_ids: only these images; None for all.
 
     Raises:

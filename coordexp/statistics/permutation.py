@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.statistics.boxes import Floats, Ints
+from coordexp.detection.arrays import Floats, Ints
+from coordexp.detection.average_precision import Metric, ledger, mean_of_defined
+from coordexp.detection.kernels import Bits, Index, swapped_precisions
+from coordexp.detection.matching import Matches
 from coordexp.statistics.intervals import TIE
-from coordexp.statistics.kernels import Bits, Index, swapped_precisions
-from coordexp.statistics.matching import Matches
-from coordexp.statistics.precision import Metric, ledger, mean_of_defined
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
 
 _ROUND, _ENOUGH_AS_FAR = 250, 100

@@ -12,8 +12,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.detection.kernels import Weights
 from coordexp.errors import ComparisonError
-from coordexp.statistics.kernels import Weights
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of draws done and their total, from the caller's thread."""

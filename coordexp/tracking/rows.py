@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coordexp.errors import TrackingError
 from coordexp.metrics import best_name, is_better
-from coordexp.train.reporter import Row
+from coordexp.runs.reporter import Row
 
 MAX_POINTS = 1000
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from coordexp.errors import TrackingError
+from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import tracking_errors
 from coordexp.tracking.flatten import check_fingerprint, check_params, flatten_config
 from coordexp.tracking.known import LAST_STEP, MESSAGE, ROWS_LOGGED, KnownRun
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.rows import PointData, batches
-from coordexp.train.reporter import Row
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from coordexp.errors import TrackingError
+from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.store import Tracker
-from coordexp.train.reporter import Row
 
 _MAX_BYTES_PER_PASS = 4 * 2**20
 _LONGEST_WAIT_SECONDS = 60.0

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import coord_mask
-from coordexp.data.collate import predicts_label
-from coordexp.data.image import ImageSpec, pixel_values
+from coordexp.data.batches.collate import predicts_label
+from coordexp.data.images.patches import ImageSpec, pixel_values
 from coordexp.losses.criterion import UNITS
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import TermInputs, Unit

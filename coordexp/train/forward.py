@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.image import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import TermInputs

@@ -12,16 +12,16 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import expand_tokenizer
-from coordexp.data.image import read_image
+from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample
-from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.splits import Split
-from coordexp.model.checkpoint_io import find_checkpoint
-from coordexp.model.embedded import EMBEDDED, TINY_BASE
+from coordexp.data.splits.splits import Split
+from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
 from coordexp.model.processor import Processor
-from coordexp.train.components import Encoding, build_encoding
-from coordexp.train.samples import read_split
-from coordexp.train.token_stream import global_batch_size
+from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+from coordexp.train.setup.components import Encoding, build_encoding
+from coordexp.train.setup.samples import read_split
+from coordexp.train.setup.token_stream import global_batch_size
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
 BoxPx = tuple[float, float, float, float]

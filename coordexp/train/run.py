@@ -11,28 +11,28 @@ from torch import Tensor
 from transformers import set_seed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.dataset import DetectionDataset
-from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
-from coordexp.model.merge import merge_model
-from coordexp.train import ranks
-from coordexp.train.arguments import training_arguments
+from coordexp.model.merge.merge import merge_model
+from coordexp.runs import ranks
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import Reporter
+from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.batch import model_inputs
-from coordexp.train.cadence import Cadence
-from coordexp.train.components import build_components
-from coordexp.train.loader import loader_lines, named_death
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Reporter
-from coordexp.train.session import Announce, Session
-from coordexp.train.setup_check import SetupCheck
-from coordexp.train.start import start_lines, write_param_groups
-from coordexp.train.stop import RunStoppedError, StopListener, listener_for
-from coordexp.train.strategy import samples_at_once, strategy_line
-from coordexp.train.term_gradients import TermGradientLog
-from coordexp.train.token_stream import global_batch_size
+from coordexp.train.checks.setup_check import SetupCheck
+from coordexp.train.checks.term_gradients import TermGradientLog
+from coordexp.train.loop.checkpointing import Announce, Session
+from coordexp.train.loop.saved_averages import resume_window
+from coordexp.train.loop.schedule import Cadence
+from coordexp.train.loop.start_messages import start_lines, write_param_groups
+from coordexp.train.setup.arguments import training_arguments
+from coordexp.train.setup.components import build_components
+from coordexp.train.setup.loader import loader_lines, named_death
+from coordexp.train.setup.strategy import samples_at_once, strategy_line
+from coordexp.train.setup.token_stream import global_batch_size
+from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 from coordexp.train.trainer import CoordTrainer
-from coordexp.train.window import resume_window
-from coordexp.train.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 
 
 def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announce) -> None:

@@ -17,19 +17,19 @@ from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 
-from coordexp.data.collate import EncodedSample
-from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.batches.collate import EncodedSample
+from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.losses.criterion import UNITS, Criterion
-from coordexp.model.checkpoint_io import save_adapter
+from coordexp.model.checkpoint.checkpoint_io import save_adapter
 from coordexp.train.batch import by_unit, count_units, own_counts
-from coordexp.train.diagnostics import coord_diagnostics
-from coordexp.train.flops import flop_units
+from coordexp.train.checks.diagnostics import coord_diagnostics
+from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward
-from coordexp.train.generators import restore_generators
-from coordexp.train.loader import CarriesErrors, Collate, CollateCarried, seed_apart
-from coordexp.train.meter import Meter
-from coordexp.train.term_gradients import TermGradients, gradients_at_hidden
+from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.throughput import flop_units
+from coordexp.train.setup.generators import restore_generators
+from coordexp.train.setup.loader import CarriesErrors, Collate, CollateCarried, seed_apart
 
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 _LISTED_IMAGES = 32

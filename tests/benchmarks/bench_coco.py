@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coordexp.data.coco import read_coco
+from coordexp.data.sources.coco import read_coco
 
 BOXES_PER_IMAGE = 7
 

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 
 from coordexp.config import group_config, load_config
 from coordexp.train.batch import by_unit, count_units
-from coordexp.train.components import Components, build_components
-from coordexp.train.diagnostics import coord_diagnostics
-from coordexp.train.prepare import prepare_experiment
-from coordexp.train.term_gradients import gradients_at_hidden
+from coordexp.train.checks.diagnostics import coord_diagnostics
+from coordexp.train.checks.term_gradients import gradients_at_hidden
+from coordexp.train.setup.components import Components, build_components
+from coordexp.train.setup.prepare import prepare_experiment
 
 Kind = Literal["bare", "measured", "logging"]
 KINDS: tuple[Kind, ...] = ("bare", "measured", "logging")

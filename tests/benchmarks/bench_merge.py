@@ -32,9 +32,9 @@ def make(root: Path, num_layers: int, tied: bool, tuning: str) -> None:
 
     from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
     from coordexp.coord_tokens.vocab import expand_vocab
-    from coordexp.model.checkpoint_io import save_adapter
+    from coordexp.model.checkpoint.checkpoint_io import save_adapter
     from coordexp.model.lora import apply_tuning
-    from coordexp.model.tiny_parts import build_image_processor
+    from coordexp.model.tiny.parts import build_image_processor
 
     tokenizer = full_size_tokenizer()
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def full_size_tokenizer():
     """Return the small tokenizer, filled up to Qwen's 151,669 entries."""
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-    from coordexp.model.tiny_parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
+    from coordexp.model.tiny.parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 
     bpe = json.loads(build_tokenizer().backend_tokenizer.to_str())["model"]
     num_filled = TOKENIZER_ENTRIES - len(SPECIAL_TOKENS)
@@ -140,7 +140,7 @@ def watch(child: subprocess.Popen[str], own: list[int]) -> None:
 
 def run(arguments: list[str]) -> None:
     """Run a verb, then print the peak of this process in bytes."""
-    from coordexp.cli import main as cli
+    from coordexp.cli.main import main as cli
 
     code = cli(arguments)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -29,8 +29,8 @@ def timed_train(config, *, reporter, announce):
     """Train as ever, and leave how long it took and how much of that was waiting for commits."""
     import time as clock  # this function travels to Ray's workers by value
 
-    from coordexp.cluster.functions import train
-    from coordexp.train.paths import run_dir
+    from coordexp.runs.folder import run_dir
+    from coordexp.runs.functions import train
 
     began, waited = clock.time(), []
     commit = reporter.commit
@@ -90,10 +90,10 @@ def main() -> int:
 
 def measure(options: argparse.Namespace, runs_dir: Path, *, executor: str) -> Measured:
     """Run the ablation with one executor."""
-    from coordexp.cluster.ablation import run_ablation
-    from coordexp.cluster.estimate import local_slots
-    from coordexp.cluster.plan import plan_runs
+    from coordexp.ablation.estimate import local_slots
+    from coordexp.ablation.run import run_ablation
     from coordexp.config import load_config
+    from coordexp.runs.plan import plan_runs
 
     (runs_dir.parent / "ray").mkdir(exist_ok=True)
     every = max(1, options.steps // 4)

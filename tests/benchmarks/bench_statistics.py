@@ -19,11 +19,11 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.evaluate.coco_files import read_detections, read_ground_truth
+from coordexp.detection.arrays import detection_arrays, truth_arrays
+from coordexp.detection.average_precision import METRICS, ledger, mean_precision
+from coordexp.detection.coco_files import read_detections, read_ground_truth
+from coordexp.detection.matching import match
 from coordexp.statistics import compare, paired_bootstrap, verdict
-from coordexp.statistics.boxes import detection_arrays, truth_arrays
-from coordexp.statistics.matching import match
-from coordexp.statistics.precision import METRICS, ledger, mean_precision
 from coordexp.statistics.resampling import image_weights
 
 GROUPS = ("A", "B", "C")

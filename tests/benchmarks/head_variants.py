@@ -17,10 +17,10 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses.coord_box import l1
-from coordexp.losses.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import split_head
 from coordexp.losses.term import TermInputs, find_term
+from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 
 IGNORED = -100
 SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)

@@ -126,8 +126,8 @@ def start_ray(num_gpus: int, temporary: Path) -> None:
 
 def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tuple[float, float]], int, list[str]]:
     """Run the plan; return when each run held its GPUs, how many fit at once, and the planned order."""
-    from coordexp.cluster.plan import plan_runs
     from coordexp.config.schema import ExperimentConfig
+    from coordexp.runs.plan import plan_runs
 
     config = ExperimentConfig.model_validate(
         {

@@ -1,16 +1,11 @@
 """The split head on CUDA: the same numbers, no full logits in memory, and nothing that waits for the device."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.head import plain_head, split_head
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "losses"))
-from head_support import (
+from tests.unit.losses.head_support import (
     EACH_AND_SUM,
     EXTRA,
     LAYOUTS,

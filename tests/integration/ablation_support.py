@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.cluster.ablation import run_ablation
+from coordexp.ablation.run import run_ablation
 from coordexp.config.schema import ExperimentConfig
-from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Row
+from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import Row
 
 GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from peft import PeftModel
 from PIL import Image
-from ranks_support import leave_group
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
@@ -17,11 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.prompt import DEFAULT_PROMPT
-from coordexp.data.shapes import draw_scene
+from coordexp.data.batches.prompt import DEFAULT_PROMPT
+from coordexp.data.sources.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
-from coordexp.model.tiny_parts import build_image_processor, build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer, save_base
+from tests.integration.ranks_support import leave_group
 
 WORLD_SIZE = 2
 Sample = tuple[str, Image.Image]

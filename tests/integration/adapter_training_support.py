@@ -4,15 +4,15 @@ import os
 from pathlib import Path
 
 import torch
-from ranks_support import leave_group
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.train.cadence import Cadence
-from coordexp.train.components import build_components
-from coordexp.train.reporter import LocalReporter
+from coordexp.runs.reporter import LocalReporter
+from coordexp.train.loop.checkpointing import Session
+from coordexp.train.loop.schedule import Cadence
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Session
+from coordexp.train.setup.components import build_components
+from tests.integration.ranks_support import leave_group
 
 WORLD_SIZE = 2
 

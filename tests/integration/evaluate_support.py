@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
+from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.shapes import ShapesSpec, write_shapes
-from coordexp.evaluate.grammar import plain_text_ids
-from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 
 NUM_IMAGES = 10
 

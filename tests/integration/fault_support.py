@@ -24,14 +24,14 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coordexp.cluster.ablation import run_ablation
-from coordexp.cluster.plan import RunPlan, plan_runs
+from coordexp.ablation.run import run_ablation
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrainingError
-from coordexp.train import ranks
-from coordexp.train.marks import checkpoint_step
-from coordexp.train.paths import experiment_dir, run_dir
-from coordexp.train.reporter import Row
+from coordexp.runs import ranks
+from coordexp.runs.commit import checkpoint_step
+from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.reporter import Row
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

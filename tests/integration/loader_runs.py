@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from ranks_support import leave_group
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data import dataset as dataset_module
-from coordexp.data.image import read_image
-from coordexp.train import ranks
+from coordexp.data.batches import dataset as dataset_module
+from coordexp.data.images.patches import read_image
+from coordexp.runs import ranks
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from tests.integration.ranks_support import leave_group
 
 
 class StopsAt(LocalReporter):

@@ -6,20 +6,20 @@ import socket
 from pathlib import Path
 
 import torch
-from ranks_support import leave_group
 from torch import distributed, multiprocessing
 from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
-from coordexp.train import ranks
-from coordexp.train.cadence import Cadence
-from coordexp.train.components import build_components
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.runs import ranks
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.train.loop.checkpointing import Session
+from coordexp.train.loop.schedule import Cadence
 from coordexp.train.run import make_trainer, train_run
-from coordexp.train.session import Session
+from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
+from tests.integration.ranks_support import leave_group
 
 
 class RanksReporter(LocalReporter):

@@ -6,17 +6,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from ablation_support import make_base
 from rich.console import Console
 
-from coordexp.cluster.sweep import run_sweep
-from coordexp.cluster.sweep_halving import FINAL_AP, SUBSET_AP
-from coordexp.config.sweep import Sweep, load_sweep
+from coordexp.runs.commit import checkpoint_step
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import Row
+from coordexp.runs.stop import RunStoppedError, stop_reason
+from coordexp.sweep.halving import FINAL_AP, SUBSET_AP
+from coordexp.sweep.load import Sweep, load_sweep
+from coordexp.sweep.run import run_sweep
 from coordexp.tracking import open_tracker
-from coordexp.train.marks import checkpoint_step
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Row
-from coordexp.train.stop import RunStoppedError, stop_reason
+from tests.integration.ablation_support import make_base
 
 BEST = 2.0
 STEPS = 4

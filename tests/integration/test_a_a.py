@@ -2,15 +2,12 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from coordexp.evaluate.coco_files import read_detections, read_ground_truth
+from coordexp.detection.coco_files import read_detections, read_ground_truth
 from coordexp.report.__main__ import main as report
 from ray_jobs.ablation import main as ablation
 

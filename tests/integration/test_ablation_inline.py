@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import StandIn, make_base, make_config, run
-
-from coordexp.cluster.plan import plan_runs
-from coordexp.cluster.record import tracking_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
-from coordexp.report.load import load_experiment
+from coordexp.report.study.load import load_experiment
+from coordexp.runs.plan import plan_runs
+from coordexp.tracking.publish import tracking_uri
+from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -164,5 +161,5 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
 
 
 def test_the_inline_executor_imports_no_ray():
-    script = "import sys, coordexp.cluster.ablation, coordexp.cluster.inline_executor; sys.exit('ray' in sys.modules)"
+    script = "import sys, coordexp.ablation.run, coordexp.runs.inline_executor; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0

@@ -1,14 +1,10 @@
 """The adapter under DistributedDataParallel, with images: two gloo processes equal one."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))
-from adapter_support import WORLD_SIZE, Case, ddp_worker, samples, two_steps
+from tests.integration.adapter_support import WORLD_SIZE, Case, ddp_worker, samples, two_steps
 
 CASES = (
     Case(tied=True, tie_head=True, tuning="lora"),

@@ -1,14 +1,13 @@
 """The adapter with images in the batch: attention kernels, gradient checkpointing, bfloat16."""
 
 import functools
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from adapter_support import (
+from coordexp.coord_tokens.offset_adapter import active_offset, fold_coord_offset_adapter
+from coordexp.model.quiet import quiet
+from tests.integration.adapter_support import (
     adapted,
     changed_rows,
     encode,
@@ -21,9 +20,6 @@ from adapter_support import (
     samples,
     trainable,
 )
-
-from coordexp.coord_tokens.offset_adapter import active_offset, fold_coord_offset_adapter
-from coordexp.model.quiet import quiet
 
 QUICK = [("lora", "sdpa", False), ("lora", "eager", None)]
 OTHERS = [("lora", "sdpa", True), ("lora", "eager", True), ("lora", "eager", False)]

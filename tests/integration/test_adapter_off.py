@@ -1,21 +1,16 @@
 """Without ``custom.coord_offset`` nothing of the adapter is there: parameters, groups, outputs, hooks."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from adapter_support import encode, logits, samples
-from training_support import prepared, small_config, write_base
 
 from coordexp.coord_tokens.offset_adapter import active_offset, reattach_coord_offset_hooks
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups
-from coordexp.train.components import build_components
-from coordexp.train.paths import base_dir
+from coordexp.runs.folder import base_dir
+from coordexp.train.setup.components import build_components
+from tests.integration.adapter_support import encode, logits, samples
+from tests.integration.training_support import prepared, small_config, write_base
 
 OFF = {"omitted": {}, "disabled": {"coord_offset": {"enabled": False, "tie_head": False, "embed_lr": 0.5}}}
 

@@ -1,19 +1,14 @@
 """CoordTrainer with the adapter: gradient checkpointing by configuration, and what a checkpoint holds."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors import safe_open
 
-sys.path.insert(0, str(Path(__file__).parent))
-from adapter_training_support import train
-from training_support import first_step, prepared, small_config, write_base
-
 from coordexp.coord_tokens.offset_adapter import inner_model
-from coordexp.model.checkpoint_io import read_adapter
-from coordexp.train import components
+from coordexp.model.checkpoint.checkpoint_io import read_adapter
+from coordexp.train.setup import components
+from tests.integration.adapter_training_support import train
+from tests.integration.training_support import first_step, prepared, small_config, write_base
 
 
 @pytest.fixture(scope="module")

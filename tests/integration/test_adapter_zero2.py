@@ -1,21 +1,17 @@
 """DeepSpeed ZeRO-2 from the shipped file: two CPU processes end where DDP and one process end."""
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))
-from adapter_training_support import WORLD_SIZE, train, worker
-from training_support import prepared, small_config, write_base
-
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
-from coordexp.train.paths import base_dir
+from coordexp.runs.folder import base_dir
+from tests.integration.adapter_training_support import WORLD_SIZE, train, worker
+from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow]
 WEIGHTS = "adapter_model.safetensors"

@@ -1,20 +1,16 @@
 """Stops and budgets through the whole ablation command, without Ray and with a stand-in for the trainer core."""
 
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import StandIn, make_base, make_config, run
-
-from coordexp.cluster.plan import plan_runs
-from coordexp.cluster.record import tracking_uri
-from coordexp.report.load import load_experiment
-from coordexp.train.paths import experiment_dir, run_dir
-from coordexp.train.stop import RunStoppedError, request_stop, stop_reason
+from coordexp.report.study.load import load_experiment
+from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
+from coordexp.tracking.publish import tracking_uri
+from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 HOUR = 3600.0
@@ -45,8 +41,8 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr("coordexp.cluster.outcome.time", clock)
-    monkeypatch.setattr("coordexp.cluster.budget.time", clock)
+    monkeypatch.setattr("coordexp.runs.outcome.time", clock)
+    monkeypatch.setattr("coordexp.runs.budget.time", clock)
     return clock
 
 

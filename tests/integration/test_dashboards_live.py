@@ -11,16 +11,14 @@ import pytest
 import ray
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
-from prometheus_support import DASHBOARDS, alert_inputs, panel_queries, prometheus
-
 from coordexp.cluster import tune_executor
-from coordexp.cluster.metrics import QueueMetrics
-from coordexp.cluster.plan import RunPlan, plan_runs
+from coordexp.cluster.live_metrics import QueueMetrics
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
-from coordexp.train.reporter import Row
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.reporter import Row
+from tests.integration.prometheus_support import DASHBOARDS, alert_inputs, panel_queries, prometheus
 
 pytestmark = [
     pytest.mark.slow,

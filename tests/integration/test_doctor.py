@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "doctor"))
-from doctor_support import failures, of, sparse_checkpoint, tree
-
 from coordexp.cluster.probe import nodes_of
 from coordexp.doctor.examine import Examination, examine
 from coordexp.errors import ResourceError
+from tests.unit.doctor.doctor_support import failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
@@ -41,7 +39,7 @@ def _command(tmp_path: Path, *arguments: str, expected: int) -> dict[str, object
     home.mkdir()
     program = (
         "import re, sys\n"
-        "from coordexp.cli import main\n"
+        "from coordexp.cli.main import main\n"
         "code = main(sys.argv[1:])\n"
         # Of this program alone: ru_maxrss would begin with the peak of the tests that start it.
         "peak = re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read()).group(1)\n"

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +10,11 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
-
-from coordexp.cli import main
+from coordexp.cli.main import main
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.metrics import unregistered
+from tests.integration.evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -142,7 +138,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     """An adapter that changes nothing: the files are those of the base."""
     from peft import LoraConfig, get_peft_model
 
-    from coordexp.model.checkpoint_io import save_adapter
+    from coordexp.model.checkpoint.checkpoint_io import save_adapter
     from coordexp.model.load import load
 
     model = get_peft_model(load(checkpoint).model, LoraConfig(r=2, target_modules=["q_proj"]))

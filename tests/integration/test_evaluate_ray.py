@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 import ray
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from evaluate_support import arguments, make_checkpoint, make_shapes
-
 from coordexp.cluster import evaluate
 from coordexp.cluster.evaluate import EvaluationWorker, Workers, evaluate_on_ray
 from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError, ResourceError
-from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.generate.decode import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob
+from tests.integration.evaluate_support import arguments, make_checkpoint, make_shapes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,21 +1,15 @@
 """Evaluation at its cadence during training: a fixed subset, then everything, with the files a report reads."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from training_support import prepared, small_config, write_base
 
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions
 from coordexp.metrics import BOX_KINDS, BOX_METRICS, unregistered
-from coordexp.train.paths import data_dir, run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.runs.folder import data_dir, run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
+from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
 

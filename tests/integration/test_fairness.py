@@ -2,18 +2,14 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import GEOMETRY, StandIn, make_base, make_config, run
-
 from coordexp.config import load_config
-from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
+from tests.integration.ablation_support import GEOMETRY, StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 

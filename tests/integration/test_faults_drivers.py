@@ -13,10 +13,12 @@ import pytest
 import ray
 from torch import distributed
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import make_base
-from fault_support import (
+from coordexp.cluster.session import ray_session
+from coordexp.errors import DataError
+from coordexp.runs import ranks
+from coordexp.runs.folder import run_dir
+from tests.integration.ablation_support import make_base
+from tests.integration.fault_support import (
     Undisturbed,
     attempts,
     fault_config,
@@ -27,12 +29,7 @@ from fault_support import (
     wait_for,
     with_faults,
 )
-from ray_support import private_ray_environment
-
-from coordexp.cluster.session import ray_session
-from coordexp.errors import DataError
-from coordexp.train import ranks
-from coordexp.train.paths import run_dir
+from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

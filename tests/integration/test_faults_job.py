@@ -14,15 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fault_support
-import torch
-from ablation_support import make_base
-from fault_support import (
+from coordexp.config import to_json
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.folder import run_dir
+from tests.integration import fault_support
+from tests.integration.ablation_support import make_base
+from tests.integration.fault_support import (
     Undisturbed,
     attempts,
     fault_config,
@@ -33,11 +34,7 @@ from fault_support import (
     wait_for,
     with_faults,
 )
-from ray_support import private_ray_environment
-
-from coordexp.config import to_json
-from coordexp.config.schema import ExperimentConfig
-from coordexp.train.paths import run_dir
+from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -52,7 +49,7 @@ def start_job(config: ExperimentConfig, function: str, log: Path) -> subprocess.
     """Run an ablation in a process of its own, as the command does."""
     script = (
         "import sys; from rich.console import Console; from coordexp.config import from_json;"
-        "from coordexp.cluster.ablation import run_ablation; import test_faults_job as faults;"
+        "from coordexp.ablation.run import run_ablation; import test_faults_job as faults;"
         f"sys.exit(run_ablation(from_json(open(sys.argv[1]).read()), console=Console(width=200), function={function}))"
     )
     packed = log.with_suffix(".json")
@@ -213,7 +210,7 @@ def real_config(runs_dir: Path, **cluster: object) -> ExperimentConfig:
 
 
 def test_the_real_trainer_ends_as_if_nothing_had_happened(tmp_path):
-    from coordexp.cluster.functions import train
+    from coordexp.runs.functions import train
 
     calm = real_config(tmp_path / "calm", executor="inline")
     code, text = run(calm, train)

@@ -1,14 +1,11 @@
 """Workers that die, checkpoints that break, runs that fail for good: on a real Ray, all in one ablation."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import make_base
-from fault_support import (
+from tests.integration.ablation_support import make_base
+from tests.integration.fault_support import (
     Undisturbed,
     attempts,
     fault_config,
@@ -19,7 +16,7 @@ from fault_support import (
     run,
     with_faults,
 )
-from ray_support import private_ray_environment
+from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

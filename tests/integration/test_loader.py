@@ -2,30 +2,26 @@
 
 import os
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 from torch import multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))
-from loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
-from training_support import prepared, small_config, write_base
-
-from coordexp.data import dataset as dataset_module
-from coordexp.data.frozen import FrozenSamples
-from coordexp.data.image import read_image
+from coordexp.data.batches import dataset as dataset_module
+from coordexp.data.batches.frozen import FrozenSamples
+from coordexp.data.images.patches import read_image
 from coordexp.errors import DataError
 from coordexp.metrics import unregistered
-from coordexp.train import ranks
+from coordexp.runs import ranks
+from coordexp.runs.folder import data_dir, run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
-from coordexp.train.components import build_components
-from coordexp.train.loader import LoaderDiedError
-from coordexp.train.paths import data_dir, run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
-from coordexp.train.session import Session
+from coordexp.train.loop.checkpointing import Session
+from coordexp.train.setup.components import build_components
+from coordexp.train.setup.loader import LoaderDiedError
+from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
+from tests.integration.training_support import prepared, small_config, write_base
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
 STEPS = 9

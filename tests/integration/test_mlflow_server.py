@@ -2,7 +2,6 @@
 
 import logging
 import multiprocessing
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -12,16 +11,13 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import GEOMETRY, make_base, make_config, run
-from mlflow_server_support import PASSWORD, Server, free_port, mlflow_server, postgres
-
 from coordexp.errors import TrackingError
-from coordexp.report.load import load_experiment
+from coordexp.report.study.load import load_experiment
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Row, append_rows
+from tests.integration.ablation_support import GEOMETRY, make_base, make_config, run
+from tests.integration.mlflow_server_support import PASSWORD, Server, free_port, mlflow_server, postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 AP = "constrained/expected/AP"

@@ -13,17 +13,14 @@ import psutil
 import pytest
 import ray
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ray_support import private_ray_environment
-
 from coordexp.cluster import tune_executor
-from coordexp.cluster.plan import RunPlan, plan_runs
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
-from coordexp.train.marks import checkpoint_step, committed_checkpoints
-from coordexp.train.reporter import Row, read_rows
+from coordexp.runs.commit import checkpoint_step, committed_checkpoints
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.reporter import Row, read_rows
+from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

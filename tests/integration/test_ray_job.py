@@ -5,20 +5,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ray_head_support import RAY, ROOT, TOKEN, Head, can_hide, ray_head, wait_for
-
-from coordexp.data.shapes import ShapesSpec, write_shapes
-from coordexp.train.reporter import read_rows
-from coordexp.train.status import read_status
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.runs.reporter import read_rows
+from coordexp.runs.status import read_status
+from tests.integration.ray_head_support import RAY, ROOT, TOKEN, Head, can_hide, ray_head, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

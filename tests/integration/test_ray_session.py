@@ -11,9 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ray_head_support import RAY, Head, can_hide, client_environment, free_ports, ray_head, wait_for
+from tests.integration.ray_head_support import RAY, Head, can_hide, client_environment, free_ports, ray_head, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -4,7 +4,6 @@ Its layers are narrow; everything else is what Qwen/Qwen3-VL-4B-Instruct has.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "model"))
-from real_vocabulary import COORD_IDS, all_weights, write_narrow, write_qwen_tokenizer
-
-from coordexp.cli import main
+from coordexp.cli.main import main
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TokenizerError
-from coordexp.model.expand_files import expand_to
+from coordexp.model.checkpoint.skeleton import EMBEDDING
+from coordexp.model.expand.expand_files import expand_to
 from coordexp.model.load import load
-from coordexp.model.skeleton import EMBEDDING
-from coordexp.train.paths import base_dir, data_dir, run_dir
-from coordexp.train.prepare import prepare_base, prepare_experiment, weights_hash
+from coordexp.runs.folder import base_dir, data_dir, run_dir
+from coordexp.train.setup.prepare import prepare_base, prepare_experiment, weights_hash
+from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow, write_qwen_tokenizer
 
 EXPERIMENT = "experiments/coco_qwen3vl_4b.yaml"
 TRUE_IDS = "custom.coord_offset.ids={start: 151670, end: 152669}"

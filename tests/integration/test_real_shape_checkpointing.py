@@ -1,19 +1,14 @@
 """``training.gradient_checkpointing``: computed again in the backward pass, and nothing else changes."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_support import KeepGradients, prepared, small_config, write_base
-
-from coordexp.train.cadence import Cadence
-from coordexp.train.components import build_components
-from coordexp.train.reporter import LocalReporter
+from coordexp.runs.reporter import LocalReporter
+from coordexp.train.loop.checkpointing import Session
+from coordexp.train.loop.schedule import Cadence
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Session
+from coordexp.train.setup.components import build_components
+from tests.integration.training_support import KeepGradients, prepared, small_config, write_base
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,22 @@
 import dataclasses
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "report"))
-
-from report_support import SPITEFUL, write_experiment
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from coordexp.report.analysis import Settings, make_study
-from coordexp.report.artifacts import Artifacts
-from coordexp.report.cache import StatisticsCache
-from coordexp.report.distributions import CoordCurve, CoordCurves
-from coordexp.report.load import load_experiment
-from coordexp.report.page import render_page
+from coordexp.report.page.page import render_page
+from coordexp.report.study.analysis import Settings, make_study
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.distributions import CoordCurve, CoordCurves
+from coordexp.report.study.load import load_experiment
+from tests.unit.report.report_support import SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [

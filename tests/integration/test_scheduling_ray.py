@@ -13,12 +13,12 @@ import pytest
 import ray
 
 from coordexp.cluster import tune_executor
-from coordexp.cluster.budget import BudgetKeeper
-from coordexp.cluster.plan import RunPlan, plan_runs
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
-from coordexp.train.stop import RunStoppedError, request_stop, stop_reason
+from coordexp.runs.budget import BudgetKeeper
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -3,7 +3,6 @@
 The numbers below are printed (``pytest -s``) and copied to docs/STATISTICS.md.
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -11,10 +10,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from detection_simulator import write_experiment
-
 from coordexp.statistics import Comparison, PairResult, compare, verdict
+from tests.integration.detection_simulator import write_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -1,7 +1,6 @@
 """A run that is asked to stop, and goes on later as if nothing had been."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,17 +8,15 @@ import torch
 from safetensors.torch import load_file
 from torch import distributed, multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ranks_support import leave_group
-from training_support import prepared, small_config, write_base
-
 from coordexp.config.schema import ExperimentConfig
-from coordexp.train import stop
-from coordexp.train.marks import committed_checkpoints
-from coordexp.train.paths import experiment_dir, run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.runs import stop
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
-from coordexp.train.stop import RunStoppedError, StopListener, clear_stop, request_stop
+from tests.integration.ranks_support import leave_group
+from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -2,21 +2,16 @@
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ablation_support import StandIn, make_base, make_config, run
-
-from coordexp.cluster.plan import plan_runs
-from coordexp.cluster.record import tracking_uri
-from coordexp.report.load import load_experiment
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Row
-from coordexp.train.stop import RunStoppedError, stop_reason
+from coordexp.report.study.load import load_experiment
+from coordexp.runs.folder import run_dir
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.reporter import Row
+from coordexp.runs.stop import RunStoppedError, stop_reason
+from coordexp.tracking.publish import tracking_uri
+from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -1,20 +1,15 @@
 """One run on two workers four ways: DDP, ZeRO-2, ZeRO-3, and on a number of workers that changes."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
-sys.path.insert(0, str(Path(__file__).parent))
-from strategy_support import diverging, images_of, losses_of, run_on, spawn
-from training_support import prepared, small_config, write_base
-
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
-from coordexp.train.marks import committed_checkpoints, mark_checkpoint
-from coordexp.train.paths import base_dir, run_dir
+from coordexp.runs.commit import committed_checkpoints, mark_checkpoint
+from coordexp.runs.folder import base_dir, run_dir
+from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn
+from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,17 +11,15 @@ import ray
 from ray.cluster_utils import Cluster
 
 from coordexp.cluster import tune_executor
-from coordexp.cluster.functions import train
-from coordexp.cluster.plan import plan_runs
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
-from coordexp.train.marks import checkpoint_step, committed_checkpoints
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import Row, read_rows
-
-sys.path.insert(0, str(Path(__file__).parent))
-from ray_support import private_ray_environment
-from training_support import prepared, small_config, write_base
+from coordexp.runs.commit import checkpoint_step, committed_checkpoints
+from coordexp.runs.folder import run_dir
+from coordexp.runs.functions import train
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.reporter import Row, read_rows
+from tests.integration.ray_support import private_ray_environment
+from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -2,17 +2,14 @@
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from coordexp.cluster.sweep import run_sweep
-from coordexp.config.sweep import load_sweep
-from coordexp.train.reporter import read_rows
+from coordexp.runs.reporter import read_rows
+from coordexp.sweep.load import load_sweep
+from coordexp.sweep.run import run_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SWEEP = Path(__file__).parents[2] / "experiments" / "sweeps" / "sigma_w1.yaml"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -11,14 +10,11 @@ import mlflow
 import pytest
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sweep_support import STEPS, StandIn, make_places, run, true_ap, write_files
-
-from coordexp.cluster.sweep_search import grid
 from coordexp.config import group_config, load_config
 from coordexp.errors import ConfigError
-from coordexp.train.status import RunStatus, read_status, write_status
+from coordexp.runs.status import RunStatus, read_status, write_status
+from coordexp.sweep.search import grid
+from tests.integration.sweep_support import STEPS, StandIn, make_places, run, true_ap, write_files
 
 pytestmark = pytest.mark.timeout(240)
 

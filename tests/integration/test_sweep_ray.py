@@ -13,16 +13,12 @@ import psutil
 import pytest
 import ray
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import ablation_support
-import sweep_support
-from ray_support import private_ray_environment
-from sweep_support import StandIn, make_places, run, write_files
-
 from coordexp.cluster.session import ray_session
-from coordexp.train.reporter import read_rows
-from coordexp.train.status import read_status
+from coordexp.runs.reporter import read_rows
+from coordexp.runs.status import read_status
+from tests.integration import ablation_support, sweep_support
+from tests.integration.ray_support import private_ray_environment
+from tests.integration.sweep_support import StandIn, make_places, run, write_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 for module in (sys.modules[__name__], sweep_support, ablation_support):

@@ -1,21 +1,17 @@
 """The trainer core on a small Qwen3-VL: counts, ranks, resume, determinism."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import multiprocessing
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_support import first_step, prepared, ranks_worker, small_config, write_base
-
-from coordexp.train.marks import committed_checkpoints
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
+from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from ablation_support import make_base, make_config, run
-
-from coordexp.train.reporter import Row
+from coordexp.runs.reporter import Row
+from tests.integration.ablation_support import make_base, make_config, run
 
 COMMAND = (sys.executable, "-m", "coordexp.report", "tiny", "--watch", "--interval", "0.1")
 LIMIT_SECONDS = 60

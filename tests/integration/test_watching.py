@@ -2,24 +2,20 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from training_support import prepared, small_config, write_base
-
 from coordexp.errors import TrainingError
 from coordexp.losses.term import Term, find_term
-from coordexp.train import objective
-from coordexp.train.components import build_components
-from coordexp.train.marks import committed_checkpoints
-from coordexp.train.paths import run_dir
-from coordexp.train.reporter import LocalReporter, read_rows
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import run_dir
+from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.train.loop.checkpointing import Session
 from coordexp.train.run import make_trainer, train_run
-from coordexp.train.session import Session
+from coordexp.train.setup import objective
+from coordexp.train.setup.components import build_components
+from tests.integration.training_support import prepared, small_config, write_base
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import torch
-from ranks_support import leave_group
 from torch import distributed
 from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
-from coordexp.train.cadence import Cadence
-from coordexp.train.components import build_components
-from coordexp.train.prepare import prepare_experiment
-from coordexp.train.reporter import LocalReporter
+from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from coordexp.runs.reporter import LocalReporter
+from coordexp.train.loop.checkpointing import Session
+from coordexp.train.loop.schedule import Cadence
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Session
+from coordexp.train.setup.components import build_components
+from coordexp.train.setup.prepare import prepare_experiment
+from tests.integration.ranks_support import leave_group
 
 OBJECTIVES = {
     "A": {"use_coord_ce": True},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.keys import known_keys
-from coordexp.config.sweep_schema import SweepConfig
+from coordexp.sweep.schema import SweepConfig
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(

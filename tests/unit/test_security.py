@@ -24,38 +24,34 @@ from pydantic import ValidationError
 from rich.console import Console
 from safetensors.torch import save_file
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-sys.path.insert(0, str(Path(__file__).parent / "report"))
-
-from report_support import CATEGORIES, SPITEFUL, write_data
-from training_support import prepared, small_config, write_base
-
+from coordexp.ablation.describe import describe
 from coordexp.cluster import session
-from coordexp.cluster.describe import describe
 from coordexp.config import load_config, to_json, to_yaml
-from coordexp.config.fingerprint import fingerprint
+from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
+from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import CheckpointError, ConfigError, DataError
-from coordexp.evaluate.coco_files import read_ground_truth
-from coordexp.model import checkpoint_io
-from coordexp.model.checkpoint_io import read_adapter, weight_files
+from coordexp.model.checkpoint import checkpoint_io
+from coordexp.model.checkpoint.checkpoint_io import read_adapter, weight_files
 from coordexp.model.load import load
 from coordexp.report.__main__ import _folder
-from coordexp.report.artifacts import Artifacts
-from coordexp.report.data import ExperimentData, RunData
-from coordexp.report.page import render_page
-from coordexp.report.record import record_report
-from coordexp.report.study import Study
-from coordexp.train.components import build_components
-from coordexp.train.reporter import LocalReporter
+from coordexp.report.page.page import render_page
+from coordexp.report.publish import record_report
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.study import Study
+from coordexp.runs.reporter import LocalReporter
+from coordexp.train.loop.checkpointing import Session
 from coordexp.train.run import make_trainer
-from coordexp.train.session import Session
+from coordexp.train.setup.components import build_components
+from tests.integration.training_support import prepared, small_config, write_base
+from tests.unit.report.report_support import CATEGORIES, SPITEFUL, write_data
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2-never-shown"
 SOURCES = sorted([*ROOT.glob("coordexp/**/*.py"), *ROOT.glob("ray_jobs/**/*.py"), *ROOT.glob("dashboards/**/*.py")])
 # Pickles of its own process, in memory; no file, no other process.
-OWN_PICKLES = {"coordexp/data/frozen.py"}
+OWN_PICKLES = {"coordexp/data/batches/frozen.py"}
 FORBIDDEN_CALLS = {
     "pickle.load", "pickle.loads", "pickle.Unpickler", "joblib.load", "dill.load", "dill.loads", "cloudpickle.load",
     "cloudpickle.loads", "torch.jit.load", "torch.hub.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load",
@@ -295,7 +291,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run_on_resume(base: Path, tmp_path: Pat
 _DEEPSPEED = """
 import sys, torch
 from pathlib import Path
-from coordexp.train.zero import prepare_deepspeed
+from coordexp.train.setup.zero import prepare_deepspeed
 prepare_deepspeed()
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
@@ -442,7 +438,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
     tracker = SimpleNamespace(
         log_file=lambda run_id, path, folder: stored.append(path), set_final=lambda run_id, metrics: None
     )
-    monkeypatch.setattr("coordexp.report.record.open_tracker", lambda *given, **named: tracker)
+    monkeypatch.setattr("coordexp.report.publish.open_tracker", lambda *given, **named: tracker)
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
     assert artifacts.annotations(run) == private
     record_report(Study(data), [tmp_path / "report.html"], artifacts)

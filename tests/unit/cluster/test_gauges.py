@@ -17,14 +17,14 @@ from coordexp.cluster.gauges import (
     run_samples,
     state_of,
 )
-from coordexp.cluster.metrics import QueueMetrics, RunMetrics, memory_samples
-from coordexp.cluster.outcome import note_traceback, one_sentence, set_state
-from coordexp.cluster.plan import plan_runs
+from coordexp.cluster.live_metrics import QueueMetrics, RunMetrics, memory_samples
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError, TrainingError
 from coordexp.metrics import REGISTRY
-from coordexp.train.reporter import Row, append_rows
-from coordexp.train.status import RunStatus, write_status
+from coordexp.runs.outcome import note_traceback, one_sentence, set_state
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.status import RunStatus, write_status
 
 TRAIN_ROW = Row(
     step=7,

@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from coordexp.cluster import session
-from coordexp.cluster.interrupts import SUBMITTED_ENV
 from coordexp.cluster.probe import nodes_of
 from coordexp.cluster.shared_storage import input_paths, unseen_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
+from coordexp.runs.interrupts import SUBMITTED_ENV
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import pytest
 import ray
 
-from coordexp.cluster.plan import RunPlan, plan_runs
 from coordexp.cluster.tune_executor import _end_what_has_no_driver, _trials_at_once, execute
 from coordexp.config.schema import Cluster, ExperimentConfig
-from coordexp.train.status import RunStatus, write_status
-from coordexp.train.stop import request_stop
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.status import RunStatus, write_status
+from coordexp.runs.stop import request_stop
 
 DIED = "the run's driver process died"
 

@@ -1,8 +1,6 @@
 """The gate, -log P(coord vocabulary), against independents. Tolerances: distribution_support.py."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +8,17 @@ import torch
 from hypothesis import given
 from torch.nn import functional as F  # noqa: N812
 
-sys.path.insert(0, str(Path(__file__).parent))
-from distribution_support import DTYPES, ROWS, SEEDS, TEN_THOUSAND, TOLERANCE, UNIT, numpy_lse, random_logits
-
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate
+from tests.unit.coord_tokens.distribution_support import (
+    DTYPES,
+    ROWS,
+    SEEDS,
+    TEN_THOUSAND,
+    TOLERANCE,
+    UNIT,
+    numpy_lse,
+    random_logits,
+)
 
 
 def test_gate_is_full_ce_minus_slice_ce():

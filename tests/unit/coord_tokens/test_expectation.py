@@ -8,8 +8,6 @@ the distribution by tanh(d) in total variation, and so did the mean of values wi
 """
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +15,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from operation_support import CountOperations
-
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
+from tests.unit.coord_tokens.operation_support import CountOperations
 
 TOLERANCE = 2.0**-24 * (math.log(1000) + 2 * math.sqrt(1000))
 

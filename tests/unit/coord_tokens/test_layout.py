@@ -2,19 +2,15 @@
 
 import random
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from operation_support import CountOperations
-
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import CoordVocab
+from tests.unit.coord_tokens.operation_support import CountOperations
 
 START, BOX, CLOSE, END, WILDCARD, C0 = 10, 11, 12, 13, 99, 100
 NATIVE = CoordVocab(range(C0, C0 + 1000), WILDCARD, START, BOX, CLOSE, END, "native")

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from coordexp.coord_tokens.codec import ints_to_tokens
+from coordexp.coord_tokens.grammar.write import encode_target, text_encoder
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.sample import DetectionObject
-from coordexp.data.target import encode_target, text_encoder
 from coordexp.errors import DataError
-from coordexp.model.tiny_parts import build_tokenizer
+from coordexp.model.tiny.parts import build_tokenizer
 
 # A busy machine is no failure.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,6 @@ Tolerances: distribution_support.py.
 """
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import wasserstein_distance
 from torch.nn import functional as F  # noqa: N812
 
-sys.path.insert(0, str(Path(__file__).parent))
-from distribution_support import (
+from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
+from tests.unit.coord_tokens.distribution_support import (
     DTYPES,
     SEEDS,
     TEN_THOUSAND,
@@ -31,8 +29,6 @@ from distribution_support import (
     random_bins,
     random_logits,
 )
-
-from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 
 # Soft cross-entropy
 

@@ -1,8 +1,6 @@
 """Gaussian soft targets against their definition. Tolerances: distribution_support.py."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from distribution_support import ROWS, SEEDS, TEN_THOUSAND, TOLERANCE, UNHURRIED, UNIT, direct_targets, random_bins
-
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
+from tests.unit.coord_tokens.distribution_support import (
+    ROWS,
+    SEEDS,
+    TEN_THOUSAND,
+    TOLERANCE,
+    UNHURRIED,
+    UNIT,
+    direct_targets,
+    random_bins,
+)
 
 
 def test_targets_by_hand():

@@ -8,7 +8,7 @@ import torch
 from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.coord_tokens.vocab import coord_vocab, expand_tokenizer, expand_vocab, numeric_rows
 from coordexp.errors import TokenizerError
-from coordexp.model.tiny_parts import build_model, build_tokenizer
+from coordexp.model.tiny.parts import build_model, build_tokenizer
 
 
 @pytest.fixture(scope="module")

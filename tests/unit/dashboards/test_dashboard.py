@@ -3,18 +3,15 @@
 import copy
 import json
 import re
-import sys
 from pathlib import Path
 
+import build
+import panels
 import pytest
+import tables
 import yaml
 
 from coordexp.cluster.gauges import EXPORTED, STATES
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "dashboards"))
-import build
-import panels
-import tables
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = ROOT / "dashboards"

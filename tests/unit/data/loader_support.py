@@ -4,7 +4,7 @@ import numpy as np
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
-from coordexp.data.image import ImageSpec
+from coordexp.data.images.patches import ImageSpec
 
 
 def coco_lengths(num, *, max_pixels, seed=0):

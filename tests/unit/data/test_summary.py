@@ -1,7 +1,7 @@
 """What a run says of its data: every box that is lost is in a count, and every bad record has its place."""
 
-from coordexp.data.coco import read_coco
-from coordexp.data.dataset import DetectionDataset
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.sources.coco import read_coco
 from coordexp.data.summary import data_lines
 
 

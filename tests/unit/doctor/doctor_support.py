@@ -13,7 +13,7 @@ from coordexp.doctor.examine import Examination
 from coordexp.doctor.finding import Finding
 from coordexp.doctor.published import published_config
 from coordexp.doctor.sizes import expected_shapes, meta_model
-from coordexp.model.tiny_parts import build_image_processor, build_tokenizer
+from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 
 NUM_SHARDS = 2
 

@@ -1,15 +1,11 @@
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import write_coco
 
 from coordexp.doctor import annotations as module
 from coordexp.doctor.annotations import read_head
 from coordexp.errors import DataError
+from tests.unit.doctor.doctor_support import write_coco
 
 
 def _in_order(path, *names: str) -> None:

@@ -1,20 +1,17 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import sparse_checkpoint
-
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.finding import Findings
-from coordexp.model import checkpoint_io, weight_files
-from coordexp.model.tiny_parts import build_tokenizer
+from coordexp.model.checkpoint import checkpoint_io, weight_files
+from coordexp.model.tiny.parts import build_tokenizer
+from tests.unit.doctor.doctor_support import sparse_checkpoint
 
 SHARD = "model-00002-of-00002.safetensors"
 HUB_ID = "Qwen/Qwen3-VL-4B-Instruct"

@@ -1,16 +1,12 @@
 """The whole examination: what it says together, its exit code, and that it leaves no trace."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
-
-from coordexp.cli import main
+from coordexp.cli.main import main
 from coordexp.doctor import examine as module
 from coordexp.doctor import files
 from coordexp.doctor.examine import Examination, examine
@@ -18,6 +14,7 @@ from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine
 from coordexp.doctor.view import as_json, show
 from coordexp.errors import DataError
+from tests.unit.doctor.doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "experiments" / "tiny.yaml"

@@ -1,20 +1,17 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import write_coco
-
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.jsonlines import write_jsonl
-from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.jsonlines import write_jsonl
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.doctor import files
 from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
+from tests.unit.doctor.doctor_support import write_coco
 
 
 @pytest.fixture
@@ -139,7 +136,7 @@ def test_an_image_name_that_leaves_the_folder(tmp_path, large):
 def test_large_jsonl(tmp_path, large):
     annotations, images = write_coco(tmp_path)
     config = _config(annotations, images, tmp_path)
-    from coordexp.train.samples import read_split
+    from coordexp.train.setup.samples import read_split
 
     samples = read_split(config, "train").samples
     lines = tmp_path / "train.jsonl"

@@ -1,21 +1,18 @@
 import fcntl
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import tree
-
-from coordexp.cluster.experiment import open_experiment
-from coordexp.cluster.plan import plan_runs
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
 from coordexp.files import write_text
-from coordexp.train.paths import base_dir
+from coordexp.runs.experiment import open_experiment
+from coordexp.runs.folder import base_dir
+from coordexp.runs.plan import plan_runs
+from tests.unit.doctor.doctor_support import tree
 
 GIB = 2**30
 

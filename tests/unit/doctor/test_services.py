@@ -1,21 +1,17 @@
 import os
 import socket
 import sqlite3
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from doctor_support import tree
 
 from coordexp.cluster import probe
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.errors import ResourceError
+from tests.unit.doctor.doctor_support import tree
 
 
 @pytest.fixture(autouse=True)

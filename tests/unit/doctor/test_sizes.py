@@ -9,7 +9,7 @@ from coordexp.doctor.published import published_config
 from coordexp.doctor.sizes import Sizes, check_optimizer, expected_shapes, meta_model, meta_run_model
 from coordexp.errors import ConfigError
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny_parts import build_model, build_tokenizer
+from coordexp.model.tiny.parts import build_model, build_tokenizer
 
 
 def _run(tuning: str = "lora", *, tie_head: bool = True, vision: bool = True, **training: object) -> ExperimentConfig:
@@ -92,7 +92,7 @@ def test_an_unknown_model_has_no_published_shape():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_expected_shapes_are_what_is_saved(tied, tmp_path):
-    from coordexp.model.weight_files import StoredWeights
+    from coordexp.model.checkpoint.weight_files import StoredWeights
 
     model = build_model(build_tokenizer(), tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)

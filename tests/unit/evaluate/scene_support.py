@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
+from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
 
 SIZE = (200, 100)
 

@@ -1,25 +1,22 @@
 """The analysis of a folder: by hand, round trip, and against the metrics of the same files."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coordexp.coord_tokens.grammar.parse import ParsedObject, ParsedSequence
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.detection.coco_files import GroundTruth
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
-from coordexp.evaluate.categories import CategoryIndex
-from coordexp.evaluate.coco_eval import evaluate_detections
-from coordexp.evaluate.coco_files import GroundTruth
 from coordexp.evaluate.finish import finish_decoding
-from coordexp.evaluate.parse import ParsedObject, ParsedSequence
 from coordexp.evaluate.records import ImageRecord, Scorer
-
-sys.path.insert(0, str(Path(__file__).parent))
-from scene_support import SIZE, truth, write_truth
+from tests.unit.evaluate.scene_support import SIZE, truth, write_truth
 
 
 def item(desc: str, bins: tuple, *, expected: tuple | None = None, width: tuple = (1, 2, 3, 4), p: float = -0.1):

@@ -1,17 +1,13 @@
 """The curves of chosen objects: which images, how they are rounded, how large the file is."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from scene_support import truth
-
 from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.grammar.parse import ParsedObject
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import (
     NUM_IMAGES,
@@ -22,7 +18,7 @@ from coordexp.evaluate.distributions import (
     curves_of,
     images_with_curves,
 )
-from coordexp.evaluate.parse import ParsedObject
+from tests.unit.evaluate.scene_support import truth
 
 BOX = [0, 0, 10, 10]
 

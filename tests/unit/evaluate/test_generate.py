@@ -7,18 +7,18 @@ from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
 from coordexp.coord_tokens.codec import bin_values
-from coordexp.data.collate import collate
-from coordexp.data.image import pixel_values
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
+from coordexp.coord_tokens.grammar.parse import parse_objects
+from coordexp.data.batches.collate import collate
+from coordexp.data.images.patches import pixel_values
 from coordexp.errors import TrainingError
-from coordexp.evaluate.decode import text_decoder
-from coordexp.evaluate.generate import (
+from coordexp.evaluate.generate.decode import text_decoder
+from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     evaluation_mode,
     generate_sequences,
     static_batches,
 )
-from coordexp.evaluate.grammar import ObjectGrammar, plain_text_ids
-from coordexp.evaluate.parse import parse_objects
 
 
 def generate(
@@ -157,7 +157,7 @@ def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native, monkeypatc
         assert native.model.generation_config is bent
         # Negative control: with the hiding switched off the very same call is bent.
         with monkeypatch.context() as patch:
-            patch.setattr("coordexp.evaluate.generate._no_inherited_defaults", contextlib.nullcontext)
+            patch.setattr("coordexp.evaluate.generate.generation._no_inherited_defaults", contextlib.nullcontext)
             assert generate(native, [1, 2], constrained=False) != expected
         peft = get_peft_model(native.model, LoraConfig(r=2, target_modules=["q_proj"]))
         causal = get_peft_model(peft.unload(), LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))

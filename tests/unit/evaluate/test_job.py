@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.data.shapes import ShapesSpec, write_shapes
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, ResourceError
-from coordexp.evaluate.decode import EvaluationSpec
+from coordexp.evaluate.generate.decode import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, read_aliases
 
 

@@ -10,14 +10,14 @@ from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, Temp
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
-from coordexp.data.collate import collate
-from coordexp.data.image import pixel_values
-from coordexp.evaluate.decode import text_decoder
-from coordexp.evaluate.generate import GeneratedSequence, generate_sequences
-from coordexp.evaluate.grammar import ObjectGrammar, plain_text_ids
-from coordexp.evaluate.parse import ParsedSequence, parse_objects
-from coordexp.evaluate.recorder import RawLogitsRecorder, mean_and_width
-from coordexp.evaluate.score import SCORES, score_object
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
+from coordexp.coord_tokens.grammar.parse import ParsedSequence, parse_objects
+from coordexp.data.batches.collate import collate
+from coordexp.data.images.patches import pixel_values
+from coordexp.detection.score import SCORES, score_object
+from coordexp.evaluate.generate.decode import text_decoder
+from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
+from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, mean_and_width
 
 COORDS = range(5, 1005)
 
@@ -181,6 +181,6 @@ def test_a_recorder_behind_the_mask_would_be_bent(native, monkeypatch: pytest.Mo
                 scores = processor(input_ids, scores)
             return scores
 
-    monkeypatch.setattr("coordexp.evaluate.generate.LogitsProcessorList", Late)
+    monkeypatch.setattr("coordexp.evaluate.generate.generation.LogitsProcessorList", Late)
     bent = forced_scores(native, seq, grammar=False, benders=[TemperatureLogitsWarper(3.0)])
     assert [score["coord"] for score in bent] != [score["coord"] for score in plain]

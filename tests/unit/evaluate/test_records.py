@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.evaluate.categories import CategoryIndex
-from coordexp.evaluate.parse import FAILURE_KINDS, ParsedObject, ParsedSequence
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, ParsedObject, ParsedSequence
+from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.records import ImageRecord, Scorer, num_duplicates, record_counts, write_records
 
 BOX = (100, 100, 200, 200)

@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.image import read_image, to_patches
-from coordexp.data.shapes import CATEGORIES, ShapesSpec, write_shapes
+from coordexp.coord_tokens.grammar.parse import ParsedObject, ParsedSequence
+from coordexp.data.images.patches import read_image, to_patches
+from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
+from coordexp.detection.coco_eval import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
-from coordexp.evaluate.coco_eval import evaluate_detections
-from coordexp.evaluate.decode import EvaluationSpec
 from coordexp.evaluate.distributions import Distributions
-from coordexp.evaluate.parse import ParsedObject, ParsedSequence
+from coordexp.evaluate.generate.decode import EvaluationSpec
+from coordexp.evaluate.loop import evaluate_split
 from coordexp.evaluate.records import ImageRecord
-from coordexp.evaluate.run import evaluate_split
 from coordexp.metrics import unregistered
 
 NUM_IMAGES = 6

@@ -10,9 +10,9 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses.coord_box import giou, l1
-from coordexp.losses.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import TermInputs, find_term
+from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 
 SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)
 LOSSES = ("ce", "gate", "soft_ce", "w1", "box")

@@ -3,8 +3,8 @@
 import textwrap
 from pathlib import Path
 
-from coordexp.losses.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 from coordexp.losses.term import _REGISTRY, find_term
+from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
 
 SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)
 WARM = SoftTargetShape(sigma=3.0, truncate=None, temperature=2.5)

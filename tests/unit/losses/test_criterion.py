@@ -10,7 +10,7 @@ from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import TermInputs, find_term
 from coordexp.train.batch import by_unit, own_counts
-from coordexp.train.objective import build_criterion
+from coordexp.train.setup.objective import build_criterion
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 

@@ -3,9 +3,6 @@
 Relative errors are norms: of the difference, over that of the plain path's gradient.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
@@ -13,9 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.losses import head as head_module
 from coordexp.losses import head_functions
 from coordexp.losses.head import plain_head, split_head
-
-sys.path.insert(0, str(Path(__file__).parent))
-from head_support import (
+from tests.unit.losses.head_support import (
     EACH_AND_SUM,
     END,
     EXTRA,

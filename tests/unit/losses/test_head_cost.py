@@ -1,8 +1,5 @@
 """What the heads allocate, keep for backward and read back; no time is asserted (tests/benchmarks/bench_head.py)."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
@@ -10,10 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordexp.losses import head_functions
 from coordexp.losses.head import plain_head, split_head
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from head_support import (
+from tests.benchmarks.head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
+from tests.unit.losses.head_support import (
     EXTRA,
     LOSSES,
     Layout,
@@ -26,7 +21,6 @@ from head_support import (
     term_inputs,
     term_loss,
 )
-from head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
 
 
 class Allocations(TorchDispatchMode):

@@ -1,20 +1,16 @@
 """Identities that hold for the terms, and the extremes at which each must stay finite and differentiable."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-sys.path.insert(0, str(Path(__file__).parent))
-from term_support import NAMES, SHAPE, terms
-
 from coordexp.losses import coord_box
-from coordexp.losses.coord_distribution import SoftTargetShape
 from coordexp.losses.term import TermInputs
+from coordexp.losses.terms.coord_distribution import SoftTargetShape
 from coordexp.train.batch import own_counts
+from tests.unit.losses.term_support import NAMES, SHAPE, terms
 
 
 def _sum(name, case, shape=SHAPE):

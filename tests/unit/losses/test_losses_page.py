@@ -2,22 +2,19 @@
 
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-sys.path.insert(0, str(Path(__file__).parent))
-from term_support import NAMES, PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
-
 from coordexp.config import group_config, load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses import coord_box
 from coordexp.losses.coord_box import giou
 from coordexp.train.batch import own_counts
-from coordexp.train.objective import build_criterion
+from coordexp.train.setup.objective import build_criterion
+from tests.unit.losses.term_support import NAMES, PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
 
 
 def page_table(section):

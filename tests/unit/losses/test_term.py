@@ -5,13 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from term_support import EXAMPLE, EXAMPLE_YAML, ROOT, drop  # the page's own example is dropped in
 
 from coordexp.config import load_config
 from coordexp.errors import ConfigError
@@ -19,9 +15,10 @@ from coordexp.losses.criterion import UNITS
 from coordexp.losses.term import find_term, term
 from coordexp.metrics import is_registered
 from coordexp.train.batch import by_unit, own_counts
-from coordexp.train.meter import Meter
-from coordexp.train.objective import build_criterion
-from coordexp.train.rows import means_to_metrics
+from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.metric_rows import means_to_metrics
+from coordexp.train.setup.objective import build_criterion
+from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, drop  # the page's own example is dropped in
 
 
 def _config(tmp_path, monkeypatch, yaml=EXAMPLE_YAML):

@@ -4,16 +4,13 @@ import importlib
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from term_support import EXAMPLE, drop
-
 from coordexp.errors import ConfigError
 from coordexp.losses.term import find_term
+from tests.unit.losses.term_support import EXAMPLE, drop
 
 HEAD = "from coordexp.losses.term import term\n\n"
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-sys.path.insert(0, str(Path(__file__).parent))
-from real_vocabulary import write_narrow, write_qwen_tokenizer
-
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.model.checkpoint_io import save_adapter
+from coordexp.model.checkpoint.checkpoint_io import save_adapter
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from tests.unit.model.real_vocabulary import write_narrow, write_qwen_tokenizer
 
 MakeBase = Callable[..., Path]
 MakeAdapted = Callable[..., PeftModel]

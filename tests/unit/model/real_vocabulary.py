@@ -17,7 +17,7 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from transformers.tokenization_utils_base import AddedToken
 
 from coordexp.model.quiet import quiet
-from coordexp.model.tiny_parts import SPECIAL_TOKENS
+from coordexp.model.tiny.parts import SPECIAL_TOKENS
 
 NUM_ENTRIES = 151_669
 NUM_ROWS = 151_936

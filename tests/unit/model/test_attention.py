@@ -7,7 +7,7 @@ from coordexp.errors import ConfigError, ResourceError
 from coordexp.model import attention
 from coordexp.model.attention import check_attention
 from coordexp.model.load import load
-from coordexp.model.parity import default_samples
+from coordexp.model.merge.parity import default_samples
 
 FLASH = "flash_attention_2"
 

@@ -16,9 +16,9 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint_io import read_adapter, save_adapter
+from coordexp.model.checkpoint.checkpoint_io import read_adapter, save_adapter
 from coordexp.model.load import load
-from coordexp.model.parity import default_samples
+from coordexp.model.merge.parity import default_samples
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
@@ -133,7 +133,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.model.load import load
-from coordexp.model.parity import Reference, default_samples
+from coordexp.model.merge.parity import Reference, default_samples
 
 for line in Path(sys.argv[1]).read_text().splitlines():
     base, adapter, tie_head = line.split("|")

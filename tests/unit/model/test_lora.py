@@ -8,7 +8,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.errors import ConfigError
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.parity import default_samples
+from coordexp.model.merge.parity import default_samples
 
 SETTINGS = {"rank": 4, "alpha": 8.0, "dropout": 0.0}
 

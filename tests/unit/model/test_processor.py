@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.data.image import ImageSpec, pixel_values, to_patches
-from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
-from coordexp.data.shapes import draw_scene
+from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.sources.shapes import draw_scene
 from coordexp.errors import CheckpointError, DataError
 from coordexp.model.processor import Processor
 

@@ -2,25 +2,22 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
-sys.path.insert(0, str(Path(__file__).parent))
-from real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
-
-from coordexp.cli import main
+from coordexp.cli.main import main
 from coordexp.coord_tokens.codec import ints_to_tokens
-from coordexp.data.prompt import DEFAULT_PROMPT, Prompt
+from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.errors import TokenizerError
 from coordexp.files import sha256_of_file
-from coordexp.model.expand_files import expand_to
+from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD
+from coordexp.model.expand.expand_files import expand_to
 from coordexp.model.load import load
 from coordexp.model.processor import Processor
-from coordexp.model.skeleton import EMBEDDING, HEAD
+from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
 
 DIGITS = range(15, 25)  # "0" to "9" in Qwen's ranks
 

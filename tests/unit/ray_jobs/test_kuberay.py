@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,15 +13,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kuberay_fields import OBJECTS, faults
-
-from coordexp.cli import parse_with_overrides
-from coordexp.cluster.interrupts import GRACE_ENV
+from coordexp.cli.main import parse_with_overrides
 from coordexp.cluster.slots import count_slots, workers_on
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.interrupts import GRACE_ENV
+from tests.unit.ray_jobs.kuberay_fields import OBJECTS, faults
 
 ROOT = Path(__file__).parents[3]
 KUBERAY = ROOT / "ray_jobs" / "kuberay"

@@ -3,24 +3,20 @@
 import dataclasses
 import math
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
-from coordexp.report.analysis import Settings, make_study
-from coordexp.report.artifacts import Artifacts
-from coordexp.report.cache import StatisticsCache
-from coordexp.report.load import ExperimentData, load_experiment
-from coordexp.report.study import Study
-from coordexp.report.tables import missing_runs
+from coordexp.report.study.analysis import Settings, make_study
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.load import ExperimentData, load_experiment
+from coordexp.report.study.study import Study
+from coordexp.report.text.tables import missing_runs
+from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
-from coordexp.train.reporter import Row
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from report_support import write_experiment
+from tests.unit.report.report_support import write_experiment
 
 PARAMS = {"training": {"max_steps": 100}, "data": {"format": "shapes"}}
 FINAL_AP = {"A": 0.30, "B": 0.05, "C": 0.40}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from coordexp.config.fingerprint import Fingerprint
-from coordexp.evaluate.coco_eval import evaluate_detections
+from coordexp.config.identity.fingerprint import Fingerprint
+from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
-from coordexp.train.reporter import Row
 
 SPITEFUL = "<script>document.title='broken'</script>"
 CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}

@@ -8,7 +8,7 @@ import pytest
 
 from coordexp.errors import TrackingError
 from coordexp.report.__main__ import main
-from coordexp.report.study import Study
+from coordexp.report.study.study import Study
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 from rich.console import Console
 
 from coordexp.metrics import unregistered
-from coordexp.report.artifacts import HEADLINE_DETECTIONS, Artifacts
-from coordexp.report.load import load_experiment
-from coordexp.report.record import comparison_metrics, metric_part, record_report
-from coordexp.report.study import Study
+from coordexp.report.publish import comparison_metrics, metric_part, record_report
+from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Study
 from coordexp.report.write import store_report, study_of
 from coordexp.tracking.connection import connect
 

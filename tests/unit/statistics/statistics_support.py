@@ -10,9 +10,9 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
-from coordexp.statistics.boxes import detection_arrays, truth_arrays
-from coordexp.statistics.matching import AREA_RANGES_PX, Matches, match
+from coordexp.detection.arrays import detection_arrays, truth_arrays
+from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
+from coordexp.detection.matching import AREA_RANGES_PX, Matches, match
 
 AREAS = tuple(AREA_RANGES_PX)
 MAX_DETECTIONS = (1, 10, 100)

@@ -1,7 +1,6 @@
 """From files to a comparison, its sentence and its JSON, on a small made-up experiment."""
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from statistics_support import write_detections, write_truth
-
+from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
 from coordexp.errors import ComparisonError, DataError
-from coordexp.evaluate.coco_eval import evaluate_detections
-from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
+from tests.unit.statistics.statistics_support import write_detections, write_truth
 
 NUM_IMAGES = 40
 

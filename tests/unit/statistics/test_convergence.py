@@ -1,16 +1,13 @@
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from statistics_support import write_detections, write_truth
-
+from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
 from coordexp.errors import ComparisonError
-from coordexp.evaluate.coco_eval import evaluate_detections
-from coordexp.evaluate.coco_files import Detection, GroundTruth, GtBox
 from coordexp.statistics.convergence import FRACTIONS, convergence, steps_to
+from tests.unit.statistics.statistics_support import write_detections, write_truth
 
 STEPS = (10, 20, 40)
 

@@ -1,19 +1,15 @@
-import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-from statistics_support import our_matches, random_case
-
-from coordexp.evaluate.coco_files import Detection, GroundTruth
+from coordexp.detection.average_precision import METRICS, ledger, mean_precision, unit_weights
+from coordexp.detection.coco_files import Detection, GroundTruth
 from coordexp.statistics import permutation
 from coordexp.statistics.permutation import holm, swap_test
-from coordexp.statistics.precision import METRICS, ledger, mean_precision, unit_weights
+from tests.unit.statistics.statistics_support import our_matches, random_case
 
 AP = METRICS["AP"]
 

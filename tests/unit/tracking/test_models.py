@@ -9,10 +9,10 @@ from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 
 from coordexp.errors import TrackingError
+from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.rows import PointData
-from coordexp.train.reporter import Row
 
 Start = Callable[..., str]
 AP = "constrained/expected/AP"

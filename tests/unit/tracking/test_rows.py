@@ -1,8 +1,8 @@
 import pytest
 
 from coordexp.errors import TrackingError
+from coordexp.runs.reporter import Row
 from coordexp.tracking.rows import MAX_POINTS, batches
-from coordexp.train.reporter import Row
 
 
 def row(step: int, **metrics: float) -> Row:

@@ -16,8 +16,8 @@ import pytest
 from mlflow import MlflowClient
 
 from coordexp.errors import TrackingError
+from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
-from coordexp.train.reporter import Row, append_rows
 
 
 def free_port() -> int:

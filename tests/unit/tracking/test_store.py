@@ -10,8 +10,8 @@ from mlflow import MlflowClient
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, TrackingError
+from coordexp.runs.reporter import Row
 from coordexp.tracking import ServerUnreachableError, Tracker, open_tracker
-from coordexp.train.reporter import Row
 
 Start = Callable[..., str]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, ServerUnreachableError, Tracker
-from coordexp.train.reporter import Row, append_rows
 
 Start = Callable[..., str]
 NAME = "train_total_loss"

@@ -8,7 +8,7 @@ import torch
 from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import TermInputs
-from coordexp.train.objective import build_criterion
+from coordexp.train.setup.objective import build_criterion
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from coordexp.data.collate import EncodedSample, collate, predicts_label
+from coordexp.data.batches.collate import EncodedSample, collate, predicts_label
 from coordexp.losses.head import plain_head
 from coordexp.train.batch import count_units, own_counts, term_inputs, with_rows
 

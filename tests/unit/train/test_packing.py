@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.collate import collate
-from coordexp.data.packing import collate_packed
-from coordexp.data.positions import rope_positions
+from coordexp.data.batches.collate import collate
+from coordexp.data.batches.packing import collate_packed
+from coordexp.data.batches.positions import rope_positions
 from coordexp.errors import ConfigError
-from coordexp.model.tiny_parts import build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.train.batch import by_unit, count_units, model_inputs
-from coordexp.train.components import build_components
-from coordexp.train.prepare import prepare_experiment
+from coordexp.train.setup.components import build_components
+from coordexp.train.setup.prepare import prepare_experiment
 
 
 @pytest.fixture(scope="module")

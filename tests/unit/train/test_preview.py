@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from coordexp.cli.inspect import STYLES, draw, legend, show
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits import load_split
-from coordexp.train.paths import data_dir
+from coordexp.data.splits.splits import load_split
+from coordexp.runs.folder import data_dir
 from coordexp.train.preview import previews
-from coordexp.train.preview_view import STYLES, draw, legend, show
 
 
 def _config(runs_dir, **data):

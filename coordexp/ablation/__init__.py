@@ -1,0 +1,1 @@
+"""Groups x seeds: the campaign of an ablation."""

@@ -1,0 +1,193 @@
+"""Publishes live metrics through Ray, whose agent on each node serves them to Prometheus. Never stops a run."""
+
+import logging
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Protocol
+
+import psutil
+import torch
+from ray.util.metrics import Counter, Gauge
+
+from coordexp.cluster.gauges import (
+    EXPORTED,
+    Sample,
+    final_samples,
+    is_nonfinite,
+    queue_samples,
+    row_samples,
+    run_labels,
+    run_samples,
+    start_samples,
+    state_of,
+)
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.reporter import Row
+
+LOOK_SECONDS = 5.0  # Ray's own export is every ten
+# What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error)
+_LOG = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Takes one value of one exported metric."""
+
+    def __call__(self, sample: Sample, labels: Mapping[str, str]) -> None:
+        """Take ``sample`` with all its labels."""
+        ...
+
+
+def to_ray(sample: Sample, labels: Mapping[str, str]) -> None:
+    """Hand one sample to this process's Ray worker."""
+    metric = _metric(sample.name)
+    if isinstance(metric, Counter):
+        metric.inc(sample.value, tags=dict(labels))
+    else:
+        metric.set(sample.value, tags=dict(labels))
+
+
+class RunMetrics:
+    """What rank 0 of a run publishes. Its process takes the values with it: 20 s later they are gone."""
+
+    def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
+        """Publish the start."""
+        self._labels = run_labels(plan)
+        self._sink = sink
+        self._guard = _Guard()
+        self._nonfinite_rows = 0
+        self._publish(lambda: start_samples(max_steps=plan.config.training.max_steps, now=time.time()))
+
+    def observe(self, row: Row) -> None:
+        """Publish a row and the memory of the device."""
+        self._nonfinite_rows += is_nonfinite(row)
+        nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
+        self._publish(lambda: [*row_samples(row), nonfinite, *memory_samples()])
+
+    def waited(self, seconds: float) -> None:
+        """Add to the time blocked in reports."""
+        if seconds > 0:
+            self._publish(lambda: [Sample("coordexp_report_wait_seconds", seconds)])
+
+    def _publish(self, make: Callable[[], Sequence[Sample]]) -> None:
+        with self._guard:
+            for sample in make():
+                self._sink(sample, self._labels | dict(sample.labels))
+
+
+class QueueMetrics:
+    """What the ablation's own process publishes: every run's state, restarts, final AP, and the runs in each state.
+
+    While it lives, a run whose worker is gone is known to be running, failed or finished; when it ends, its
+    values are gone after 20 s, and nothing looks alive any more.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        plans: Callable[[], Sequence[RunPlan]],
+        *,
+        sink: Sink = to_ray,
+        every_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Follow ``plans``, finished ones too; asked again each time, since a sweep goes on proposing."""
+        self._experiment = experiment
+        self._plans = plans
+        self._sink = sink
+        self._every = every_seconds
+        self._finished: set[str] = set()
+        self._started, self._since = time.monotonic(), time.time()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
+
+    def __enter__(self) -> "QueueMetrics":
+        """Start publishing."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Publish how it all ended, then stop."""
+        self._stop.set()
+        self._thread.join()
+
+    def publish(self) -> None:
+        """Publish every run's state, and the final AP of those that finished since."""
+        plans = self._plans()
+        for plan in plans:
+            is_new = plan.name not in self._finished and plan.is_finished()
+            for sample in run_samples(plan, since=self._since) + (final_samples(plan) if is_new else []):
+                self._sink(sample, run_labels(plan) | dict(sample.labels))
+            if is_new:
+                self._finished.add(plan.name)
+        seconds = time.monotonic() - self._started
+        for sample in queue_samples([state_of(plan, since=self._since) for plan in plans], seconds=seconds):
+            self._sink(sample, {"experiment": self._experiment} | dict(sample.labels))
+
+    def _follow(self) -> None:
+        guard = _Guard()
+        with guard:
+            self.publish()
+        while not self._stop.wait(self._every):
+            with guard:
+                self.publish()
+        with guard:
+            self.publish()
+
+
+def memory_samples() -> list[Sample]:
+    """Return the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        device = torch.cuda.current_device()
+        values = {
+            "allocated": torch.cuda.memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+            "peak": torch.cuda.max_memory_allocated(device),
+            "limit": torch.cuda.get_device_properties(device).total_memory,
+        }
+        return _memory(f"cuda:{device}", values)
+    resident, peak = psutil.Process().memory_info().rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    values = {
+        "allocated": resident,
+        "reserved": resident,
+        "peak": peak * (1 if sys.platform == "darwin" else 1024),  # Linux counts in KiB
+        "limit": psutil.virtual_memory().total,
+    }
+    return _memory("cpu", values)
+
+
+def _memory(device: str, values: Mapping[str, float]) -> list[Sample]:
+    return [
+        Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
+        for kind, value in values.items()
+    ]
+
+
+class _Guard:
+    """Lets what publishing may meet pass, and says so the first time; the next row tries again."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or not isinstance(error, _FAILURES):
+            return False
+        if not self._is_told:
+            _LOG.warning("live metrics are incomplete, the run goes on: %s: %s", type(error).__name__, error)
+        self._is_told = True
+        return True
+
+
+@cache
+def _metric(name: str) -> Counter | Gauge:
+    exported = EXPORTED[name]
+    kind = Counter if exported.kind == "counter" else Gauge
+    return kind(name, description=exported.description, tag_keys=exported.labels)

@@ -1,0 +1,1 @@
+"""What a run is made of, and whether two runs may be compared."""

@@ -1,0 +1,181 @@
+"""What a run's numbers depend on: its configuration, code, packages, data, weights, token stream."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordexp.config.keys import within
+from coordexp.config.schema import ExperimentConfig
+from coordexp.config.yaml_file import Tree
+from coordexp.errors import ComparisonError
+from coordexp.files import JsonValue, sha256_of_file, sha256_of_text
+
+_PACKAGE = Path(__file__).parents[2]
+# They read what runs left behind: a change of theirs changes no run.
+_READERS = ("doctor", "report", "statistics")
+_PACKAGES = (
+    "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
+    "transformers",
+)  # fmt: skip
+
+# Keys that cannot change a number. Paths are here because the bytes they lead to are hashed.
+_NOT_SCIENTIFIC = (
+    "experiment.name",
+    "experiment.runs_dir",
+    "experiment.group",
+    "model.path",
+    "model.revision",
+    "data.train_annotations",
+    "data.train_images",
+    "data.val_annotations",
+    "data.val_images",
+    "data.num_workers",
+    "data.image_cache_mib",
+    "training.logging_steps",
+    "training.checkpoint_steps",
+    "training.keep_checkpoints",
+    "tracking",
+    "cluster.executor",
+    "cluster.max_concurrent_runs",
+    "cluster.max_failures",
+    "cluster.max_gpu_hours",
+    "cluster.min_workers",
+    "ablation",
+)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Everything that decides a run's numbers.
+
+    Attributes:
+        config: the keys of the resolved configuration that can change a number, nested.
+        code: hash of the sources that decide a run's numbers.
+        packages: versions of the packages that compute.
+        data: hash of annotations and images; None where not known.
+        weights: hash of the trained model's initial weights; None where not known.
+        tokens: hash of the order and content of the training sequences; None where not known.
+        evaluation: hash of the evaluation's settings and sources.
+        source: git commit and hash of the uncommitted changes, to find the code again; empty outside a
+            repository. It is not compared, ``code`` is.
+    """
+
+    config: Mapping[str, JsonValue]
+    code: str
+    packages: Mapping[str, str]
+    data: str | None
+    weights: str | None
+    tokens: str | None
+    evaluation: str
+    source: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def short(self) -> str:
+        """Twelve hex digits that stand for all that is compared."""
+        return sha256_of_text(dataclasses.replace(self, source={}).to_json())[:12]
+
+    def to_json(self) -> str:
+        """Return the fingerprint as JSON with sorted keys."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Fingerprint":
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ComparisonError: if the text is no fingerprint.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ComparisonError(f"not a fingerprint of a run: {error}") from error
+
+
+def fingerprint(
+    config: ExperimentConfig,
+    *,
+    code: str | None = None,
+    data: str | None = None,
+    weights: str | None = None,
+    tokens: str | None = None,
+    packages: Mapping[str, str] | None = None,
+) -> Fingerprint:
+    """Return the fingerprint of one run's resolved configuration.
+
+    Args:
+        config: of one run, see :func:`coordexp.config.group_config`.
+        code: hash of the sources; None: of this package as installed.
+        data: hash of annotations and images.
+        weights: hash of the initial weights.
+        tokens: hash of the token stream.
+        packages: versions; None: those installed here.
+    """
+    values: Tree = config.model_dump(mode="json")
+    return Fingerprint(
+        config=_scientific(values),
+        code=code_hash() if code is None else code,
+        packages=package_versions() if packages is None else dict(packages),
+        data=data,
+        weights=weights,
+        tokens=tokens,
+        evaluation=sha256_of_text(
+            json.dumps(values["evaluation"], sort_keys=True)
+            + code_hash(_PACKAGE / "evaluate")
+            + code_hash(_PACKAGE / "detection")
+        ),
+        source=git_state(),
+    )
+
+
+@functools.cache
+def code_hash(root: Path = _PACKAGE) -> str:
+    """Return one hash of the Python sources below a folder, names included, but those that only read results."""
+    found = (path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _READERS)
+    sources = sorted(found, key=lambda path: path.relative_to(root).as_posix())
+    return sha256_of_text("".join(f"{path.relative_to(root).as_posix()} {sha256_of_file(path)}\n" for path in sources))
+
+
+def package_versions() -> dict[str, str]:
+    """Return the installed versions of Python and of the packages that can change a number."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+@functools.cache
+def git_state(root: Path = _PACKAGE) -> dict[str, str]:
+    """Return ``commit`` and, where there are uncommitted changes below ``root``, their hash as ``changes``.
+
+    Empty where there is no repository, no commit or no git.
+    """
+    try:
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        changes = _git(root, "diff", "HEAD", "--", ".") + _git(root, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": commit} | ({"changes": sha256_of_text(changes)} if changes else {})
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *arguments],
+        capture_output=True,
+        check=True,
+        timeout=20,
+        encoding="utf-8",
+        errors="replace",
+    )
+    return done.stdout
+
+
+def _scientific(tree: Tree, *, prefix: str = "") -> Tree:
+    kept: Tree = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if not within(key, _NOT_SCIENTIFIC):
+            kept[name] = _scientific(value, prefix=f"{key}.") if isinstance(value, dict) else value
+    return kept

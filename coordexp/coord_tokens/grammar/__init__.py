@@ -1,0 +1,1 @@
+"""The grammar of a target sequence: write it, read it, constrain its generation."""

@@ -1,0 +1,183 @@
+"""How a model finds its coord-offset adapter: forward hooks that look it up when they run.
+
+A hook must not hold the adapter: PEFT copies it, and the copy is what trains. It holds the model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Self, cast
+
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
+from peft.utils.other import TrainableTokensWrapper
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, check_tables
+from coordexp.errors import ConfigError
+
+ADAPTER_NAME = "coord_offset_adapter"
+
+
+def active_offset(model: nn.Module) -> CoordOffsetAdapter | None:
+    """Return the adapter that acts, and trains, now: PEFT's active copy, seen through any wrapper.
+
+    None without an adapter. Under ``disable_adapter()``, and while an adapter without offsets is
+    active, it is the one of the base model, at zero.
+
+    Raises:
+        ConfigError: if PEFT activated an adapter's layers but not its offsets.
+    """
+    owner = inner_model(model)
+    module = adapter_slot(owner)
+    if isinstance(module, ModulesToSaveWrapper):
+        module = _active_copy(owner, module)
+    if module is None or isinstance(module, CoordOffsetAdapter):
+        return module
+    raise TypeError(f"{ADAPTER_NAME} is a {type(module).__name__}, expected a CoordOffsetAdapter")
+
+
+def inner_model(model: nn.Module) -> PreTrainedModel:
+    """Return the Hugging Face model inside PEFT, DDP, DeepSpeed or ``torch.compile`` wrappers."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            return module
+    raise TypeError(f"{type(model).__name__} holds no Hugging Face model")
+
+
+def adapter_slot(owner: PreTrainedModel) -> nn.Module | None:
+    """Return what sits under the adapter's name: the adapter, PEFT's wrapper around it, or nothing."""
+    return dict(owner.named_children()).get(ADAPTER_NAME)
+
+
+def embedding_and_head(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    """Return the modules that the offsets act on.
+
+    Raises:
+        ConfigError: if the model has no head.
+    """
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ConfigError(f"{type(model).__name__} has no output embeddings; expected a causal language model")
+    return model.get_input_embeddings(), head
+
+
+def attach_hooks(owner: PreTrainedModel) -> None:
+    """Give the present embedding and head their hooks, once each, and keep them there.
+
+    Resizing replaces the head, so the model itself checks again before each of its forwards.
+
+    Raises:
+        ConfigError: if a table carries PEFT's trainable tokens, which bypass the hooks.
+    """
+    embedding, head = embedding_and_head(owner)
+    for module, hook in ((embedding, _EmbeddingHook(owner)), (head, _HeadHook(owner))):
+        if isinstance(module, TrainableTokensWrapper):
+            raise ConfigError("trainable_token_indices and coord offsets train the same rows; use one of them")
+        if not any(_has(part, type(hook)) for part in module.modules()):  # PEFT may have wrapped the hooked module
+            module.register_forward_hook(hook, with_kwargs=True)
+    if _before_forward not in owner._forward_pre_hooks.values():  # pyright: ignore[reportPrivateUsage]
+        owner.register_forward_pre_hook(_before_forward)
+        owner.register_load_state_dict_pre_hook(_refuse_a_lost_head)
+
+
+def detach_hooks(owner: PreTrainedModel) -> None:
+    """Remove every hook of :func:`attach_hooks`."""
+    ours = (_EmbeddingHook, _HeadHook)
+    for module in owner.modules():
+        hooks = module._forward_hooks  # pyright: ignore[reportPrivateUsage] - torch has no public list
+        for key in [key for key, hook in hooks.items() if isinstance(hook, ours)]:
+            del hooks[key]
+            module._forward_hooks_with_kwargs.pop(key, None)  # pyright: ignore[reportPrivateUsage]
+    before = owner._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    for key in [key for key, hook in before.items() if hook is _before_forward]:
+        del before[key]
+
+
+@dataclass(eq=False)
+class _Hook:
+    owner: PreTrainedModel
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Follow a copied model; a copy of the hooked module alone (``modules_to_save``) keeps its model."""
+        return type(self)(cast("PreTrainedModel", memo.get(id(self.owner), self.owner)))
+
+
+class _EmbeddingHook(_Hook):
+    """Adds the offsets to looked-up rows."""
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
+    ) -> Tensor:
+        adapter = _acting(self.owner)
+        return output if adapter is None else adapter.add_to_embeddings(output, _input(args, kwargs))
+
+
+class _HeadHook(_Hook):
+    """Adds their part to the logits."""
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
+    ) -> Tensor:
+        hidden = _input(args, kwargs)
+        if output is hidden:  # the head is bypassed (model.head_bypass): these are hidden states, not logits
+            return output
+        adapter = _acting(self.owner)
+        return output if adapter is None else adapter.add_to_logits(output, hidden)
+
+
+def _before_forward(module: nn.Module, args: tuple[object, ...]) -> None:
+    owner = cast("PreTrainedModel", module)
+    slot = adapter_slot(owner)
+    if isinstance(slot, CoordOffsetAdapter) and owner.training and "peft_config" in vars(owner):
+        raise ConfigError(
+            "PEFT froze the coord offsets and would not save them; wrap the model with "
+            f"modules_to_save=[{ADAPTER_NAME!r}]"
+        )
+    if slot is not None:
+        attach_hooks(owner)
+
+
+def _acting(owner: PreTrainedModel) -> CoordOffsetAdapter | None:
+    slot = adapter_slot(owner)
+    # PEFT hands ``adapter_names`` to the modules it calls, and it never calls this one.
+    if isinstance(slot, ModulesToSaveWrapper) and _takes_adapter_names(slot):
+        raise ConfigError("adapter_names: coord offsets act on whole batches; run one adapter at a time")
+    return active_offset(owner)
+
+
+def _takes_adapter_names(wrapper: ModulesToSaveWrapper) -> bool:
+    """Tell whether PEFT hooked it for one call; other hooks, such as DeepSpeed's, are none of its partials."""
+    hooks = wrapper._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage] - torch has no public list
+    return any(isinstance(hook, partial) for hook in hooks)
+
+
+def _active_copy(owner: PreTrainedModel, wrapper: ModulesToSaveWrapper) -> nn.Module:
+    if wrapper.disable_adapters:
+        return wrapper.original_module
+    names = list(wrapper.active_adapters)
+    if names:
+        return wrapper.modules_to_save[names[0]]
+    # Nothing is active here; PEFT's delete_adapter may have moved on to an adapter that does have offsets.
+    layer = next((module for module in owner.modules() if isinstance(module, BaseTunerLayer)), None)
+    for name in [] if layer is None else layer.active_adapters:
+        if name in wrapper.modules_to_save:
+            raise ConfigError(f"PEFT activated adapter {name!r} without its coord offsets; call set_adapter({name!r})")
+    return wrapper.original_module
+
+
+def _refuse_a_lost_head(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str, *_unused: object) -> None:
+    """Refuse a second table where one is installed; PEFT leaves it under its saved name, which nothing loads."""
+    slot = adapter_slot(cast("PreTrainedModel", module))
+    if isinstance(slot, ModulesToSaveWrapper):
+        check_tables(slot.original_module, state_dict, prefix=f"{prefix}{ADAPTER_NAME}.")
+
+
+def _has(module: nn.Module, hook_type: type[_Hook]) -> bool:
+    present = module._forward_hooks.values()  # pyright: ignore[reportPrivateUsage] - torch has no public list
+    return any(type(hook) is hook_type for hook in present)
+
+
+def _input(args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor]) -> Tensor:
+    return args[0] if args else kwargs["input"]

@@ -1,0 +1,195 @@
+"""Samples -> encoded samples, one at a time: what a data loader iterates over."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, get_worker_info
+from transformers import PreTrainedTokenizerBase
+
+from coordexp.coord_tokens.grammar.write import Ordering, cap_objects, encode_target, order_objects, text_encoder
+from coordexp.coord_tokens.layout import parse_targets
+from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.batches.collate import EncodedSample
+from coordexp.data.batches.frozen import FrozenSamples
+from coordexp.data.batches.prompt import Prompt
+from coordexp.data.images.patches import ImageSpec, read_image, to_patches
+from coordexp.data.sample import Sample
+from coordexp.errors import DataError
+
+_Patches = tuple[NDArray[np.uint8], tuple[int, int]]
+
+
+class DetectionDataset(Dataset[EncodedSample]):
+    """Encoded samples in the order of ``samples``.
+
+    Everything that can be known without decoding an image is checked at construction: each
+    description is tokenised and each length computed. Decoded images are kept, as uint8 patches,
+    until ``image_cache_mib`` is full; those that came first stay for the whole run. Loader workers
+    share that room out: each keeps what it decoded itself, for as long as it lives.
+
+    Attributes:
+        num_capped_images: samples with more than ``max_objects`` objects.
+        num_capped_objects: objects left out of them: the smallest (:func:`cap_objects`).
+        num_cut_samples: samples longer than ``max_length``, which lose the end of their target.
+    """
+
+    def __init__(
+        self,
+        *,
+        samples: Sequence[Sample],
+        tokenizer: PreTrainedTokenizerBase,
+        vocab: CoordVocab,
+        prompt: Prompt,
+        image_spec: ImageSpec,
+        max_objects: int,
+        max_length: int,
+        seed: int,
+        ordering: Ordering = "top_left",
+        image_cache_mib: int = 0,
+        with_targets: bool = True,
+    ) -> None:
+        """Check the samples and compute their lengths.
+
+        Args:
+            samples: images with their objects.
+            tokenizer: an expanded tokenizer.
+            vocab: its coordinate vocabulary.
+            prompt: the prompt, equal for all.
+            image_spec: how images become patches.
+            max_objects: objects of a target at most.
+            max_length: tokens of prompt, image and target at most.
+            seed: of ``ordering: random``, together with the epoch and the image id.
+            ordering: order of the objects in a target.
+            image_cache_mib: memory for decoded images, in MiB; 0 keeps none.
+            with_targets: False to generate: no target, no boxes.
+
+        Raises:
+            DataError: if a description cannot be used, or ``max_length`` leaves no room for a target.
+        """
+        self._samples = samples
+        self._vocab = vocab
+        self._prompt = prompt
+        self._image_spec = image_spec
+        self._max_objects = max_objects
+        self._max_length = max_length
+        self._seed = seed
+        self._ordering: Ordering = ordering
+        self._with_targets = with_targets
+        self._encode_text = text_encoder(tokenizer)
+        self._cache: dict[int, _Patches] = {}
+        self._cache_bytes = 0
+        self._cache_room_bytes = image_cache_mib * 2**20
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        if ordering == "random":
+            self._epoch.share_memory_()  # loader workers that live on read the next epoch here
+        self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
+        self._lengths = [self._measure(sample) for sample in samples]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sample, without decoding images; the same in every epoch."""
+        return self._lengths
+
+    def freeze(self) -> None:
+        """Keep the samples in a form that loader processes share: see :mod:`coordexp.data.batches.frozen`."""
+        self._samples = FrozenSamples(self._samples)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, which ``ordering: random`` depends on."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, also for loader workers that run already."""
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> EncodedSample:
+        """Encode one sample; an index ``~i`` gives sample ``i`` as a filler, with nothing to learn.
+
+        Raises:
+            DataError: if its image is missing, does not decode, or has another size than annotated.
+        """
+        is_filler = index < 0
+        index = ~index if is_filler else index
+        sample = self._samples[index]
+        patches, grid = self._patches(index, sample)
+        prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
+        target_ids: list[int] = []
+        boxes = np.zeros((0, 4), np.float32)
+        coord_index = np.zeros((0, 4), np.int64)
+        if self._with_targets and not is_filler:
+            target_ids, boxes, coord_index = self._target(sample, room=self._max_length - len(prompt_ids))
+        return EncodedSample(
+            prompt_ids=prompt_ids,
+            target_ids=target_ids,
+            patches=patches,
+            grid=grid,
+            boxes_norm_xyxy=boxes,
+            coord_index=coord_index,
+            image_id=sample.image_id,
+            is_filler=is_filler,
+        )
+
+    def token_ids(self, index: int) -> list[int]:
+        """Return prompt and target of one sample, without touching its image."""
+        sample = self._samples[index]
+        prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
+        if not self._with_targets:
+            return prompt_ids
+        return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0]
+
+    def _target(self, sample: Sample, *, room: int) -> tuple[list[int], NDArray[np.float32], NDArray[np.int64]]:
+        # Capped before it is shuffled: which objects are learnt must not change with the epoch.
+        objects = order_objects(
+            cap_objects(sample.objects, self._max_objects),
+            ordering=self._ordering,
+            seed=(self._seed, self.epoch, sample.image_id % 2**64),
+        )
+        target = encode_target(objects, self._vocab, self._encode_text)
+        ids = target.ids[:room]
+        # What is cut is cut from the end: the complete objects are the first ones.
+        coord_index = parse_targets(torch.tensor(ids), self._vocab).coord_positions.numpy()
+        boxes = np.array(target.boxes_norm_xyxy[: len(coord_index)], np.float32).reshape(-1, 4)
+        return ids, boxes, coord_index
+
+    def _patches(self, index: int, sample: Sample) -> _Patches:
+        found = self._cache.get(index)
+        if found is None:
+            found = to_patches(read_image(sample.image, width=sample.width, height=sample.height), self._image_spec)
+            worker = get_worker_info()
+            room = self._cache_room_bytes // (1 if worker is None else worker.num_workers)
+            if self._cache_bytes + found[0].nbytes <= room:
+                self._cache_bytes += found[0].nbytes
+                self._cache[index] = found
+        return found
+
+    def _num_image_tokens(self, sample: Sample) -> int:
+        return self._image_spec.num_tokens(width=sample.width, height=sample.height)
+
+    def _measure(self, sample: Sample) -> int:
+        prompt = len(self._prompt) + self._num_image_tokens(sample)
+        target = self._measure_target(sample) if self._with_targets else 0
+        if prompt + bool(target) > self._max_length:
+            raise DataError(
+                f"{sample.image}: prompt and image take {prompt} tokens, data.max_length is {self._max_length}; "
+                f"raise it, or lower data.max_pixels"
+            )
+        self.num_cut_samples += prompt + target > self._max_length
+        return min(prompt + target, self._max_length)
+
+    def _measure_target(self, sample: Sample) -> int:
+        objects = cap_objects(sample.objects, self._max_objects)
+        self.num_capped_images += len(objects) < len(sample.objects)
+        self.num_capped_objects += len(sample.objects) - len(objects)
+        num_markers = 2 if self._vocab.box_start_id is None else 3
+        try:
+            num_desc = sum(len(self._encode_text(item.desc)) for item in objects)
+        except DataError as error:
+            raise DataError(f"{sample.image}: {error}") from None
+        return num_desc + len(objects) * (num_markers + 4) + 1

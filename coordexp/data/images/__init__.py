@@ -1,0 +1,1 @@
+"""Images: files to pixels to patches."""

@@ -1,0 +1,126 @@
+"""RGB pixels -> uint8 patches, and uint8 patches -> the pixel values a Qwen3-VL vision tower takes.
+
+Patches travel as bytes and are normalised where the model is: an eighth of the bytes that the
+Hugging Face processor makes, and the same numbers.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from coordexp.data.images.image_file import read_image, size_problem
+from coordexp.errors import ConfigError
+
+__all__ = ["ImageProcessor", "ImageSpec", "pixel_values", "read_image", "size_problem", "to_patches"]
+
+
+class ImageProcessor(Protocol):
+    """What is read from a Hugging Face Qwen2-VL / Qwen3-VL image processor."""
+
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    image_mean: list[float]
+    image_std: list[float]
+    rescale_factor: float
+    size: dict[str, int]
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How images become patches; lengths in pixels."""
+
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    min_pixels: int
+    max_pixels: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    rescale_factor: float
+
+    @classmethod
+    def from_processor(
+        cls, processor: ImageProcessor, *, min_pixels: int | None = None, max_pixels: int | None = None
+    ) -> "ImageSpec":
+        """Read the numbers of an image processor; explicit pixel limits win over its own.
+
+        Raises:
+            ConfigError: if the limits that result are the wrong way round.
+        """
+        low = min_pixels or processor.size["shortest_edge"]
+        high = max_pixels or processor.size["longest_edge"]
+        if low > high:
+            raise ConfigError(
+                f"data.min_pixels is {low}, data.max_pixels {high} (the image processor's own where not set); "
+                "expected the first to be smaller"
+            )
+        return cls(
+            patch_size=processor.patch_size,
+            merge_size=processor.merge_size,
+            temporal_patch_size=processor.temporal_patch_size,
+            min_pixels=low,
+            max_pixels=high,
+            mean=(processor.image_mean[0], processor.image_mean[1], processor.image_mean[2]),
+            std=(processor.image_std[0], processor.image_std[1], processor.image_std[2]),
+            rescale_factor=processor.rescale_factor,
+        )
+
+    def grid(self, *, width: int, height: int) -> tuple[int, int]:
+        """Return the patch grid (rows, columns) of an image of this size, as Qwen-VL resizes it."""
+        factor = self.patch_size * self.merge_size
+        rows, columns = round(height / factor) * factor, round(width / factor) * factor
+        if rows * columns > self.max_pixels:
+            shrink = math.sqrt(height * width / self.max_pixels)
+            rows = max(factor, math.floor(height / shrink / factor) * factor)
+            columns = max(factor, math.floor(width / shrink / factor) * factor)
+        elif rows * columns < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            rows = math.ceil(height * grow / factor) * factor
+            columns = math.ceil(width * grow / factor) * factor
+        return rows // self.patch_size, columns // self.patch_size
+
+    def num_tokens(self, *, width: int, height: int) -> int:
+        """Return how many image tokens an image of this size takes in the sequence."""
+        rows, columns = self.grid(width=width, height=height)
+        return rows * columns // self.merge_size**2
+
+
+def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Resize and cut an RGB image.
+
+    Returns:
+        ``[P, 3 * patch * patch]`` uint8 patches in the merge order of Qwen-VL, and the grid
+        (rows, columns) with ``P = rows * columns``.
+    """
+    rows, columns = spec.grid(width=picture.width, height=picture.height)
+    size, merge = spec.patch_size, spec.merge_size
+    resized = picture.resize((columns * size, rows * size), Image.Resampling.BICUBIC)
+    pixels = np.asarray(resized).reshape(rows // merge, merge, size, columns // merge, merge, size, 3)
+    patches = pixels.transpose(0, 3, 1, 4, 6, 2, 5)
+    return np.ascontiguousarray(patches).reshape(rows * columns, 3 * size * size), (rows, columns)
+
+
+def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
+    """Normalise patches on their device, and repeat them over the temporal patch.
+
+    Args:
+        patches: ``[P, 3 * patch * patch]`` uint8.
+        spec: the mean, deviation and patch sizes.
+
+    Returns:
+        ``[P, 3 * temporal * patch * patch]`` float32, what ``model(pixel_values=...)`` takes.
+    """
+    side = spec.patch_size
+    # The Hugging Face processor scales in float64 and normalises in float32: the same here, bit for bit.
+    scaled = (patches.view(-1, 3, 1, side, side).to(torch.float64) * spec.rescale_factor).to(torch.float32)
+    mean = torch.tensor(spec.mean, device=patches.device).view(1, 3, 1, 1, 1)
+    std = torch.tensor(spec.std, device=patches.device).view(1, 3, 1, 1, 1)
+    values = (scaled - mean) / std
+    return values.expand(-1, 3, spec.temporal_patch_size, side, side).reshape(patches.shape[0], -1)

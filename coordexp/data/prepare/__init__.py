@@ -1,0 +1,1 @@
+"""COCO or LVIS annotations to JSONL and a manifest."""

@@ -1,0 +1,1 @@
+"""Readers: annotation files to samples."""

@@ -1,0 +1,1 @@
+"""Which images a run trains and is validated on."""

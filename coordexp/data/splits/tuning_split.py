@@ -1,0 +1,189 @@
+"""A part of the training images held out for choosing weights: the final validation images stay unseen."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from coordexp.config.schema.data import Data
+from coordexp.data.sample import Sample
+from coordexp.data.sources.json_file import read_json
+from coordexp.data.splits.splits import annotations_path, images_path, load_split
+from coordexp.data.splits.stratify import stratified_subset
+from coordexp.errors import DataError
+from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
+
+TRAIN_NAME, VAL_NAME, RECORD_NAME = "tune_train.json", "tune_val.json", "tuning_split.json"
+
+
+@dataclass(frozen=True)
+class TuningSplit:
+    """Where the two files are, and what is in them.
+
+    Attributes:
+        train_annotations: COCO file of what trials train on.
+        val_annotations: COCO file of what trials are compared on.
+        images: folder of both.
+        num_train: images to train on.
+        num_val: images to compare on.
+        num_excluded: training images left out, since the final validation split holds the same picture.
+    """
+
+    train_annotations: Path
+    val_annotations: Path
+    images: Path
+    num_train: int
+    num_val: int
+    num_excluded: int
+
+    def data_keys(self) -> dict[str, JsonValue]:
+        """Return the keys of section ``data`` that lead a trial here.
+
+        The whole file has passed the experiment's ``max_bad_fraction``; a part of it may hold a larger share.
+        """
+        return {
+            "format": "coco",
+            "train_annotations": str(self.train_annotations),
+            "train_images": str(self.images),
+            "val_annotations": str(self.val_annotations),
+            "val_images": str(self.images),
+            "max_bad_fraction": 1.0,
+        }
+
+    def sentence(self) -> str:
+        """Say what trials train on and are compared on."""
+        left_out = f"; {self.num_excluded} shared with it left out" if self.num_excluded else ""
+        return (
+            f"{self.num_train:,} training images to train on, {self.num_val:,} others of them to choose on; none is in "
+            f"the final validation split{left_out}"
+        )
+
+
+def write_tuning_split(
+    data_config: Data, directory: Path, *, data_dir: Path, num_images: int | None, fraction: float | None, seed: int
+) -> TuningSplit:
+    """Divide the training annotations of an experiment; a second call only checks.
+
+    The held-out images look like all of them (:func:`coordexp.data.splits.stratify.stratified_subset`), and depend on
+    the image ids and the seed alone. Pictures that the final validation split holds too, by path or byte for
+    byte, come into neither file, and a picture that several images name comes into one file only.
+
+    Args:
+        data_config: section ``data`` of the experiment.
+        directory: where the two files go.
+        data_dir: where a generated data set lies, or is generated.
+        num_images: how many to hold out; None: ``fraction`` of all.
+        fraction: of the training images; used where ``num_images`` is None.
+        seed: another seed holds out other images.
+
+    Raises:
+        DataError: if the annotations cannot be divided so.
+    """
+    source = annotations_path(data_config, "train", data_dir=data_dir)
+    if source.suffix == ".jsonl":
+        raise DataError(
+            f"{source}: a sweep divides COCO annotations, and measures AP on a part of them; expected data.train_"
+            "annotations to be the COCO JSON that this file was prepared from"
+        )
+    train = load_split(data_config, "train", data_dir=data_dir)
+    final = load_split(data_config, "val", data_dir=data_dir)
+    images = images_path(data_config, "train", data_dir=data_dir)
+    final_annotations = annotations_path(data_config, "val", data_dir=data_dir)
+    stamp: dict[str, JsonValue] = {
+        "train": sha256_of_file(source),
+        "val": sha256_of_file(final_annotations),
+        "num_images": num_images,
+        "fraction": fraction,
+        "seed": seed,
+    }
+    known = _known(directory, stamp)
+    if known is not None:
+        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, images, **known)
+    shared = shared_pictures(train.samples, final.samples)
+    free = [sample for sample in train.samples if sample.image.resolve() not in shared]
+    count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
+    train_ids, val_ids = _divide(free, count, seed=seed, source=source)
+    (directory / RECORD_NAME).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
+    # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
+    content = cast(dict[str, JsonValue], read_json(source, drop="segmentation"))
+    _write_part(directory / TRAIN_NAME, content, train_ids)
+    _write_part(directory / VAL_NAME, content, val_ids)
+    made = TuningSplit(
+        directory / TRAIN_NAME,
+        directory / VAL_NAME,
+        images,
+        num_train=len(train_ids),
+        num_val=len(val_ids),
+        num_excluded=len(train.samples) - len(free),
+    )
+    counts = {name: value for name, value in asdict(made).items() if name.startswith("num_")}
+    write_json(directory / RECORD_NAME, {"source": stamp, "counts": counts})
+    return made
+
+
+def _divide(free: Sequence[Sample], count: int, *, seed: int, source: Path) -> tuple[set[int], set[int]]:
+    """Return the image ids to train on and those held out."""
+    if not 0 < count < len(free):
+        raise DataError(
+            f"{source}: {len(free)} training images are not in the final validation split; cannot hold out {count} "
+            "of them and train on the rest; change tuning_split"
+        )
+    held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
+    val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}
+    return {sample.image_id for sample in free} - val_ids, val_ids
+
+
+def held_out_indices(samples: Sequence[Sample], count: int, *, seed: int) -> list[int]:
+    """Choose ``count`` samples that look like all; by image id and seed, in any order of the file."""
+    mixed = [replace(sample, image_id=int(sha256_of_text(f"{seed}/{sample.image_id}")[:15], 16)) for sample in samples]
+    return stratified_subset(mixed, count)
+
+
+def shared_pictures(train: Sequence[Sample], final: Sequence[Sample]) -> set[Path]:
+    """Return the resolved files of ``train`` that ``final`` holds too, under whatever name.
+
+    Only files of equal size are compared byte for byte, so that a large data set is not read whole.
+    """
+    by_size: dict[int, set[Path]] = {}
+    for sample in final:
+        path = sample.image.resolve()
+        by_size.setdefault(path.stat().st_size, set()).add(path)
+    hashes: dict[Path, str] = {}
+    shared: set[Path] = set()
+    for path in {sample.image.resolve() for sample in train}:
+        others = by_size.get(path.stat().st_size, set())
+        if path in others or _hash(path, others, hashes):
+            shared.add(path)
+    return shared
+
+
+def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool:
+    """Tell whether a file has the bytes of one of the others."""
+    for item in (path, *others):
+        if others and item not in hashes:
+            hashes[item] = sha256_of_file(item)
+    return any(hashes[path] == hashes[other] for other in others)
+
+
+def _known(directory: Path, stamp: dict[str, JsonValue]) -> dict[str, int] | None:
+    """Return the counts of the split that is there, if it is this one."""
+    record = directory / RECORD_NAME
+    if not all((directory / name).is_file() for name in (RECORD_NAME, TRAIN_NAME, VAL_NAME)):
+        return None
+    found = json.loads(record.read_text(encoding="utf-8"))
+    return found["counts"] if found["source"] == stamp else None
+
+
+def _write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:
+    """Write the images of some ids with all their annotations, and whatever else the file says."""
+    part = {
+        "images": [row for row in _rows(content, "images") if row.get("id") in image_ids],
+        "annotations": [row for row in _rows(content, "annotations") if row.get("image_id") in image_ids],
+    }
+    write_json(path, {**content, **part})
+
+
+def _rows(content: Mapping[str, JsonValue], section: str) -> list[dict[str, JsonValue]]:
+    rows = content.get(section)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -1,0 +1,1 @@
+"""Detection: boxes, matching and average precision."""

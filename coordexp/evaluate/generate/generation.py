@@ -1,0 +1,240 @@
+"""Batched greedy generation that keeps, per token, what scores and expected boxes need.
+
+Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar
+from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.batches.collate import EncodedSample, collate
+from coordexp.data.images.patches import ImageSpec, pixel_values
+from coordexp.errors import TrainingError
+from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, Recorded
+from coordexp.model.head_bypass import float32_head
+
+Progress = Callable[[int, int], None]
+
+
+class Samples(Protocol):
+    """What is evaluated: a list of encoded samples, or a data set that encodes on access."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> EncodedSample:
+        """Return one sample with empty ``target_ids``."""
+        ...
+
+
+class _Generates(Protocol):
+    """``generate`` as PreTrainedModel and PeftModel both have it, and as their annotations do not say."""
+
+    def generate(self, **inputs: object) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class GeneratedSequence:
+    """What was generated for one image, the end token excluded; one entry a token.
+
+    Attributes:
+        image_id: id in the annotation file.
+        ids: generated token ids.
+        log_probs: log probability of each, from raw logits over the full vocabulary.
+        expected: expected coordinate at each position, as a fraction of the image side.
+        width: standard deviation of the bin distribution at each position, in bins.
+        coord_mass: total probability of the coord vocabulary at each position.
+        truncated: the length limit came before the end token.
+        coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for.
+    """
+
+    image_id: int
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    expected: tuple[float, ...]
+    width: tuple[float, ...]
+    coord_mass: tuple[float, ...]
+    truncated: bool
+    coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class GenerationSpec:
+    """How to generate.
+
+    Attributes:
+        max_new_tokens: length limit of an answer, the end token included.
+        pad_id: fills short prompts on the left, and answers behind their end.
+        image_token_id: the placeholder of an image patch in the prompt.
+        image_spec: how patches become pixel values.
+    """
+
+    max_new_tokens: int
+    pad_id: int
+    image_token_id: int
+    image_spec: ImageSpec
+
+
+def static_batches(lengths: Sequence[int] | None, *, num_samples: int, batch_size: int) -> list[list[int]]:
+    """Cut samples into batches of alike lengths, longest first; None keeps their order.
+
+    Batches depend on nothing but the lengths. Processes that share the work take whole batches, so
+    that each image meets the same neighbours, and the same rounding, however many processes there are.
+    """
+    order = list(range(num_samples))
+    if lengths is not None:
+        order.sort(key=lambda index: -lengths[index])
+    return [order[at : at + batch_size] for at in range(0, num_samples, batch_size)]
+
+
+def generate_sequences(
+    model: PreTrainedModel | PeftModel,
+    samples: Samples,
+    *,
+    vocab: CoordVocab,
+    spec: GenerationSpec,
+    grammar: ObjectGrammar | None,
+    batches: Sequence[Sequence[int]],
+    processors: Sequence[LogitsProcessor] = (),
+    curves_of: Collection[int] = (),
+    on_batch: Callable[[int], None] | None = None,
+) -> list[GeneratedSequence]:
+    """Generate greedily, batch by batch.
+
+    Args:
+        model: an evaluation-mode model; its own generation defaults are ignored.
+        samples: encoded samples with empty targets; read once each, batch by batch.
+        vocab: ids of markers and coord tokens.
+        spec: limits and padding.
+        grammar: constrains the output; None for free decoding.
+        batches: samples generated together, see :func:`static_batches`.
+        processors: further ones, after the grammar; they bend the choice of tokens, never the record.
+        curves_of: image ids whose bin distributions are kept whole.
+        on_batch: called with the number of images just finished.
+
+    Returns:
+        One sequence a sample, in the order of ``batches``.
+
+    Raises:
+        TrainingError: if the model's logits are not finite.
+    """
+    done: list[GeneratedSequence] = []
+    for batch in batches:
+        chosen = [samples[index] for index in batch]
+        choosers = [] if grammar is None else [GrammarProcessor(grammar.to(model.device))]
+        done += _generate_batch(
+            model, chosen, vocab=vocab, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of
+        )
+        if on_batch is not None:
+            on_batch(len(batch))
+    return done
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Generator[None]:
+    """Put every module in evaluation mode, and each back into its own mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@torch.inference_mode()
+def _generate_batch(
+    model: PreTrainedModel | PeftModel,
+    samples: Sequence[EncodedSample],
+    *,
+    vocab: CoordVocab,
+    spec: GenerationSpec,
+    choosers: Sequence[LogitsProcessor],
+    curves_of: Collection[int],
+) -> list[GeneratedSequence]:
+    device = model.device
+    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True)
+    prompts = batch["input_ids"].to(device)
+    curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in curves_of]
+    recorder = RawLogitsRecorder(vocab.coord_ids, curve_rows=curve_rows)
+    with _no_inherited_defaults(model), float32_head(model):
+        sequences = cast(_Generates, model).generate(
+            input_ids=prompts,
+            attention_mask=batch["attention_mask"].to(device),
+            mm_token_type_ids=batch["mm_token_type_ids"].to(device),
+            pixel_values=pixel_values(batch["patches"].to(device), spec.image_spec).to(model.dtype),
+            image_grid_thw=batch["image_grid_thw"].to(device),
+            logits_processor=LogitsProcessorList([recorder, *choosers]),
+            generation_config=_greedy(vocab, spec),
+        )
+    answers = sequences[:, prompts.shape[1] :]
+    recorded = recorder.finish(sequences, num_steps=answers.shape[1])
+    ends = {vocab.end_id, spec.pad_id}
+    curve_of_row = {row: at for at, row in enumerate(curve_rows)}
+    return [
+        _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), ends=ends)
+        for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
+    ]
+
+
+def _greedy(vocab: CoordVocab, spec: GenerationSpec) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=spec.max_new_tokens,
+        # Qwen's padding token is its end-of-text: behind it nothing but padding can follow.
+        eos_token_id=sorted({vocab.end_id, spec.pad_id}),
+        pad_token_id=spec.pad_id,
+        use_cache=True,
+    )
+
+
+@contextlib.contextmanager
+def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None]:
+    """Hide the checkpoint's generation_config.
+
+    ``generate`` fills every None of the config it is handed from the model's own, so that a
+    repetition penalty or suppressed tokens of a released checkpoint would bend a plain greedy run.
+    """
+    owner = cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
+    kept = owner.generation_config
+    owner.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        owner.generation_config = kept
+
+
+def _trimmed(
+    image_id: int, ids: list[int], recorded: Recorded, *, row: int, curve: int | None, ends: set[int]
+) -> GeneratedSequence:
+    """Cut a row at its end token."""
+    length = next((at for at, token in enumerate(ids) if token in ends), len(ids))
+    series = (recorded.log_probs_BT, recorded.expected_BT, recorded.width_BT, recorded.coord_mass_BT)
+    record_4T = torch.stack([values_BT[row] for values_BT in series])
+    if not bool(record_4T[:, : length + 1].isfinite().all()):
+        raise TrainingError(
+            f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
+        )
+    log_probs, expected, width, coord_mass = (tuple(values) for values in record_4T[:, :length].tolist())
+    return GeneratedSequence(
+        image_id=image_id,
+        ids=tuple(ids[:length]),
+        log_probs=log_probs,
+        expected=expected,
+        width=width,
+        coord_mass=coord_mass,
+        truncated=length == len(ids),
+        coord_probs=None if curve is None else recorded.probs_RTK[curve, :length].numpy(),
+    )

@@ -1,0 +1,1 @@
+"""Coordinate tokens added to a checkpoint."""

@@ -1,0 +1,1 @@
+"""An adapter baked into its base."""

@@ -1,0 +1,67 @@
+"""Where a merge reads and writes: its base, and an output that appears whole or not at all."""
+
+import contextlib
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from coordexp.errors import CheckpointError
+from coordexp.files import replace_directory
+from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
+from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+
+
+def base_directory(source: str | Path | None, *, wanted_by: str) -> Path:
+    """Return the directory of a base, by path, hub id or ``embedded``.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    if source is None:
+        raise CheckpointError(f"{wanted_by} does not name its base; give the base checkpoint")
+    return find_checkpoint(TINY_BASE if str(source) == EMBEDDED else source)
+
+
+def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:
+    """Return where to write, if that harms nothing.
+
+    Args:
+        output: a directory, there or not.
+        overwrite: whether it may be replaced.
+        inputs: directories that are read.
+        marker: the file by which a directory that may be replaced is known.
+
+    Raises:
+        CheckpointError: if ``output`` exists, holds something else, or lies in or around an input.
+    """
+    target = Path(output).expanduser().absolute()
+    for path in inputs:
+        place, read = target.resolve(), path.resolve()
+        if place == read:
+            raise CheckpointError(f"{output}: is an input of the merge; expected another directory")
+        if read in place.parents:
+            raise CheckpointError(f"{output}: lies inside {path}, an input of the merge; expected another directory")
+        if place in read.parents:
+            raise CheckpointError(f"{output}: holds {path}, an input of the merge; expected another directory")
+    if not target.exists():
+        return target
+    if not overwrite:
+        raise CheckpointError(f"{output}: exists; give another directory, or overwrite it on purpose (--overwrite)")
+    if not target.is_dir() or (any(target.iterdir()) and not (target / marker).is_file()):
+        raise CheckpointError(f"{output}: holds something else than a checkpoint; it is not overwritten")
+    return target
+
+
+@contextlib.contextmanager
+def building_of(output: Path) -> Generator[Path]:
+    """Yield a folder that becomes ``output`` if the block ends well.
+
+    Raises:
+        CheckpointError: if the disk refuses.
+    """
+    try:
+        with replace_directory(output) as building:
+            yield building
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{output}: the merged checkpoint cannot be written ({error})") from None

@@ -1,0 +1,228 @@
+"""What an adapter does to each weight of its base, computed in float32.
+
+Shapes: K adapted ids, D hidden, V vocabulary, O x I a linear layer, R rank.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
+from coordexp.errors import CheckpointError
+from coordexp.model.checkpoint.checkpoint_io import ADAPTER_WEIGHTS, AdapterInfo, JsonObject
+from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD, Skeleton
+
+_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_magnitude_vector)(\.weight)?")
+_OFFSET_KEY = re.compile(rf"base_model\.model\.{ADAPTER_NAME}\.(?P<kind>coord_ids|embed_offset|head_offset)")
+_PLAIN: JsonObject = {
+    "fan_in_fan_out": False,
+    "bias": "none",
+    "lora_bias": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+}
+
+
+@dataclass(frozen=True)
+class LinearDelta:
+    """LoRA or DoRA of one linear layer.
+
+    Attributes:
+        a: ``[R, I]``.
+        b: ``[O, R]``.
+        scaling: factor of ``B A``.
+        magnitude: ``[O]`` row norms under DoRA, else None.
+    """
+
+    a: Tensor
+    b: Tensor
+    scaling: float
+    magnitude: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(O, I)``, of the weight it is for."""
+        return (self.b.shape[0], self.a.shape[1])
+
+    def apply(self, rows_OI: Tensor, *, start: int = 0) -> Tensor:
+        """Return ``W + s B A``, under DoRA rescaled to the trained row norms, in float32.
+
+        Args:
+            rows_OI: the weight, or some of its rows.
+            start: which row of the weight comes first.
+
+        Raises:
+            CheckpointError: if DoRA meets a row of norm zero, by which it divides.
+        """
+        chosen = slice(start, start + len(rows_OI))
+        merged_OI = rows_OI.float() + self.scaling * (self.b[chosen].float() @ self.a.float())
+        if self.magnitude is None:
+            return merged_OI
+        norm_O1 = torch.linalg.norm(merged_OI, dim=1, keepdim=True)
+        if not norm_O1.all():
+            row = start + int(norm_O1.flatten().argmin())
+            raise CheckpointError(f"row {row} of W + B A is zero, and DoRA divides by its norm")
+        return self.magnitude[chosen].float().unsqueeze(1) / norm_O1 * merged_OI
+
+
+@dataclass(frozen=True)
+class OffsetDelta:
+    """The coord offsets.
+
+    Attributes:
+        ids: ``[K]`` rows that change.
+        embed: ``[K, D]`` added to the embedding.
+        head: ``[K, D]`` added to the head; the same tensor when ``tie_head``.
+        tie_head: one table, or two.
+    """
+
+    ids: Tensor
+    embed: Tensor
+    head: Tensor
+    tie_head: bool
+
+    def to_embedding(self, rows_VD: Tensor, *, start: int = 0) -> Tensor:
+        """Return the embedding table, or some of its rows, with the offsets added in float32."""
+        return self._add(rows_VD, self.embed, start)
+
+    def to_head(self, rows_VD: Tensor, *, start: int = 0) -> Tensor:
+        """Return the head table, or some of its rows, with the offsets added in float32."""
+        return self._add(rows_VD, self.head, start)
+
+    def _add(self, rows_VD: Tensor, offset_KD: Tensor, start: int) -> Tensor:
+        here_K = (self.ids >= start) & (self.ids < start + len(rows_VD))
+        if not here_K.any():
+            return rows_VD
+        summed_VD = rows_VD.to(torch.float32, copy=True)
+        summed_VD[self.ids[here_K] - start] += offset_KD[here_K].float()
+        return summed_VD
+
+
+@dataclass(frozen=True)
+class AdapterDelta:
+    """Everything an adapter changes: linear layers by weight name, and the coord offsets."""
+
+    directory: Path
+    linear: Mapping[str, LinearDelta]
+    offset: OffsetDelta | None
+
+    @classmethod
+    def read(cls, info: AdapterInfo) -> "AdapterDelta":
+        """Read a saved adapter.
+
+        Raises:
+            CheckpointError: if it holds something that cannot be merged, or a number that is none.
+        """
+        _check_supported(info)
+        by_module: dict[str, dict[str, Tensor]] = {}
+        offsets: dict[str, Tensor] = {}
+        for key, tensor in load_file(info.directory / ADAPTER_WEIGHTS).items():
+            if not torch.isfinite(tensor).all():
+                raise CheckpointError(f"{info.directory}: {key} holds NaN or infinity; expected a trained adapter")
+            if match := _OFFSET_KEY.fullmatch(key):
+                offsets[match["kind"]] = tensor
+            elif match := _KEY.fullmatch(key):
+                by_module.setdefault(match["module"], {})[match["kind"]] = tensor
+            else:
+                raise CheckpointError(
+                    f"{info.directory}: cannot merge {key}; expected LoRA, DoRA and coord offsets only"
+                )
+        linear = {f"{module}.weight": _linear(parts, module, info) for module, parts in by_module.items()}
+        return cls(info.directory, linear, _offset(offsets, info))
+
+    @property
+    def unties_head(self) -> bool:
+        """Whether embedding and head get different offsets, so that a tied table has to be split."""
+        return self.offset is not None and not self.offset.tie_head
+
+    @property
+    def num_offset_rows(self) -> int:
+        """K, or 0 without coord offsets."""
+        return 0 if self.offset is None else self.offset.ids.numel()
+
+    def check_fits(self, base: Skeleton) -> None:
+        """Compare with the shapes of a base.
+
+        Raises:
+            CheckpointError: if the adapter was trained on another model.
+        """
+        where = base.weights.directory
+        if missing := sorted(self.linear.keys() - base.shapes.keys()):
+            raise CheckpointError(
+                f"{where}: the adapter changes {len(missing)} weights that this base does not have, "
+                f"e.g. {missing[0]}; give the base it was trained on"
+            )
+        tables = {name: delta.shape for name, delta in self.linear.items()}
+        wrong = [name for name, shape in sorted(tables.items()) if base.shapes[name] != shape]
+        if wrong:
+            raise CheckpointError(
+                f"{where}: the adapter is for another base: it changes {wrong[0]} of {list(tables[wrong[0]])}, "
+                f"and this base has {list(base.shapes[wrong[0]])}"
+            )
+        rows, hidden_size = base.shapes[EMBEDDING]
+        if self.offset is not None and self.offset.embed.shape[1] != hidden_size:
+            raise CheckpointError(
+                f"{where}: the adapter is for another base: its coord offsets have {self.offset.embed.shape[1]} "
+                f"columns, and the embedding of this base has {hidden_size}"
+            )
+        if self.offset is not None and int(self.offset.ids.max()) >= rows:
+            raise CheckpointError(
+                f"{where}: the adapter is for another base: its coord offsets reach id {int(self.offset.ids.max())}, "
+                f"and the embedding of this base has {rows} rows"
+            )
+
+    def apply(self, name: str, rows: Tensor, start: int = 0) -> Tensor:
+        """Return some rows of a weight, merged; float32 where they changed.
+
+        Args:
+            name: of the weight.
+            rows: of it, as stored.
+            start: which of its rows comes first.
+
+        Raises:
+            CheckpointError: if the merged weight cannot be computed.
+        """
+        if name in self.linear:
+            try:
+                return self.linear[name].apply(rows, start=start)
+            except CheckpointError as error:
+                raise CheckpointError(f"{self.directory}: {name}: {error}") from None
+        if self.offset is not None and name == EMBEDDING:
+            return self.offset.to_embedding(rows, start=start)
+        if self.offset is not None and name == HEAD:
+            return self.offset.to_head(rows, start=start)
+        return rows
+
+
+def _linear(parts: Mapping[str, Tensor], module: str, info: AdapterInfo) -> LinearDelta:
+    if not {"lora_A", "lora_B"} <= parts.keys():
+        raise CheckpointError(f"{info.directory}: {module} has {sorted(parts)}, expected lora_A and lora_B")
+    if not parts["lora_A"].ndim == parts["lora_B"].ndim == 2:
+        raise CheckpointError(f"{info.directory}: {module} is no linear layer; merging supports linear layers only")
+    rank, alpha = parts["lora_A"].shape[0], info.config.get("lora_alpha")
+    if not isinstance(alpha, int | float):
+        raise CheckpointError(f"{info.directory}: lora_alpha is {alpha!r}, expected a number")
+    scaling = alpha / (math.sqrt(rank) if info.config.get("use_rslora") else rank)
+    return LinearDelta(parts["lora_A"], parts["lora_B"], scaling, parts.get("lora_magnitude_vector"))
+
+
+def _offset(tensors: Mapping[str, Tensor], info: AdapterInfo) -> OffsetDelta | None:
+    if not tensors:
+        return None
+    if not {"coord_ids", "embed_offset"} <= tensors.keys():
+        raise CheckpointError(f"{info.directory}: {ADAPTER_NAME} lacks coord_ids or embed_offset")
+    embed = tensors["embed_offset"]
+    head = tensors.get("head_offset", embed)
+    return OffsetDelta(tensors["coord_ids"], embed, head, tie_head="head_offset" not in tensors)
+
+
+def _check_supported(info: AdapterInfo) -> None:
+    for key, plain in _PLAIN.items():
+        if info.config.get(key, plain) not in (plain, None):
+            raise CheckpointError(f"{info.directory}: {key} is {info.config[key]!r}; merging supports {plain!r} only")

@@ -1,0 +1,138 @@
+"""Write an adapter as stock PEFT: LoRA or DoRA, with the coord rows as ``trainable_token_indices``.
+
+Our offsets are added to rows; PEFT's trainable tokens replace them. The exported rows are therefore
+base row plus offset, and hold for the base they were made with. Stock PEFT rounds them to the dtype
+of the model they are put on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
+from coordexp.errors import CheckpointError
+from coordexp.files import write_json
+from coordexp.model.checkpoint.checkpoint_io import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    AdapterInfo,
+    JsonObject,
+    read_adapter,
+)
+from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD, Skeleton
+from coordexp.model.expand.expand_files import lacks_tokens
+from coordexp.model.merge.merge_report import REPORT_FILE, MergeReport, checked_report
+from coordexp.model.merge.merge_target import base_directory, building_of, checked_output
+from coordexp.model.merge.merge_weights import AdapterDelta, OffsetDelta
+from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.processor import Processor
+from coordexp.model.progress import Progress, silent
+
+_DTYPE = "float32"
+_DELTA_KEY = "base_model.model.{module}.token_adapter.trainable_tokens_delta"
+
+
+def export_peft_tokens(
+    adapter: str | Path,
+    output: str | Path,
+    base: str | Path | None = None,
+    overwrite: bool = False,
+    samples: Sequence[Mapping[str, Tensor]] | None = None,
+    *,
+    progress: Progress = silent,
+) -> MergeReport:
+    """Export a saved adapter for ``PeftModel.from_pretrained`` without coordexp.
+
+    On a tied base one table can be expressed, so ``tie_head`` must be true; on an untied base there
+    is one entry for the embedding and one for the head, whatever ``tie_head`` is.
+
+    Stock PEFT needs a whole table and a copy of it at once, so the check takes twice the larger
+    table in float32; everything else is streamed as in a merge.
+
+    Args:
+        adapter: directory with ``adapter_model.safetensors``.
+        output: directory to write; it appears only if the export succeeds.
+        base: the checkpoint the adapter was trained on, with its coord tokens; None reads it from
+            ``adapter_config.json``.
+        overwrite: replace an ``output`` that exists.
+        samples: model inputs to compare on; None for a generated picture with coord tokens.
+        progress: told how far the export is.
+
+    Returns:
+        What was done, also stored as ``merge_report.json`` in ``output``.
+
+    Raises:
+        CheckpointError: if an input is wrong, ``output`` exists, PEFT cannot express the adapter, or
+            the results do not agree.
+        TokenizerError: if the adapter is for another vocabulary.
+    """
+    info = read_adapter(adapter)
+    delta = AdapterDelta.read(info)
+    if delta.offset is None:
+        raise CheckpointError(f"{adapter}: has no coord offsets, so it is an adapter of stock PEFT as it is")
+    source = base_directory(base or info.base, wanted_by=str(adapter))
+    target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory), marker=ADAPTER_CONFIG)
+    processor, skeleton = Processor.from_directory(source), Skeleton.of(source)
+    _check_expressible(info, delta.offset, skeleton, processor)
+    delta.check_fits(skeleton)
+    with building_of(target) as building:
+        tables = {EMBEDDING: delta.offset.embed} if skeleton.tied else dict(_tables(delta.offset))
+        _write(building, info, tables, delta.offset.ids, skeleton, base_name=None if base is None else str(base))
+        reference = Reference.of_adapter(
+            source, info, processor, samples or default_samples(processor), progress=progress
+        )
+        exported = Reference.of_adapter(source, read_adapter(building), processor, reference.samples, progress=progress)
+        report = checked_report(
+            reference.compare(exported.logits, stored=_DTYPE, tied=skeleton.tied),
+            dtype=_DTYPE,
+            num_merged_layers=len(delta.linear),
+            num_offset_rows=delta.num_offset_rows,
+            format="peft-tokens",
+        )
+        write_json(building / REPORT_FILE, asdict(report), indent=2)
+        return report
+
+
+def _tables(offset: OffsetDelta) -> Sequence[tuple[str, Tensor]]:
+    return ((EMBEDDING, offset.embed), (HEAD, offset.head))
+
+
+def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: Skeleton, processor: Processor) -> None:
+    if base.tied and not offset.tie_head:
+        raise CheckpointError(
+            f"{info.directory}: was trained with tie_head: false on a model whose embedding and head are one table; "
+            "PEFT's trainable tokens have one row for both, so only --format hf can express it"
+        )
+    structure = "spec" if offset.ids.numel() > NUM_BINS else "native"
+    if lacks_tokens(processor.tokenizer, structure):
+        raise CheckpointError(
+            f"{base.weights.directory}: has no coord tokens yet, and PEFT replaces rows that are there; expand it "
+            "first (python -m coordexp expand-vocab) and give that as the base"
+        )
+
+
+def _write(
+    output: Path,
+    info: AdapterInfo,
+    tables: Mapping[str, Tensor],
+    ids_K: Tensor,
+    base: Skeleton,
+    *,
+    base_name: str | None,
+) -> None:
+    stored = load_file(info.directory / ADAPTER_WEIGHTS)
+    kept = {key: tensor for key, tensor in stored.items() if ADAPTER_NAME not in key}
+    rows: dict[str, Tensor] = {}
+    for name, offset_KD in tables.items():
+        base_KD = base.weights.listed_rows(name, ids_K.tolist())
+        rows[_DELTA_KEY.format(module=name.removesuffix(".weight"))] = base_KD.float() + offset_KD.float()
+    save_file(kept | rows, output / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    layers = [name.removesuffix(".weight").rsplit(".", 1)[-1] for name in tables]
+    changes: JsonObject = {"modules_to_save": None, "trainable_token_indices": dict.fromkeys(layers, ids_K.tolist())}
+    if base_name is not None:
+        changes["base_model_name_or_path"] = base_name
+    write_json(output / ADAPTER_CONFIG, info.config | changes, indent=2)

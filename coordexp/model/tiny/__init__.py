@@ -1,0 +1,1 @@
+"""The small base that ships with the package."""

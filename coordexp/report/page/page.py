@@ -1,0 +1,163 @@
+"""The report as one HTML file that needs nothing else: no network, no other file, no script to be read."""
+
+import base64
+import functools
+import hashlib
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from coordexp.report.charts import figures
+from coordexp.report.charts.coord_charts import CurveRow, curve_rows
+from coordexp.report.charts.figures import Figure
+from coordexp.report.study.fairness import Fairness
+from coordexp.report.study.gallery import GalleryImage
+from coordexp.report.study.study import Study
+from coordexp.report.text.comparison_tables import convergence_tables, study_tables
+from coordexp.report.text.next_commands import next_commands
+from coordexp.report.text.tables import (
+    Table,
+    free_tables,
+    headline_table,
+    notes,
+    quality_tables,
+    runs_table,
+    summary,
+)
+
+
+@dataclass(frozen=True)
+class FairnessView:
+    """The fairness table as the page shows it."""
+
+    sentence: str
+    names: tuple[str, ...]
+    rows: Sequence[object]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template reads."""
+
+    title: str
+    verdict: str
+    summary: str
+    undeclared: bool
+    missing: Sequence[str]
+    sections: Sequence[tuple[str, str]]
+    groups: Sequence[tuple[str, int]]
+    style: dict[str, int]
+    layer: dict[str, int]
+    has_statistics: bool
+    result_tables: Sequence[Table]
+    convergence_tables: Sequence[Table]
+    headline: Table
+    free: Sequence[Table]
+    quality: Sequence[Table]
+    runs: Table
+    notes: Sequence[str]
+    forest: Sequence[Figure]
+    curves: Sequence[Figure]
+    boxes: Sequence[Figure]
+    breakdowns: Sequence[Figure]
+    gallery: Sequence[GalleryImage]
+    gallery_seed: str
+    num_images: int
+    coord_curves: Sequence[CurveRow]
+    fairness: FairnessView | None
+    commands: Sequence[tuple[str, str]]
+    footer: str
+    script: Markup
+    script_hash: str
+
+
+def render_page(study: Study) -> str:
+    """Return the page; all text in it is escaped."""
+    return page_template("page.html.jinja").render(page=_page(study))
+
+
+def _page(study: Study) -> Page:
+    data = study.data
+    styles = figures.group_styles(study)
+    quality = quality_tables(data)
+    found, convergence = study_tables(study), convergence_tables(study)
+    return Page(
+        title=f"Experiment {data.name}",
+        verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
+        summary=summary(data),
+        undeclared=study.fairness is not None and not study.fairness.comparable,
+        missing=study.missing,
+        sections=_sections(study, has_quality=bool(quality)),
+        groups=tuple(styles.items()),
+        style=styles,
+        layer={group: index + 1 for group, index in styles.items()},
+        has_statistics=study.comparison is not None,
+        result_tables=found[: len(found) - len(convergence)],
+        convergence_tables=convergence,
+        headline=headline_table(data),
+        free=free_tables(data),
+        quality=quality,
+        runs=runs_table(data),
+        notes=notes(data),
+        forest=figures.forest(study),
+        curves=figures.curves(study),
+        boxes=figures.boxes(study),
+        breakdowns=figures.breakdowns(study),
+        gallery=study.gallery,
+        gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
+        num_images=study.num_images,
+        coord_curves=curve_rows(study),
+        fairness=_fairness(study.fairness) if study.fairness is not None else None,
+        commands=next_commands(data),
+        footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
+        script=Markup(_script()),  # ours, from the package
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
+    )
+
+
+def _unbroken(text: str) -> str:
+    """Keep a number and its sign of percent on one line."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
+    has_boxes = has_quality or bool(study.breakdowns)
+    sections = (
+        ("results", "Result", True),
+        ("curves", "Training", True),
+        ("boxes", "Boxes", has_boxes),
+        ("gallery", "Images", bool(study.gallery)),
+        ("distributions", "Coordinate distributions", bool(study.coord_curves)),
+        ("free", "Free decoding", True),
+        ("fairness", "Fairness", study.fairness is not None),
+        ("runs", "Runs", True),
+        ("again", "Compute it again", True),
+    )
+    return [(name, title) for name, title, is_there in sections if is_there]
+
+
+def _fairness(fairness: Fairness) -> FairnessView:
+    return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=fairness.rows)
+
+
+@functools.cache
+def _script() -> str:
+    """Return the page's only script; the page names its hash, so that a browser runs no other."""
+    return Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+
+
+@functools.cache
+def page_template(name: str) -> Template:
+    """Return a page's template; whatever it is given is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)

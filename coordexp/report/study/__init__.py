@@ -1,0 +1,1 @@
+"""What runs say: everything a report shows."""

@@ -1,0 +1,209 @@
+"""The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from coordexp.config.yaml_file import Tree, read_mapping
+from coordexp.data.images.image_folder import ImageFolder
+from coordexp.data.sources.json_file import read_json
+from coordexp.detection.coco_files import GroundTruth, read_detections
+from coordexp.errors import DataError, TrackingError
+from coordexp.files import write_json
+from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.tracking.connection import connect, tracking_errors
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+FINAL = "eval/final"
+HEADLINE_DETECTIONS = f"{FINAL}/constrained/detections.expected.json"
+STORED_ANNOTATIONS = "data"
+RECORDED = "recorded.json"
+_STEP_FOLDER = re.compile(r"step_(\d+)")
+
+
+class Artifacts:
+    """Finds files of runs; a file that is nowhere is None, never an error."""
+
+    def __init__(self, data: ExperimentData, *, cache: Path, runs_dir: Path) -> None:
+        """Look nothing up yet.
+
+        Args:
+            data: the runs.
+            cache: directory for what MLflow sends; made when needed.
+            runs_dir: where experiments lie on this machine, should a run's own path be another machine's.
+        """
+        self._uri = data.uri
+        self._cache = cache
+        self._runs_dir = runs_dir
+        self._client: MlflowClient | None = None
+        self._listed: dict[tuple[str, str], set[str]] = {}
+
+    def run_dir(self, run: RunData) -> Path | None:
+        """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
+        return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
+
+    def file(self, run: RunData, path: str) -> Path | None:
+        """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
+        local = self.run_dir(run)
+        if local is not None and (local / path).is_file():
+            return local / path
+        return self._fetched(run.run_id, path)
+
+    def config(self, run: RunData) -> Tree:
+        """Return a run's ``config.yaml``, or nothing where it is not there.
+
+        Raises:
+            ConfigError: if the file holds something else.
+        """
+        path = self.file(run, "config.yaml")
+        return {} if path is None else read_mapping(path).tree
+
+    def folder(self, run: RunData, path: str) -> Path | None:
+        """Return a folder of a run with all its files."""
+        local = self.run_dir(run)
+        if local is not None and (local / path).is_dir():
+            return local / path
+        names = self._names(run.run_id, path)
+        found = [self._fetched(run.run_id, name) for name in sorted(names)]
+        return next((file.parent for file in found if file is not None), None)
+
+    def step_files(self, run: RunData, name: str) -> dict[int, Path]:
+        """Return ``eval/step_*/NAME`` by step; the evaluations during training stay in the run's directory."""
+        local = self.run_dir(run)
+        found: dict[int, Path] = {}
+        for folder in sorted((local / "eval").glob("step_*")) if local is not None else []:
+            step = _STEP_FOLDER.fullmatch(folder.name)
+            if step is not None and (folder / name).is_file():
+                found[int(step[1])] = folder / name
+        return found
+
+    def annotations(self, run: RunData) -> Path | None:
+        """Return the annotation file of the validation split a run was evaluated on."""
+        configured = run.params.get("data.val_annotations")
+        if run.params.get("data.format") == "coco":
+            if configured and Path(configured).is_file():
+                return Path(configured)
+        else:
+            local = self._generated(run)
+            if local is not None and (local / "instances_val.json").is_file():
+                return local / "instances_val.json"
+        names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
+        name = next((name for name in sorted(names) if name.endswith(".json")), None)
+        return self._fetched(run.parent_id, name) if name else None
+
+    def images(self, run: RunData) -> dict[int, Path]:
+        """Return the validation image files that are on this machine, by image id."""
+        annotations = self.annotations(run)
+        if run.params.get("data.format") == "coco":
+            folder = Path(run.params.get("data.val_images", ""))
+        else:
+            generated = self._generated(run)
+            folder = None if generated is None else generated / "val"
+        if annotations is None or folder is None or not folder.is_dir():
+            return {}
+        entries = read_json(annotations, drop="segmentation")["images"]  # pyright: ignore
+        paths = {int(entry["id"]): _image(folder, entry["file_name"]) for entry in entries if "file_name" in entry}
+        return {image_id: path for image_id, path in paths.items() if path is not None}
+
+    def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
+        """Write those detections of a file that are in some images, and return the new file.
+
+        Raises:
+            DataError: if the file is malformed, or the run's id leads out of the cache.
+        """
+        if not _stays_below(run.run_id):
+            raise DataError(f"run id {run.run_id!r} of {run.name} is no name of a folder: expected MLflow's own id")
+        kept = self._cache / run.run_id / f"{detections.stem}.subset.json"
+        chosen = set(image_ids)
+        entries = [
+            {"image_id": dt.image_id, "category_id": dt.category_id, "bbox": list(dt.box_px_xywh), "score": dt.score}
+            for dt in read_detections(detections, truth)
+            if dt.image_id in chosen
+        ]
+        write_json(kept, entries)
+        return kept
+
+    def _places(self, run: RunData) -> list[Path]:
+        places = [Path(run.run_dir)] if run.run_dir else []
+        if run.run_dir and run.experiment:
+            places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
+        return places
+
+    def _generated(self, run: RunData) -> Path | None:
+        """Return where an experiment with generated data keeps it; None if another life of it is there now."""
+        local = self.run_dir(run)
+        if local is None and any(_taken(place, run) for place in self._places(run)):
+            return None
+        return (local.parent if local is not None else self._runs_dir / run.experiment) / "data"
+
+    def _fetched(self, run_id: str, path: str) -> Path | None:
+        if not _stays_below(run_id):
+            return None
+        kept = self._cache / run_id / path
+        if kept.is_file():
+            return kept
+        if path not in self._names(run_id, str(Path(path).parent)):
+            return None
+        with tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"):
+            (self._cache / run_id).mkdir(parents=True, exist_ok=True)
+            found = self._mlflow().download_artifacts(run_id, path, str(self._cache / run_id))
+        # A store on this machine gives the file itself instead of a copy.
+        return Path(found)
+
+    def _names(self, run_id: str, folder: str) -> set[str]:
+        """Return the artifacts directly in a folder of a run; none where the store does not answer."""
+        key = (run_id, folder)
+        if key not in self._listed:
+            try:
+                with tracking_errors(self._uri, f"list artifacts of run {run_id}"):
+                    found = self._mlflow().list_artifacts(run_id, None if folder == "." else folder)
+                self._listed[key] = {item.path for item in found if not item.is_dir and _stays_below(item.path)}
+            except TrackingError:
+                self._listed[key] = set()
+        return self._listed[key]
+
+    def _mlflow(self) -> "MlflowClient":
+        if self._client is None:
+            self._client = connect(self._uri)
+        return self._client
+
+
+def _stays_below(name: str) -> bool:
+    """Say whether a name that a server gave stays below the folder it is put in."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+
+
+def _image(folder: Path, name: object) -> Path | None:
+    """Return an image of an annotation file if it is in the folder: the file may come from a server."""
+    try:
+        return ImageFolder(folder, check=False).path_of(name) if (folder / str(name)).is_file() else None
+    except (DataError, ValueError):
+        return None
+
+
+def _taken(place: Path, run: RunData) -> bool:
+    """Say whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
+    try:
+        recorded = json.loads((place / RECORDED).read_text(encoding="utf-8"))
+        return bool(run.key) and recorded["key"] != run.key
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def image_ids_of(path: Path) -> list[int]:
+    """Return the images of an ``objects.jsonl``, ascending.
+
+    Raises:
+        DataError: if a line is something else.
+    """
+    # Not splitlines: a description may hold any line end but this one.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        return sorted(int(json.loads(line)["image_id"]) for line in lines)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: expected an object with an image_id in every line ({error})") from error

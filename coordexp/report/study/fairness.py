@@ -1,0 +1,128 @@
+"""Whether the runs of a report differ in the declared factor only, as a table of what differs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordexp.config.identity.differences import diff, find_differences, flat_values
+from coordexp.config.identity.fingerprint import Fingerprint
+from coordexp.config.yaml_file import Tree
+from coordexp.errors import ComparisonError
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.data import ExperimentData, RunData
+
+_DEFAULT_FACTOR = ("objective", "custom.coord_soft_ce_w1")
+
+
+@dataclass(frozen=True)
+class FairnessRow:
+    """One thing in which runs differ.
+
+    Attributes:
+        key: ``objective.use_coord_ce``, ``data`` and so on.
+        declared: whether the declared factor names or explains it.
+        values: written values by run name; "" where a run has no such key.
+    """
+
+    key: str
+    declared: bool
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """What the fingerprints say.
+
+    Attributes:
+        comparable: no run differs from another outside the factor.
+        factor: the keys that were declared to differ.
+        rows: what differs, undeclared differences first.
+        checked: names of the runs whose fingerprints were read.
+        unchecked: names of those without one.
+    """
+
+    comparable: bool
+    factor: tuple[str, ...]
+    rows: tuple[FairnessRow, ...]
+    checked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What the table means."""
+        factor = ", ".join(self.factor)
+        if not self.checked:
+            return "No run has left a fingerprint yet, so nothing is known about what differs."
+        unknown = f" Without a fingerprint: {', '.join(self.unchecked)}." if self.unchecked else ""
+        if self.comparable and not self.rows:
+            return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included.{unknown}"
+        if self.comparable:
+            return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor}).{unknown}"
+        undeclared = ", ".join(row.key for row in self.rows if not row.declared)
+        return f"Besides the declared factor ({factor}) the runs differ in: {undeclared}.{unknown}"
+
+
+def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
+    """Compare the fingerprints of all runs.
+
+    Runs of one seed must agree outside the factor; a seed explains other weights and another order of samples.
+    """
+    prints = {run.name: found for run in data.runs if (found := read_fingerprint(run, artifacts)) is not None}
+    factor = _factor(data.runs, artifacts)
+    names = list(prints)
+    values = {name: flat_values(found) for name, found in prints.items()}
+    undeclared = {found.key for found in find_differences(prints, factor)}
+    varying = {key for name in names[1:] for key in diff(prints[names[0]], prints[name])}
+    rows = [
+        FairnessRow(key, is_declared, tuple((name, _written(values[name].get(key))) for name in names))
+        for is_declared, keys in ((False, undeclared), (True, varying - undeclared))
+        for key in sorted(keys)
+    ]
+    return Fairness(
+        comparable=not undeclared,
+        factor=factor,
+        rows=tuple(rows),
+        checked=tuple(names),
+        unchecked=tuple(run.name for run in data.runs if run.name not in prints),
+    )
+
+
+def fairness_rows(fairness: Fairness) -> list[tuple[str, dict[str, str]]]:
+    """Return what differs as pairs of a key and its values by run."""
+    return [(row.key, dict(row.values)) for row in fairness.rows]
+
+
+def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
+    """Return a run's fingerprint, or None if it has none yet.
+
+    Raises:
+        ComparisonError: if its file is no fingerprint.
+    """
+    path = artifacts.file(run, "fingerprint.json")
+    if path is None:
+        return None
+    try:
+        found = Fingerprint.from_json(path.read_text(encoding="utf-8"))
+        flat_values(found)["experiment.seed"]
+    except (ComparisonError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error
+    return found
+
+
+def _factor(runs: Sequence[RunData], artifacts: Artifacts) -> tuple[str, ...]:
+    """Return the factors the runs' experiments declared."""
+    found: dict[str, None] = {}
+    for run in runs:
+        found |= dict.fromkeys(_factor_of(artifacts.config(run)))
+    return tuple(found) or _DEFAULT_FACTOR
+
+
+def _factor_of(config: Tree) -> Sequence[str]:
+    ablation = config.get("ablation")
+    factor = ablation.get("factor") if isinstance(ablation, dict) else None
+    return [str(key) for key in factor] if isinstance(factor, list) else []
+
+
+def _written(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text.strip('"')

@@ -1,0 +1,151 @@
+"""The images on which groups differ most, as small pictures with the boxes of ground truth and of every group."""
+
+import base64
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from PIL import Image
+
+from coordexp.data.images.image_file import read_image
+from coordexp.detection.coco_files import BoxPxXywh, Detection, GroundTruth, GtBox, read_detections, read_ground_truth
+from coordexp.detection.overlap_score import overlap_score
+from coordexp.errors import DataError
+
+MAX_SIDE_PX = 448
+_JPEG_QUALITY = 72
+_MAX_BOXES = 100
+_Box = TypeVar("_Box", GtBox, Detection)
+
+
+@dataclass(frozen=True)
+class GalleryBox:
+    """A box as it is drawn; ``score`` is None for ground truth."""
+
+    box_px_xywh: BoxPxXywh
+    category: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class GalleryImage:
+    """One picture.
+
+    Attributes:
+        image_id: COCO's id.
+        width: of the original, in pixels; boxes are in its pixels.
+        height: of the original.
+        picture: the picture as a data URI, or "" where the file is not on this machine.
+        truth: ground-truth boxes.
+        boxes: detections by group, highest score first.
+        overlap: how well each group's boxes overlap the ground truth, see
+            :func:`coordexp.detection.overlap_score.overlap_score`.
+    """
+
+    image_id: int
+    width: int
+    height: int
+    picture: str
+    truth: tuple[GalleryBox, ...]
+    boxes: Mapping[str, tuple[GalleryBox, ...]]
+    overlap: Mapping[str, float]
+
+    @property
+    def change(self) -> float:
+        """The largest difference of overlap between two groups."""
+        return max(self.overlap.values()) - min(self.overlap.values())
+
+
+def make_gallery(
+    annotations: Path, detections: Mapping[str, Path], images: Mapping[int, Path], *, count: int = 24
+) -> tuple[GalleryImage, ...]:
+    """Choose and draw images: the largest change between groups first, then the lower image id.
+
+    Args:
+        annotations: the split's annotation file.
+        detections: by group, one file in COCO's results format.
+        images: image files by id; one that is missing or broken gives boxes without a picture.
+        count: how many at most.
+
+    Raises:
+        DataError: if annotations or detections are malformed.
+    """
+    if not detections:
+        return ()
+    truth = read_ground_truth(annotations)
+    truth_of = _by_image([box for box in truth.boxes if not box.is_crowd])
+    found = {group: _by_image(read_detections(path, truth)) for group, path in detections.items()}
+    overlaps = {
+        image_id: {group: overlap_score(truth_of[image_id], boxes[image_id]) for group, boxes in found.items()}
+        for image_id in truth.sizes_px
+    }
+    ranked = sorted(overlaps, key=lambda image_id: (-_spread(overlaps[image_id]), image_id))
+    return tuple(
+        _gallery_image(
+            image_id,
+            truth,
+            truth_of[image_id],
+            {group: boxes[image_id] for group, boxes in found.items()},
+            overlaps[image_id],
+            images.get(image_id),
+        )
+        for image_id in ranked[:count]
+    )
+
+
+def _by_image(boxes: Sequence[_Box]) -> defaultdict[int, list[_Box]]:
+    by_image: defaultdict[int, list[_Box]] = defaultdict(list)
+    for box in boxes:
+        by_image[box.image_id].append(box)
+    return by_image
+
+
+def _spread(overlap: Mapping[str, float]) -> float:
+    return max(overlap.values()) - min(overlap.values())
+
+
+def _gallery_image(
+    image_id: int,
+    ground_truth: GroundTruth,
+    truth: Sequence[GtBox],
+    found: Mapping[str, Sequence[Detection]],
+    overlap: Mapping[str, float],
+    path: Path | None,
+) -> GalleryImage:
+    names = ground_truth.categories
+    picture, (width, height) = _picture(path)
+    size = ground_truth.sizes_px[image_id] or (width, height)
+    boxes = {
+        group: tuple(
+            GalleryBox(box.box_px_xywh, names[box.category_id], box.score)
+            for box in sorted(detections, key=lambda box: -box.score)[:_MAX_BOXES]
+        )
+        for group, detections in found.items()
+    }
+    return GalleryImage(
+        image_id=image_id,
+        width=size[0],
+        height=size[1],
+        picture=picture,
+        truth=tuple(GalleryBox(box.box_px_xywh, names[box.category_id]) for box in truth),
+        boxes=boxes,
+        overlap=dict(overlap),
+    )
+
+
+def _picture(path: Path | None) -> tuple[str, tuple[int, int]]:
+    """Return a data URI and the original's size; "" and a unit square where there is no picture."""
+    if path is None:
+        return "", (1, 1)
+    try:
+        image = read_image(path)
+    except DataError:
+        return "", (1, 1)
+    size = image.size
+    image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    image.save(out, format="JPEG", quality=_JPEG_QUALITY, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii"), size

@@ -1,0 +1,208 @@
+"""An experiment as MLflow holds it -> frozen objects. Nothing else is read, so it works from any machine."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordexp.errors import TrackingError
+from coordexp.report.study.data import ExperimentData, Point, RunData, State
+from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.store import EXPERIMENT_TAG, LAST_STEP, MESSAGE, PARENT, RUN_DIR, RUN_KEY
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+__all__ = ["CURVES", "ExperimentData", "Point", "RunData", "load_experiment", "load_experiments", "load_runs"]
+
+_STATES: dict[str, State] = {
+    "SCHEDULED": "waiting",
+    "RUNNING": "running",
+    "FINISHED": "finished",
+    "FAILED": "failed",
+    "KILLED": "stopped",
+}
+CURVES = re.compile(r"(train|eval)_\w+_loss|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens")
+
+
+def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
+    """Read an experiment.
+
+    Args:
+        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+        name: the experiment; None: the one in which a run was started last.
+
+    Raises:
+        TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it.
+    """
+    client = _client(uri)
+    with tracking_errors(uri, "read the experiment"):
+        experiment = _find(client, uri, name)
+        return _read(client, uri, experiment)
+
+
+def load_experiments(uri: str, names: Sequence[str]) -> ExperimentData:
+    """Read several experiments as one; every group's name gets its experiment's before it.
+
+    Raises:
+        TrackingError: if MLflow cannot be used, or lacks one of them or runs in it.
+    """
+    read = [load_experiment(uri, name) for name in dict.fromkeys(names)]
+    if len(read) == 1:
+        return read[0]
+    runs = [replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs]
+    ceilings = {data.shared.get("codec_ceiling/AP") for data in read}
+    return ExperimentData(
+        name=" and ".join(data.name for data in read),
+        uri=uri,
+        runs=tuple(runs),
+        shared=read[0].shared if len(ceilings) == 1 else {},
+        num_older=sum(data.num_older for data in read),
+    )
+
+
+def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
+    """Read chosen runs, of any experiments.
+
+    Names are made distinct by the experiment's name, and where that is not enough by the start of the run's id.
+
+    Args:
+        uri: as for :func:`load_experiment`.
+        title: the report's title.
+        run_ids: MLflow's ids.
+
+    Raises:
+        TrackingError: if MLflow cannot be used, or a run is not there or is no run of a group and seed.
+    """
+    client = _client(uri)
+    with tracking_errors(uri, "read the runs"):
+        found = [client.get_run(run_id) for run_id in dict.fromkeys(run_ids)]
+        for run in found:
+            if not {"group", "seed"} <= run.data.tags.keys():
+                raise TrackingError(
+                    f"MLflow run {run.info.run_id} ({run.info.run_name}) has no group and seed: "
+                    "expected the id of a run of coordexp, not of the ablation above it"
+                )
+        experiments = {run.info.experiment_id: "" for run in found}
+        for experiment_id in experiments:
+            experiments[experiment_id] = client.get_experiment(experiment_id).name
+        runs = [_run(client, run, experiments[run.info.experiment_id]) for run in found]
+    return ExperimentData(name=title, uri=uri, runs=tuple(_distinct(runs)))
+
+
+def _distinct(runs: Sequence[RunData]) -> list[RunData]:
+    """Prefix a group's name where two runs would share name and seed."""
+    experiments_of: dict[str, set[str]] = {}
+    for run in runs:
+        experiments_of.setdefault(run.group, set()).add(run.experiment)
+    named = [
+        replace(run, group=f"{run.experiment}/{run.group}") if len(experiments_of[run.group]) > 1 else run
+        for run in runs
+    ]
+    count = Counter(run.name for run in named)
+    return [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
+
+
+def _client(uri: str) -> "MlflowClient":
+    path = sqlite_path(uri)
+    if path is not None and not path.is_file():
+        raise TrackingError(f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri")
+    return connect(uri)
+
+
+def _find(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
+    known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
+    where = f"MLflow at {without_secrets(uri)}"
+    if name in known:
+        return known[name]
+    if name is not None:
+        raise TrackingError(f"{where} has no experiment {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
+    by_id = {item.experiment_id: item for item in known.values()}
+    newest = _search(client, list(by_id), limit=1) if by_id else []
+    if not newest:
+        raise TrackingError(
+            f"{where} has no run of coordexp yet: run an ablation first, or give another --tracking-uri"
+        )
+    return by_id[newest[0].info.experiment_id]
+
+
+def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | None = None) -> "list[Run]":
+    """Return runs that coordexp started, newest first."""
+    found: list[Run] = []
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            experiment_ids,
+            f"tags.{RUN_KEY} LIKE '%'",
+            max_results=limit or 1000,
+            order_by=["attributes.start_time DESC"],
+            page_token=token,
+        )
+        found += page
+        token = page.token
+        if not token or (limit is not None and len(found) >= limit):
+            return found
+
+
+def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> ExperimentData:
+    found = _search(client, [experiment.experiment_id])
+    children = [run for run in found if "seed" in run.data.tags]
+    parent = next((run for run in found if "seed" not in run.data.tags), None)
+    shown = _newest(run for run in children if parent is None or run.data.tags.get(PARENT) == parent.info.run_id)
+    if not shown:
+        raise TrackingError(f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet")
+    runs = [_run(client, run, experiment.name) for run in shown]
+    return ExperimentData(
+        name=experiment.name,
+        uri=uri,
+        runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
+        shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
+        num_older=len(children) - len(shown),
+        parent_id=parent.info.run_id if parent else "",
+    )
+
+
+def _newest(runs: "Iterable[Run]") -> "list[Run]":
+    """Keep one run of each group and seed; ``runs`` come newest first."""
+    kept: dict[tuple[str, str], Run] = {}
+    for run in runs:
+        kept.setdefault((run.data.tags["group"], run.data.tags["seed"]), run)
+    return list(kept.values())
+
+
+def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
+    metrics, tags = run.data.metrics, run.data.tags
+    return RunData(
+        run_id=run.info.run_id,
+        group=tags["group"],
+        seed=_whole(run, "seed"),
+        state=_STATES[run.info.status],
+        step=int(metrics["final/steps"]) if "final/steps" in metrics else _whole(run, LAST_STEP),
+        message=tags.get(MESSAGE, ""),
+        run_dir=tags.get(RUN_DIR, ""),
+        # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        params=dict(run.data.params),
+        curves={name: _curve(client, run.info.run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        experiment=experiment,
+        parent_id=tags.get(PARENT, ""),
+        key=tags.get(RUN_KEY, ""),
+        not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
+    )
+
+
+def _whole(run: "Run", tag: str) -> int:
+    """Return a tag that counts; anyone may edit tags."""
+    text = run.data.tags.get(tag, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise TrackingError(f"MLflow run {run.info.run_id}: its tag {tag} is {text!r}, expected a number") from None
+
+
+def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
+    history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
+    return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))

@@ -1,0 +1,234 @@
+"""An experiment -> tables and notes, as text that every output format shows alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from coordexp.metrics import AP_NAMES, LOSS_NAMES, BoxKind, detection_metric, evaluation_metric
+from coordexp.report.study.data import ExperimentData, RunData
+
+UNDEFINED = "-"
+_TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
+HEADLINE = detection_metric("constrained", "expected", "AP")
+_HEADLINE_BOXES = "constrained/expected"
+_KINDS = "free/malformed/"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; ``is_mean`` marks a mean over the seeds that follow it."""
+
+    cells: tuple[str, ...]
+    is_mean: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text; the other columns are numbers and stand to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def is_text(self, column: str) -> bool:
+        """Say whether a column holds words."""
+        return column in _TEXT_COLUMNS
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A numeric column: its head, a run's value, and how a value is written."""
+
+    head: str
+    value: Callable[[RunData], float | None]
+    write: Callable[[float], str]
+
+
+def tables(data: ExperimentData) -> list[Table]:
+    """Return the headline, free decoding, quality where it was measured, and the runs with their losses."""
+    return [headline_table(data), *free_tables(data), *quality_tables(data), runs_table(data)]
+
+
+def summary(data: ExperimentData) -> str:
+    """Return how many groups, seeds and runs there are and where they stand."""
+    states = [run.state for run in data.runs]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    seeds = sorted({run.seed for run in data.runs})
+    groups, runs = len(data.groups), len(states)
+    return (
+        f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
+    )
+
+
+def notes(data: ExperimentData) -> list[str]:
+    """Return what a reader must know to read the tables rightly, one sentence each."""
+    lines: list[str] = []
+    evaluated = [run for run in data.runs if HEADLINE in run.metrics] or data.runs
+    seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
+    if any(len(found) == 1 for found in seeds):
+        lines.append(
+            "One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2]."
+            if all(len(found) == 1 for found in seeds)
+            else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
+        )
+    ceiling = codec_ceiling(data)
+    if ceiling is not None:
+        lines.append(
+            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
+        )
+    lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
+    lines.append("The total loss has other terms in every group: compare the losses beside it.")
+    if data.num_older:
+        lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
+    return lines
+
+
+def missing_runs(data: ExperimentData) -> list[str]:
+    """Return a sentence for each run that is not finished."""
+    lines: list[str] = []
+    for run in data.runs:
+        if run.state == "failed":
+            lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
+        elif run.state != "finished":
+            lines.append(f"{run.name} is not finished: {state_text(run)}")
+        if run.not_finite:
+            lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
+    return lines
+
+
+def codec_ceiling(data: ExperimentData) -> float | None:
+    """Return the AP of the ground truth after encode and decode, if any run logged it."""
+    places = [data.shared, *(run.metrics for run in data.runs)]
+    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
+
+
+def state_text(run: RunData) -> str:
+    """Return where a run stands, e.g. ``running, step 40 of 250``."""
+    total = run.params.get("training.max_steps")
+    where = f"step {run.step}" + (f" of {total}" if total else "")
+    texts = {"failed": f"FAILED, {where}", "running": f"running, {where}", "stopped": f"stopped, {where}"}
+    return texts.get(run.state, run.state)
+
+
+def headline_table(data: ExperimentData) -> Table:
+    """Return AP of both box kinds under constrained decoding, every seed."""
+    kinds: tuple[BoxKind, ...] = ("expected", "argmax")
+    rows: list[Row] = []
+    for group, runs in data.groups.items():
+        for kind in kinds:
+            names = [detection_metric("constrained", kind, name) for name in AP_NAMES]
+            columns = [_Column(name, partial(_metric, name), _fraction) for name in names]
+            rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+    return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+
+
+def free_tables(data: ExperimentData) -> list[Table]:
+    """Return what models write without the grammar: AP, counts, and malformed objects by kind where there are any."""
+    precision = [
+        _Column("AP exp.", partial(_metric, detection_metric("free", "expected", "AP")), _fraction),
+        _Column("AP argmax", partial(_metric, detection_metric("free", "argmax", "AP")), _fraction),
+        _Column("AP50 exp.", partial(_metric, detection_metric("free", "expected", "AP50")), _fraction),
+    ]
+    counts = [
+        _Column("objects", partial(_metric, evaluation_metric("free", "num_objects")), _count),
+        _Column("malformed", partial(_metric, evaluation_metric("free", "malformed")), _count),
+        _Column("fraction", partial(_metric, evaluation_metric("free", "malformed_fraction")), _fraction),
+        _Column("unknown", partial(_metric, evaluation_metric("free", "unknown_category")), _count),
+        _Column("duplicates", partial(_metric, evaluation_metric("free", "duplicates")), _count),
+        _Column("empty", partial(_metric, evaluation_metric("free", "empty_images")), _count),
+        _Column("cut off", partial(_metric, evaluation_metric("free", "truncated_images")), _count),
+        _Column("coord mass", partial(_metric, evaluation_metric("free", "coord_mass")), _fraction),
+    ]
+    names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
+    kinds = [_Column(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names]
+    found = [
+        _by_seed(data, "Free decoding: average precision", precision),
+        _by_seed(data, "Free decoding: what was written", counts),
+    ]
+    if kinds:
+        found.append(_by_seed(data, "Free decoding: malformed objects by kind", kinds))
+    return found
+
+
+def _by_seed(data: ExperimentData, title: str, columns: Sequence[_Column]) -> Table:
+    rows = [
+        row
+        for group, runs in data.groups.items()
+        for row in _group_rows(runs, columns, lead=lambda seed, group=group: (group, seed))
+    ]
+    return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
+
+
+def quality_tables(data: ExperimentData) -> list[Table]:
+    """Return what separates ranking from boxes; runs of before these were measured have no such table."""
+    columns = [
+        _Column("AP", partial(_metric, HEADLINE), _fraction),
+        _Column("oracle score", partial(_metric, f"{_HEADLINE_BOXES}/AP_oracle_score"), _fraction),
+        _Column("constant score", partial(_metric, f"{_HEADLINE_BOXES}/AP_constant_score"), _fraction),
+        _Column("F1 .50", partial(_metric, f"{_HEADLINE_BOXES}/F1_50"), _fraction),
+        _Column("F1 .75", partial(_metric, f"{_HEADLINE_BOXES}/F1_75"), _fraction),
+        _Column("calib. error", partial(_metric, f"{_HEADLINE_BOXES}/calibration_error"), _fraction),
+        _Column("duplicates", partial(_metric, "constrained/duplicates"), _count),
+    ]
+    if all(column.value(run) is None for column in columns[1:] for run in data.runs):
+        return []
+    return [_by_seed(data, "Ranking and boxes apart: expected boxes, constrained decoding", columns)]
+
+
+def runs_table(data: ExperimentData) -> Table:
+    """Return where each run stands, and its last losses."""
+    columns = [
+        _Column("steps", lambda run: float(run.step), _count),
+        _Column("seconds", partial(_metric, "final/train_seconds"), _count),
+    ] + [
+        _Column(name.removesuffix("_loss").replace("_", " "), partial(_metric, f"train_{name}"), _loss)
+        for name in LOSS_NAMES
+    ]
+    rows: list[Row] = []
+    for group, runs in data.groups.items():
+        states = {str(run.seed): state_text(run) for run in runs}
+        rows += _group_rows(
+            runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
+        )
+    heads = ("group", "seed", "state", *(column.head for column in columns))
+    return Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
+
+
+def _group_rows(
+    runs: Sequence[RunData], columns: Sequence[_Column], *, lead: Callable[[str], tuple[str, ...]]
+) -> list[Row]:
+    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
+    values = [[column.value(run) for column in columns] for run in runs]
+    rows = [Row((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
+    if len(runs) == 1:
+        return rows
+    finished = [row for run, row in zip(runs, values, strict=True) if run.state == "finished"]
+    means = [_mean([row[index] for row in finished]) for index in range(len(columns))]
+    return [Row((*lead(f"mean of {len(finished)}"), *_written(means, columns)), is_mean=True), *rows]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return fmean(there) if there else None
+
+
+def _written(values: Sequence[float | None], columns: Sequence[_Column]) -> list[str]:
+    return [UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)]
+
+
+def _metric(name: str, run: RunData) -> float | None:
+    return run.metrics.get(name)
+
+
+def _fraction(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"

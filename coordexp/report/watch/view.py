@@ -1,0 +1,228 @@
+"""A snapshot of an experiment -> a table that fits the terminal it is shown in."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordexp.report.study.data import State
+from coordexp.report.watch.rows import RunRow, Snapshot, group_means, seconds_to_end
+
+_STYLES: dict[str, str] = {
+    "running": "green",
+    "starts": "green",
+    "evaluates": "green",
+    "stalled": "bold red",
+    "finished": "",
+    "failed": "red",
+    "stopped": "yellow",
+    "waiting": "dim",
+}
+_ALWAYS = 0
+_BAR_CELLS = 12
+_MESSAGES = 4
+_LONGEST_SECONDS = 1e9  # what is said to take longer is damaged, and past the calendar
+_HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a table has to fit in.
+
+    Attributes:
+        now: Unix time.
+        width: columns.
+        height: lines, or None for a page without end.
+        bar: the character of what is done, and of what is left.
+    """
+
+    now: float
+    width: int
+    height: int | None = None
+    bar: tuple[str, str] = ("━", "╌")
+
+
+@dataclass(frozen=True)
+class _Column:
+    head: str
+    cell: Callable[[RunRow, Frame], str]
+    dropped: int  # the highest goes first where the terminal is narrow
+    justify: Literal["left", "right"] = "right"
+
+
+def render(snapshot: Snapshot, frame: Frame) -> RenderableType:
+    """Return the table of all runs with a footer; what does not fit is left out, and said to be."""
+    title = Text(f"{plain(snapshot.experiment) or 'no experiment yet'}  ", style="bold")
+    title.append(plain(snapshot.source), style="dim")
+    footer = [*_messages(snapshot.runs, frame), *_footer(snapshot, frame)]
+    shown = _shown(snapshot.runs, room=None if frame.height is None else frame.height - len(footer) - 4)
+    parts: list[RenderableType] = [_one_line(title, frame)]
+    if snapshot.runs:
+        parts.append(_table(shown, frame))
+        hidden = [run for run in snapshot.runs if run not in shown]
+        if hidden:
+            parts.append(Text(f"and {len(hidden)} more: {_counts(hidden)}", style="dim"))
+    return Group(*parts, *footer)
+
+
+def plain(text: str) -> str:
+    """Return text without control characters: a message from a server or a file must not steer the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def ago(seconds: float | None) -> str:
+    """Return ``12 s ago``, or nothing where nothing was seen."""
+    if seconds is None:
+        return ""
+    for limit, unit, size in ((100, "s", 1), (5400, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds / 86_400:.0f} d ago"
+
+
+def duration(seconds: float | None) -> str:
+    """Return ``1:05``, ``2:00:31`` or ``3 d 04 h``, or nothing for None."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d} h"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def state_word(run: RunRow, now: float) -> str:
+    """Return a run's state as it is shown: at work it may be evaluating, or silent for too long."""
+    if run.is_starting:
+        return "starts"
+    if run.is_stalled(now):
+        return "stalled"
+    if run.state == "running" and run.max_steps is not None and run.step >= run.max_steps:
+        return "evaluates"
+    return run.state
+
+
+def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
+    columns = [column for column in _COLUMNS if column.dropped == _ALWAYS or any(column.cell(r, frame) for r in runs)]
+    while _width(columns, runs, frame) > frame.width and any(column.dropped for column in columns):
+        columns.remove(max(columns, key=lambda column: column.dropped))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.head, justify=column.justify, no_wrap=True, overflow="ellipsis")
+    for run in runs:
+        style = _STYLES[state_word(run, frame.now)]
+        table.add_row(*(Text(column.cell(run, frame)) for column in columns), style=style or None)
+    return table
+
+
+def _width(columns: Sequence[_Column], runs: Sequence[RunRow], frame: Frame) -> int:
+    return sum(max(len(c.head), *(len(c.cell(run, frame)) for run in runs)) + 2 for c in columns) - 2
+
+
+def _shown(runs: Sequence[RunRow], *, room: int | None) -> list[RunRow]:
+    """Return the runs that fit, in order; what is at work stays longest."""
+    if room is None or len(runs) <= room:
+        return list(runs)
+    by_worth = sorted(runs, key=lambda run: -_HIDDEN_FIRST.index(run.state))
+    kept = {run.name for run in by_worth[: max(1, room - 1)]}
+    return [run for run in runs if run.name in kept]
+
+
+def _messages(runs: Sequence[RunRow], frame: Frame) -> list[Text]:
+    lines = [
+        Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES[run.state]) for run in runs if run.message
+    ]
+    return lines if frame.height is None else [_one_line(line, frame) for line in lines[-_MESSAGES:]]
+
+
+def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
+    lines: list[str] = []
+    if snapshot.runs:
+        left = seconds_to_end(snapshot.runs, frame.now)
+        lines.append("  ".join(part for part in (_counts(snapshot.runs), _times(snapshot, left, frame.now)) if part))
+    means = [f"{plain(m.group)} {m.value:.3f} ({_seeds(m.num_seeds)}, {m.at})" for m in group_means(snapshot.runs)]
+    if means:
+        lines.append(f"AP so far: {'  '.join(means)}")
+    if not snapshot.runs and not snapshot.note:
+        lines.append("waiting for its first run")
+    found = [Text(line) for line in lines]
+    if snapshot.note:
+        found.append(Text(plain(snapshot.note), style="yellow"))
+    return found if frame.height is None else [_one_line(line, frame) for line in found]
+
+
+def _times(snapshot: Snapshot, left: float | None, now: float) -> str:
+    seen = [run.last_seen for run in snapshot.runs if run.last_seen is not None]
+    until = max(seen) if snapshot.ended and seen else now
+    elapsed = f"elapsed {duration(until - snapshot.started)}" if snapshot.started and until >= snapshot.started else ""
+    if snapshot.ended or not left or left > _LONGEST_SECONDS:
+        return elapsed
+    end = datetime.fromtimestamp(now + left).astimezone()
+    day = "" if left < 43_200 else f"{end:%a }"
+    return f"{elapsed}  about {duration(left)} left, until {day}{end:%H:%M}"
+
+
+def _counts(runs: Sequence[RunRow]) -> str:
+    count = Counter(run.state for run in runs)
+    return ", ".join(f"{count[state]} {state}" for state in reversed(_HIDDEN_FIRST) if count[state])
+
+
+def _seeds(number: int) -> str:
+    return "1 seed" if number == 1 else f"{number} seeds"
+
+
+def _one_line(text: Text, frame: Frame) -> Text:
+    text.truncate(frame.width, overflow="ellipsis")
+    text.no_wrap = True
+    return text
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _steps(run: RunRow, frame: Frame) -> str:
+    del frame
+    return f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or "")
+
+
+def _bar(run: RunRow, frame: Frame) -> str:
+    if not run.max_steps or run.state == "waiting":
+        return ""
+    done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
+    return frame.bar[0] * done + frame.bar[1] * (_BAR_CELLS - done)
+
+
+def _ap(run: RunRow, frame: Frame) -> str:
+    del frame
+    return _number(run.last_ap(), ".3f")
+
+
+def _left(run: RunRow, frame: Frame) -> str:
+    if run.state == "running":
+        return duration(run.time_left(frame.now))
+    return duration(run.seconds) if run.state in ("finished", "failed", "stopped") and run.seconds else ""
+
+
+def _seen(run: RunRow, frame: Frame) -> str:
+    return "" if run.state == "waiting" else ago(run.age(frame.now))
+
+
+_COLUMNS = (
+    _Column("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
+    _Column("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
+    _Column("steps", _steps, _ALWAYS),
+    _Column("", _bar, 7, "left"),
+    _Column("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
+    _Column("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
+    _Column("AP", _ap, _ALWAYS),
+    _Column("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
+    _Column("left/took", _left, 2),
+    _Column("restarts", lambda run, _: str(run.restarts or ""), 6),
+    _Column("seen", _seen, 1),
+)

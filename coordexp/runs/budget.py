@@ -1,0 +1,238 @@
+"""A budget of GPU hours: what runs have used, which seeds it still holds, and a clean stop when it is spent.
+
+Everything is read from the run directories, so it survives restarts. Whole seeds come first: a further
+seed begins only if all its runs fit, by the mean of the finished ones, so what is finished can be compared.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordexp.runs.plan import RunPlan
+from coordexp.config.schema import Cluster
+from coordexp.runs.status import RunStatus
+from coordexp.runs.stop import clear_stop, request_stop, stop_reason
+
+_HOUR_SECONDS = 3600.0
+_SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may come early
+
+
+@dataclass(frozen=True)
+class RunUse:
+    """What the budget knows of a run.
+
+    Attributes:
+        seed: its seed.
+        hours: GPU hours used, over all attempts.
+        is_finished: whether it needs no more.
+        is_over: whether it failed for good, and is not tried again by this command.
+        is_refused: whether this command passed it over; its seed cannot become whole any more.
+    """
+
+    seed: int
+    hours: float
+    is_finished: bool = False
+    is_over: bool = False
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a budget allows now.
+
+    Attributes:
+        used_hours: by all runs.
+        left_hours: of the budget, at least 0.
+        run_hours: the mean of finished runs; None before the first.
+        seeds: whose runs may begin or go on.
+    """
+
+    used_hours: float
+    left_hours: float
+    run_hours: float | None
+    seeds: frozenset[int]
+
+
+def units_of(cluster: Cluster) -> float:
+    """Return how many GPUs one run holds, or how many CPUs where it uses no GPU."""
+    return cluster.num_workers * (cluster.gpus_per_worker or cluster.cpus_per_worker)
+
+
+def unit_name(cluster: Cluster) -> str:
+    """Return ``GPU`` or ``CPU``: what an hour is an hour of."""
+    return "GPU" if cluster.gpus_per_worker else "CPU"
+
+
+def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float:
+    """Return the GPU hours a run has used; what it waited for its workers is none.
+
+    Args:
+        status: what its directory says.
+        cluster: what it holds while it has workers.
+        now: Unix time.
+    """
+    if status is None:
+        return 0.0
+    seconds = status.seconds
+    if status.state == "running" and status.since is not None:
+        seconds += max(0.0, now - status.since)
+    return seconds * units_of(cluster) / _HOUR_SECONDS
+
+
+def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
+    """Say which seeds the rest of a budget holds.
+
+    The first seed, or the oldest one that has begun and is not whole, goes on as long as anything is left. A
+    further one may begin if what it lacks, by the mean of finished runs, fits beside what the seeds before
+    it lack; before a run has finished nothing is known, and nothing is held back.
+
+    Args:
+        uses: every run of the experiment, in the order of the plan.
+        max_hours: the budget.
+    """
+    used = sum(use.hours for use in uses)
+    left = max(0.0, max_hours - used)
+    finished = [use.hours for use in uses if use.is_finished]
+    mean = sum(finished) / len(finished) if finished else None
+    allowed: set[int] = set()
+    free = left
+    for number, seed in enumerate(dict.fromkeys(use.seed for use in uses)):
+        own = [use for use in uses if use.seed == seed]
+        missing = [use for use in own if not (use.is_finished or use.is_over)]
+        if not missing:
+            continue
+        need = sum(max(0.0, (mean or 0.0) - use.hours) for use in missing)
+        is_begun = number == 0 or any(use.hours > 0 for use in own)
+        fits = need <= free or (is_begun and not allowed)
+        if left == 0 or not fits or any(use.is_refused for use in missing):
+            break
+        allowed.add(seed)
+        free = max(0.0, free - need)
+    return Decision(used, left, mean, frozenset(allowed))
+
+
+class BudgetKeeper:
+    """Asks runs to stop as the budget demands: at each begin and end of a run, and when time has spent it.
+
+    A refused run finds the request where a running one does, so every executor obeys alike.
+    """
+
+    def __init__(self, plans: Sequence[RunPlan], max_hours: float, *, spent_hours: float = 0.0) -> None:
+        """Keep a budget over ``plans``, all runs of an experiment that may still begin.
+
+        Args:
+            plans: in the order they may begin.
+            max_hours: the budget.
+            spent_hours: of it, by runs that are not among ``plans``, such as a sweep's search.
+        """
+        self._plans = list(plans)
+        self._max_hours = max_hours
+        self._spent_hours = spent_hours
+        self._begun: set[str] = set()
+        self._over: set[str] = set()
+        self._asked: set[str] = set()
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> "BudgetKeeper":
+        """Refuse at once what the budget does not hold."""
+        self.review()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Set no more timers."""
+        with self._lock:
+            self._is_closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def begun(self, plan: RunPlan) -> None:
+        """Hear that a run was started: time runs."""
+        self._begun.add(plan.name)
+        self.review()
+
+    def ended(self, plan: RunPlan) -> None:
+        """Hear that a run ended: what runs need is known better."""
+        self._over.add(plan.name)
+        self.review()
+
+    def decision(self) -> Decision:
+        """Decide on what the run directories say now."""
+        now = time.time()
+        uses: list[RunUse] = []
+        for plan in self._plans:
+            status = plan.status()
+            is_finished = status is not None and status.state == "finished"
+            hours = hours_of(status, plan.config.cluster, now=now)
+            has_ended, was_asked = plan.name in self._over and not is_finished, plan.name in self._asked
+            uses.append(RunUse(plan.seed, hours, is_finished, has_ended and not was_asked, has_ended and was_asked))
+        return decide(uses, max(0.0, self._max_hours - self._spent_hours))
+
+    def review(self) -> None:
+        """Ask every run to stop that the budget does not hold, and come again when it may be spent."""
+        with self._lock:
+            if self._is_closed:
+                return
+            decision = self.decision()
+            for plan in self._plans:
+                if plan.name in self._over or plan.is_finished():
+                    continue
+                if plan.seed not in decision.seeds:
+                    self._ask(plan, is_spent=decision.left_hours == 0)
+                elif plan.name in self._asked:
+                    self._withdraw(plan)
+            self._set_timer(decision)
+
+    def has_stopped(self) -> bool:
+        """Tell whether the budget kept a run from beginning or from its end."""
+        return any(plan.name in self._asked and not plan.is_finished() for plan in self._plans)
+
+    def sentence(self) -> str:
+        """Return how the budget stands, and what to do."""
+        decision, unit = self.decision(), unit_name(self._plans[0].config.cluster)
+        missing = sum(not plan.is_finished() for plan in self._plans)
+        return (
+            f"budget: {decision.used_hours + self._spent_hours:.3g} of {self._max_hours:g} {unit} hours are used, and "
+            f"{missing} of {len(self._plans)} runs are not finished; the same command with a larger "
+            "cluster.max_gpu_hours goes on"
+        )
+
+    def _ask(self, plan: RunPlan, *, is_spent: bool) -> None:
+        amount = f"{self._max_hours:g} {unit_name(plan.config.cluster)} hours"
+        reason = f"what is left of the budget of {amount} does not hold another whole seed"
+        if is_spent:
+            reason = f"the budget of {amount} is spent"
+        before = stop_reason(plan.run_dir)
+        if before is None or (before != reason and plan.name in self._asked):
+            self._asked.add(plan.name)
+            request_stop(plan.run_dir, reason)
+
+    def _withdraw(self, plan: RunPlan) -> None:
+        """Let a run begin after all, since others needed less; one that runs may have seen the request."""
+        status = plan.status()
+        if status is None or status.state != "running":
+            self._asked.remove(plan.name)
+            clear_stop(plan.run_dir)
+
+    def _set_timer(self, decision: Decision) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        running = [plan for plan in self._plans if plan.name in self._begun - self._over]
+        rate = sum(units_of(plan.config.cluster) for plan in running)
+        if not rate or decision.left_hours == 0:
+            return
+        # A run that still waits for its workers uses nothing: then this comes early, and is set again.
+        seconds = decision.left_hours * _HOUR_SECONDS / rate
+        seconds = min(max(seconds, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
+        self._timer = threading.Timer(seconds, self.review)
+        self._timer.daemon = True
+        self._timer.start()
+
+
+def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:
+    """Return the seeds of which every run is finished."""
+    unfinished = {plan.seed for plan in plans if not plan.is_finished()}
+    return [seed for seed in dict.fromkeys(plan.seed for plan in plans) if seed not in unfinished]

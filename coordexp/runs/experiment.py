@@ -1,0 +1,175 @@
+"""The experiment directory: one name, one configuration; more groups and seeds may join."""
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from coordexp.runs.plan import identity
+from coordexp.config import group_config, group_names
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError, ResourceError
+from coordexp.files import JsonValue, write_json
+from coordexp.runs.folder import experiment_dir
+
+RECORD = "experiment.json"
+_SHOWN_DIFFERENCES = 8
+
+
+@dataclass(frozen=True)
+class ExperimentRecord:
+    """What ``experiment.json`` holds.
+
+    Attributes:
+        instance: changes with ``--fresh``, so that the tracking server's old runs are not continued.
+        config: the configuration all groups share, without what no result depends on.
+        groups: every group run so far, with the keys it changes.
+        seeds: every seed run so far.
+    """
+
+    instance: str
+    config: dict[str, JsonValue]
+    groups: dict[str, JsonValue]
+    seeds: list[int]
+
+
+def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
+    """Create the experiment's directory, or go on in it.
+
+    A name is bound to its configuration once a run has begun: what failed before that may be mended.
+
+    Args:
+        config: the experiment.
+        fresh: move an existing directory aside (``NAME.old-1`` ...) and start over.
+
+    Raises:
+        ConfigError: if the name exists with another configuration.
+    """
+    directory = experiment_dir(config)
+    if fresh:
+        move_aside(directory)
+    current = _record_of(config)
+    recorded = check_experiment(config)
+    if recorded is not None:
+        current = ExperimentRecord(
+            instance=recorded.instance,
+            config=recorded.config,
+            groups=recorded.groups | current.groups,
+            seeds=sorted({*recorded.seeds, *current.seeds}),
+        )
+    write_json(directory / RECORD, vars(current), indent=2)
+    return current
+
+
+def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
+    """Return the record that a run of ``config`` would continue, or None where it would start one.
+
+    Raises:
+        ConfigError: if the name exists with another configuration, and a run of it has begun.
+    """
+    directory = experiment_dir(config)
+    recorded = read_record(directory)
+    changes = _changes(recorded, _record_of(config)) if recorded else []
+    if changes and any(directory.glob("*/status.json")):
+        _refuse(directory, changes)
+    return None if changes else recorded
+
+
+def read_record(directory: Path) -> ExperimentRecord | None:
+    """Read the record of an experiment directory; None if there is none.
+
+    Raises:
+        ConfigError: if the file is no such record.
+    """
+    path = directory / RECORD
+    if not path.is_file():
+        return None
+    try:
+        return ExperimentRecord(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: not a record of an experiment ({error}); --fresh moves it aside") from error
+
+
+def move_aside(directory: Path) -> Path | None:
+    """Rename a directory to the first free ``NAME.old-N``; None if there was nothing to move."""
+    if not directory.exists():
+        return None
+    number = 1
+    while directory.with_name(f"{directory.name}.old-{number}").exists():
+        number += 1
+    return directory.rename(directory.with_name(f"{directory.name}.old-{number}"))
+
+
+def check_disk(directory: Path, *, needed_bytes: int) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        ResourceError: if less than ``needed_bytes`` are free.
+    """
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed_bytes:
+        raise ResourceError(
+            f"{directory}: {free / 2**30:.2f} GiB of disk are free, about {needed_bytes / 2**30:.2f} GiB are needed"
+        )
+
+
+def directory_bytes(directory: Path) -> int:
+    """Return the size of all files below a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def flatten(values: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yield ``("a.b", value)`` for every leaf of nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _record_of(config: ExperimentConfig) -> ExperimentRecord:
+    shared = _shared(config)
+    base = dict(flatten(shared))
+    groups: dict[str, JsonValue] = {}
+    for name in group_names(config):
+        own = flatten(_shared(group_config(config, name, 0)))
+        groups[name] = {key: value for key, value in own if base.get(key) != value}
+    return ExperimentRecord(
+        instance=uuid.uuid4().hex[:12], config=shared, groups=groups, seeds=list(config.ablation.seeds)
+    )
+
+
+def _shared(config: ExperimentConfig) -> dict[str, JsonValue]:
+    values = identity(config)
+    values.pop("experiment")
+    return values
+
+
+def _changes(recorded: ExperimentRecord, current: ExperimentRecord) -> list[str]:
+    both = recorded.groups.keys() & current.groups.keys()
+    old = dict(flatten(recorded.config)) | _group_keys(recorded, both)
+    new = dict(flatten(current.config)) | _group_keys(current, both)
+    return [_change(key, old, new) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+
+
+def _group_keys(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:
+    return dict(flatten({name: record.groups[name] for name in groups}, "ablation.groups."))
+
+
+def _refuse(directory: Path, changes: list[str]) -> NoReturn:
+    more = f" and {len(changes) - _SHOWN_DIFFERENCES} more" if len(changes) > _SHOWN_DIFFERENCES else ""
+    raise ConfigError(
+        f"experiment {directory.name} exists in {directory.parent} with another configuration "
+        f"({', '.join(changes[:_SHOWN_DIFFERENCES])}{more}); choose another experiment.name, or --fresh"
+    )
+
+
+def _change(key: str, old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> str:
+    def show(values: Mapping[str, JsonValue]) -> str:
+        return json.dumps(values[key]) if key in values else "(absent)"
+
+    return f"{key}: {show(old)} -> {show(new)}"

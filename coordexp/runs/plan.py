@@ -1,0 +1,118 @@
+"""Groups x seeds -> the runs of an experiment, each with a key that tells whether it was done already."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordexp.config import from_json, group_config, group_names, to_json
+from coordexp.config.schema import ExperimentConfig
+from coordexp.files import JsonValue, sha256_of_text
+from coordexp.runs.folder import run_dir as run_dir_of
+from coordexp.runs.status import RunStatus, read_status
+
+# What a result does not depend on. The worker count stays: it multiplies the batch.
+_NOT_IDENTITY = ("tracking", "cluster", "ablation")
+_NOT_IDENTITY_OF_DATA = ("num_workers", "image_cache_mib")  # a run goes on with others, as it advises itself
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run to be: one group with one seed.
+
+    Attributes:
+        key: ``experiment/group/sSEED/hash``; equal keys are the same run.
+        group: the arm.
+        seed: its seed.
+        config: the resolved configuration of this run alone.
+        run_dir: absolute path of everything the run writes.
+    """
+
+    key: str
+    group: str
+    seed: int
+    config: ExperimentConfig
+    run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """``A-s0``, unique within the experiment."""
+        return self.run_dir.name
+
+    def status(self) -> RunStatus | None:
+        """Return what the run directory says, or None for a run never begun."""
+        return read_status(self.run_dir)
+
+    def to_json(self) -> str:
+        """Return the plan as it travels to other processes."""
+        return json.dumps([self.key, self.group, self.seed, to_json(self.config), str(self.run_dir)])
+
+    @staticmethod
+    def from_json(text: str) -> "RunPlan":
+        """Read a plan that travelled; its configuration is validated again."""
+        key, group, seed, config, run_dir = json.loads(text)
+        return RunPlan(key, group, seed, from_json(config), Path(run_dir))
+
+    def is_finished(self) -> bool:
+        """Tell whether the run needs no more work."""
+        status = self.status()
+        return status is not None and status.state == "finished"
+
+
+def with_absolute_paths(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the configuration with an absolute ``runs_dir``: workers have another working directory."""
+    runs_dir = config.experiment.runs_dir.expanduser().absolute()
+    return config.model_copy(update={"experiment": config.experiment.model_copy(update={"runs_dir": runs_dir})})
+
+
+def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
+    """Return all runs, whole seeds first, so that an early stop leaves a balanced comparison.
+
+    Args:
+        config: the experiment.
+        instance: which life of the experiment name this is; ``--fresh`` changes it and so every key.
+
+    Raises:
+        ConfigError: if a group's changes do not make a valid configuration.
+    """
+    return [
+        _plan(group_config(with_absolute_paths(config), group, seed), instance)
+        for seed in config.ablation.seeds
+        for group in group_names(config)
+    ]
+
+
+def identity(config: ExperimentConfig) -> dict[str, JsonValue]:
+    """Return the part of a configuration that decides its results, as JSON values."""
+    values: dict[str, JsonValue] = config.model_dump(mode="json")
+    experiment = values["experiment"]
+    data = values["data"]
+    assert isinstance(experiment, dict)
+    assert isinstance(data, dict)
+    experiment.pop("runs_dir")
+    for key in _NOT_IDENTITY_OF_DATA:
+        data.pop(key)
+    kept = {name: section for name, section in values.items() if name not in _NOT_IDENTITY}
+    cluster: dict[str, JsonValue] = {"num_workers": config.cluster.num_workers}
+    # Equal to rounding only; unnamed where it is the usual, as older records have it.
+    if config.cluster.strategy != "ddp":
+        cluster["strategy"] = config.cluster.strategy
+    kept["cluster"] = cluster
+    return kept
+
+
+def images_per_step(config: ExperimentConfig) -> int:
+    """Return how many images one optimizer step sees, over all workers."""
+    training = config.training
+    return training.per_device_batch_size * training.gradient_accumulation_steps * config.cluster.num_workers
+
+
+def _plan(config: ExperimentConfig, instance: str) -> RunPlan:
+    experiment = config.experiment
+    text = instance + json.dumps(identity(config), sort_keys=True)
+    return RunPlan(
+        key=f"{experiment.name}/{experiment.group}/s{experiment.seed}/{sha256_of_text(text)[:12]}",
+        group=experiment.group,
+        seed=experiment.seed,
+        config=config,
+        run_dir=run_dir_of(config),
+    )

@@ -1,0 +1,135 @@
+"""Progress lines travel as files in the run directories: no prefixes, no lost or folded lines, and they stay."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coordexp.runs.plan import RunPlan
+from coordexp.errors import CoordExpError
+from coordexp.runs.status import RunStatus
+
+LOG_NAME = "progress.log"
+SHOW_SECONDS = 0.5
+_SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
+
+
+def announce_to(run_dir: Path) -> Callable[[str], None]:
+    """Return a function that appends a line to a run's progress log."""
+    path = run_dir / LOG_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def announce(line: str) -> None:
+        with path.open("a", encoding="utf-8") as handle:
+            handle.write(line.rstrip("\n") + "\n")
+
+    return announce
+
+
+class Watcher:
+    """Shows what running runs announce, and tells when one ends.
+
+    Begin and end come as events, and are handled in this object's own thread: an executor never waits for
+    the terminal or the tracking server. While runs run, their logs are looked at, one ``stat`` each; while
+    none runs, nothing is.
+    """
+
+    def __init__(
+        self, plans: Sequence[RunPlan], *, show: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]
+    ) -> None:
+        """Follow ``plans`` from now on; lines and ends from before are not told again."""
+        self._plans = list(plans)
+        self._show = show
+        self._on_end = on_end
+        self._offsets = {plan.name: _size(plan.run_dir / LOG_NAME) for plan in plans}
+        self._seen = {plan.name: _changed_at(plan) for plan in plans}
+        self._running: dict[str, RunPlan] = {}
+        self._events: queue.SimpleQueue[tuple[RunPlan, bool] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
+        self._error: CoordExpError | OSError | None = None
+
+    def __enter__(self) -> "Watcher":
+        """Start following."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Show the last lines, and ends that no event told of, then stop."""
+        self._events.put(None)
+        self._thread.join()
+        if self._error is not None and exception[0] is None:
+            raise self._error
+
+    def begun(self, plan: RunPlan) -> None:
+        """Hear that a run was started."""
+        self._events.put((plan, True))
+
+    def ended(self, plan: RunPlan) -> None:
+        """Hear that a run ended."""
+        self._events.put((plan, False))
+
+    def _follow(self) -> None:
+        try:
+            while self._handle_next():
+                pass
+            for plan in self._plans:
+                self._tell_end(plan)
+        except (CoordExpError, OSError) as error:
+            self._error = error
+
+    def _handle_next(self) -> bool:
+        """Wait for an event, or for the time to show new lines; say whether to go on."""
+        try:
+            event = self._events.get(timeout=_pause(len(self._running)) if self._running else None)
+        except queue.Empty:
+            for plan in self._running.values():
+                self._show_new_lines(plan)
+            return True
+        if event is None:
+            return False
+        plan, has_begun = event
+        if has_begun:
+            self._running[plan.name] = plan
+        else:
+            self._running.pop(plan.name, None)
+            self._tell_end(plan)
+        return True
+
+    def _tell_end(self, plan: RunPlan) -> None:
+        changed, status = _changed_at(plan), plan.status()  # read first: what was announced before is on disk then
+        self._show_new_lines(plan)
+        if status is None or changed == self._seen[plan.name]:
+            return
+        self._seen[plan.name] = changed
+        if status.state != "running":
+            self._on_end(plan, status)
+
+    def _show_new_lines(self, plan: RunPlan) -> None:
+        path = plan.run_dir / LOG_NAME
+        if _size(path) <= self._offsets[plan.name]:
+            return
+        with path.open("rb") as handle:
+            handle.seek(self._offsets[plan.name])
+            text = handle.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offsets[plan.name] += len(whole)
+        for line in whole.decode("utf-8", errors="replace").splitlines():
+            self._show(line)
+
+
+def _pause(num_running: int) -> float:
+    return max(SHOW_SECONDS, _SECONDS_A_RUN * num_running)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _changed_at(plan: RunPlan) -> int:
+    try:
+        return (plan.run_dir / "status.json").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

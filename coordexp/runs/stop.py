@@ -1,0 +1,111 @@
+"""Clean stops: a small file asks for one, and a run ends at its next step with a checkpoint."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.files import write_json
+from coordexp.runs import ranks
+from coordexp.runs.folder import experiment_dir, run_dir
+
+STOP_NAME = "stop.json"
+LOOK_SECONDS = 1.0
+_MOST_STEPS = 200  # between two looks, however fast steps were
+
+
+class RunStoppedError(Exception):
+    """A run ended because it was asked to; no failure, and nothing to try again.
+
+    Its message is the reason that came with the request. Committed rows and the newest checkpoint
+    hold everything up to its last step.
+    """
+
+
+def request_stop(directory: Path, reason: str) -> None:
+    """Ask runs to stop at their next step.
+
+    Args:
+        directory: of an experiment, for all its runs, or of one run.
+        reason: becomes the message of each stopped run.
+    """
+    write_json(directory / STOP_NAME, {"reason": reason})
+
+
+def clear_stop(directory: Path) -> None:
+    """Withdraw the requests for an experiment and for each of its runs, or for one run."""
+    for path in (directory / STOP_NAME, *directory.glob(f"*/{STOP_NAME}")):
+        path.unlink(missing_ok=True)
+
+
+def stop_reason(run_directory: Path) -> str | None:
+    """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
+    for directory in (run_directory, run_directory.parent):
+        try:
+            text = (directory / STOP_NAME).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return _reason(text)
+    return None
+
+
+class StopListener:
+    """Notices a request about once a second, on all ranks at the same step.
+
+    Rank 0 looks. It tells the others what it found together with the number of steps until the next
+    look, which follows from its own step time: so no rank looks alone, and steps in between cost nothing.
+    """
+
+    def __init__(self, directory: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Listen for a run.
+
+        Args:
+            directory: of the run; its parent is the experiment's.
+            clock: seconds.
+        """
+        self._directory = directory
+        self._clock = clock
+        self._looked_at = clock()
+        self._every = 1
+        self._left = 1
+
+    def look(self) -> str | None:
+        """Return the reason for stopping, or None. Every rank calls it at the same point."""
+        reason = stop_reason(self._directory) if ranks.rank() == 0 else None
+        (reason,) = ranks.from_first([reason])
+        return reason
+
+    def at_step(self) -> str | None:
+        """Return the reason for stopping if this step looks and finds one; every rank calls it once a step."""
+        self._left -= 1
+        if self._left:
+            return None
+        found: Sequence[str | int | None] = (None, 0)
+        if ranks.rank() == 0:
+            found = (stop_reason(self._directory), self._next_interval())
+        reason, every = ranks.from_first(list(found))
+        assert isinstance(every, int)
+        self._every = self._left = every
+        return None if reason is None else str(reason)
+
+    def _next_interval(self) -> int:
+        now = self._clock()
+        step_seconds = (now - self._looked_at) / self._every
+        self._looked_at = now
+        # At most doubled: one quick step says little of the next hundred.
+        fitting = int(LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
+        return max(1, min(fitting, 2 * self._every, _MOST_STEPS))
+
+
+def listener_for(config: ExperimentConfig) -> StopListener:
+    """Return the listener of one run."""
+    assert run_dir(config).parent == experiment_dir(config)
+    return StopListener(run_dir(config))
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return "a stop was requested"

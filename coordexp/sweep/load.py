@@ -1,0 +1,226 @@
+"""Load a sweep: its own file, the experiment it tunes, and what a trial of it is."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from coordexp.config.explain import Where, explain, nearest_of, validated
+from coordexp.config.groups import group_config, group_names
+from coordexp.config.keys import known_keys, merged, nearest, place_of, with_value, within
+from coordexp.config.load import load_config
+from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.fields import Section
+from coordexp.config.yaml_file import Tree, parse_value, read_mapping
+from coordexp.errors import ConfigError
+from coordexp.files import JsonValue
+from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningSplit, Winners
+
+PREFIX = "sweep."
+_SECTIONS: dict[str, type[Section]] = {
+    "search": Search,
+    "asha": Asha,
+    "winners": Winners,
+    "tuning_split": TuningSplit,
+}
+# A weight of a term that is off changes nothing: a search along it would only measure noise.
+_NEEDS = {
+    "objective.lambda_coord": "objective.use_geom_loss",
+    "objective.alpha_l1": "objective.use_geom_loss",
+    "objective.beta_giou": "objective.use_geom_loss",
+    "objective.lambda_coord_ce": "objective.use_coord_ce",
+    "custom.coord_soft_ce_w1": "custom.coord_soft_ce_w1.enabled",
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A loaded sweep.
+
+    Attributes:
+        settings: the sweep file with its overrides.
+        path: the sweep file.
+        experiment: the experiment as it is without the sweep.
+        config: the tuned group of it under the sweep's name, still on the experiment's own data.
+        overlay: what the tuned group changes.
+        overrides: of the experiment, those of the file first.
+    """
+
+    settings: SweepConfig
+    path: Path
+    experiment: ExperimentConfig
+    config: ExperimentConfig
+    overlay: Tree
+    overrides: tuple[str, ...]
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Load and validate a sweep and the experiment it tunes.
+
+    Args:
+        path: the sweep's YAML file.
+        overrides: ``KEY=VALUE`` for the experiment, ``sweep.KEY=VALUE`` for the sweep.
+
+    Raises:
+        ConfigError: says file and line, the dotted key, what was given and what was expected.
+    """
+    document = read_mapping(Path(path))
+    places = {key: document.where(key) for key in document.lines}
+    tree = document.tree
+    for text in overrides:
+        if text.startswith(PREFIX):
+            tree = _overridden(tree, text, places)
+
+    def where(key: str) -> str:
+        return place_of(key, places) or str(path)
+
+    _check_names(tree, where)
+    try:
+        settings = SweepConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where=where)) from None
+    # The command's own place decides, if the experiment was named there; else the file's.
+    beside = Path.cwd() if where("experiment").startswith("override") else Path(path).parent
+    settings = settings.model_copy(update={"experiment": (beside / settings.experiment).resolve()})
+    own = (*settings.overrides, *(text for text in overrides if not text.startswith(PREFIX)))
+    experiment = _experiment(settings, own)
+    _check_space(settings, group_config(experiment, settings.group, experiment.experiment.seed), where)
+    if settings.asha.enabled and experiment.evaluation.every_steps is None:
+        raise ConfigError(
+            f"{where('asha')}: asha decides by AP during training, but evaluation.every_steps is null; set it, or "
+            "sweep.asha.enabled=false"
+        )
+    return Sweep(
+        settings=settings,
+        path=Path(path),
+        experiment=experiment,
+        config=_tuned(settings, experiment),
+        overlay=dict(_overlay(experiment, settings.group)),
+        overrides=own,
+    )
+
+
+def trial_config(
+    sweep: Sweep, point: Mapping[str, float], *, name: str, seed: int, data: Mapping[str, JsonValue]
+) -> ExperimentConfig:
+    """Return the configuration of one run of a sweep.
+
+    Args:
+        sweep: the sweep.
+        point: the searched keys with their values.
+        name: of the trial; it takes the place of the group's name.
+        seed: of the run.
+        data: keys of section ``data`` that lead to the tuning split.
+
+    Raises:
+        ConfigError: if the point makes no valid configuration.
+    """
+    tree: Tree = sweep.config.model_dump(mode="json")
+    for key, value in point.items():
+        tree = with_value(tree, key.split("."), value, place=f"trial {name}")
+    tree = merged(tree, {"data": dict(data), "experiment": {"group": name, "seed": seed}})
+    tree = merged(tree, {"ablation": {"seeds": [seed]}})
+    return validated(tree, where=lambda key: f"trial {name} of sweep {sweep.settings.name}")
+
+
+def _experiment(settings: SweepConfig, overrides: Sequence[str]) -> ExperimentConfig:
+    """Load the experiment; a group it does not list is looked up among the group files."""
+    experiment = load_config(settings.experiment, overrides)
+    if settings.group in group_names(experiment):
+        return experiment
+    return load_config(settings.experiment, [f"ablation.groups=[{settings.group}]", *overrides])
+
+
+def _tuned(settings: SweepConfig, experiment: ExperimentConfig) -> ExperimentConfig:
+    group = group_config(experiment, settings.group, experiment.experiment.seed)
+    tree: Tree = group.model_dump(mode="json")
+    ablation = tree["ablation"]
+    assert isinstance(ablation, dict)
+    ablation["groups"] = {}
+    return validated(merged(tree, {"experiment": {"name": settings.name}}), where=lambda _: f"sweep {settings.name}")
+
+
+def _overlay(experiment: ExperimentConfig, group: str) -> Tree:
+    groups = experiment.model_dump(mode="json")["ablation"]["groups"]
+    return groups.get(group) or {}
+
+
+def _overridden(tree: Tree, text: str, places: dict[str, str]) -> Tree:
+    key, equals, value_text = text.removeprefix(PREFIX).partition("=")
+    place = f"override {text!r}"
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"{place}: expected sweep.KEY=VALUE, as in sweep.search.num_trials=8")
+    value = parse_value(value_text, name=place)
+    parts = _parts(key, tree)
+    places[key] = place
+    for end in range(1, len(parts)):
+        places.setdefault(".".join(parts[:end]), place)
+    if key == "space":  # a new space, not a mixture of two
+        return tree | {"space": value}
+    return with_value(tree, parts, value, place=place)
+
+
+def _parts(key: str, tree: Tree) -> list[str]:
+    """Split a dotted key; the searched keys below ``space`` have dots of their own."""
+    space = tree.get("space")
+    if key.startswith("space.") and isinstance(space, dict):
+        for searched in space:
+            if within(key, (f"space.{searched}",)):
+                rest = key.removeprefix(f"space.{searched}").lstrip(".")
+                return ["space", searched, *(rest.split(".") if rest else [])]
+        return ["space", key.removeprefix("space.")]
+    return key.split(".")
+
+
+def _check_names(tree: Tree, where: Where) -> None:
+    """Refuse unknown keys with the nearest valid one; what pydantic would say knows only the experiment's keys."""
+    _check_section(tree, SweepConfig, "", where)
+    for name, section in _SECTIONS.items():
+        _check_section(tree.get(name), section, f"{name}.", where)
+    space = tree.get("space")
+    for key, parameter in space.items() if isinstance(space, dict) else ():
+        _check_section(parameter, Parameter, f"space.{key}.", where)
+
+
+def _check_section(tree: JsonValue, section: type[Section], prefix: str, where: Where) -> None:
+    names = list(section.model_fields)
+    for key in tree if isinstance(tree, dict) else ():
+        if key not in names:
+            raise ConfigError(
+                f"{where(prefix + key)}: unknown key {prefix}{key} of a sweep; {_hint(key, names, prefix)}"
+            )
+
+
+def _hint(key: str, names: Sequence[str], prefix: str) -> str:
+    close = difflib.get_close_matches(key, names, n=1)
+    return f"did you mean {prefix}{close[0]}?" if close else nearest_of(key, names)
+
+
+def _check_space(settings: SweepConfig, config: ExperimentConfig, where: Where) -> None:
+    factor = config.ablation.factor
+    values = config.model_dump(mode="json")
+    for key in settings.space:
+        place = where(f"space.{key}")
+        if key not in known_keys() or isinstance(_value(values, key), dict):
+            guess = nearest(key)
+            hint = f"did you mean {guess}?" if guess else "expected a dotted key of the experiment"
+            raise ConfigError(f"{place}: space: unknown key {key}; {hint}")
+        if not within(key, factor):
+            raise ConfigError(
+                f"{place}: space: {key} is outside ablation.factor ({', '.join(factor)}): only what groups may "
+                "differ in can be searched"
+            )
+        needs = next((switch for prefix, switch in _NEEDS.items() if within(key, (prefix,))), None)
+        if needs is not None and _value(values, needs) is not True:
+            raise ConfigError(
+                f"{place}: space: {key} has no effect in group {settings.group}, where {needs} is off; choose another "
+                "group or key"
+            )
+
+
+def _value(tree: JsonValue, key: str) -> JsonValue:
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree

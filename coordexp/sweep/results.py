@@ -1,0 +1,153 @@
+"""What came out of a sweep: the trials, the winners over their seeds, and which weights are chosen."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordexp.runs.plan import RunPlan
+from coordexp.sweep.book import SweepBook, Trial, ap_curve, final_ap
+from coordexp.sweep.search import Point
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One trial of the search.
+
+    Attributes:
+        name: ``t000``.
+        point: the searched keys and their values.
+        state: its state; ``new`` for one never begun.
+        step: optimizer steps done.
+        ap: of a finished trial on the whole tuning split; of another the last one on the subset; None: none yet.
+        message: why it failed or was stopped.
+    """
+
+    name: str
+    point: Point
+    state: str
+    step: int
+    ap: float | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A point that was run again.
+
+    Attributes:
+        name: of its trial.
+        point: the searched keys and their values.
+        search_ap: AP of its trial.
+        aps: AP by seed, of the seeds that the search has not seen; None where a run failed.
+    """
+
+    name: str
+    point: Point
+    search_ap: float
+    aps: Mapping[int, float | None]
+
+    @property
+    def found(self) -> list[float]:
+        """APs of the seeds that have one."""
+        return [ap for ap in self.aps.values() if ap is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds; the search's own AP if no further seed was asked for, None if all of them failed."""
+        if not self.aps:
+            return self.search_ap
+        return statistics.fmean(self.found) if self.found else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds, None below two."""
+        return statistics.stdev(self.found) if len(self.found) > 1 else None
+
+
+def trial_results(book: SweepBook) -> list[TrialResult]:
+    """Return where every trial stands."""
+    return [_result(trial) for trial in book.trials]
+
+
+def best_trials(book: SweepBook) -> list[Trial]:
+    """Return the best finished trials, as many as win; of equal ones the earlier."""
+    ranked = [(ap, trial) for trial in book.trials if (ap := final_ap(trial.plan)) is not None]
+    ranked.sort(key=lambda item: (-item[0], item[1].name))
+    return [trial for _, trial in ranked[: book.sweep.settings.winners.num]]
+
+
+def winner_plans(book: SweepBook) -> list[RunPlan]:
+    """Return the runs of the winners with their further seeds, whole seeds first."""
+    best = best_trials(book)
+    return [book.plan(trial.name, trial.point, seed) for seed in book.sweep.settings.winners.seeds for trial in best]
+
+
+def winners(book: SweepBook) -> list[Winner]:
+    """Return the winners, the chosen one first: by mean over seeds, then by the search's AP."""
+    seeds = book.sweep.settings.winners.seeds
+    made: list[Winner] = []
+    for trial in best_trials(book):
+        search_ap = final_ap(trial.plan)
+        assert search_ap is not None
+        aps = {seed: final_ap(book.plan(trial.name, trial.point, seed)) for seed in seeds}
+        made.append(Winner(trial.name, trial.point, search_ap, aps))
+    return sorted(made, key=_rank)
+
+
+def verdict(ranked: Sequence[Winner]) -> str:
+    """Say how sure the choice between the best two is.
+
+    Args:
+        ranked: winners, the chosen one first.
+    """
+    if not ranked or ranked[0].mean is None:
+        return "Nothing can be chosen: no trial has an AP with every step done."
+    first = ranked[0]
+    if len(ranked) < 2 or ranked[1].mean is None:
+        return f"{first.name} is chosen; there is no second point with an AP to compare it with."
+    assert first.mean is not None
+    lead = first.mean - ranked[1].mean
+    spreads = [spread for item in ranked[:2] if (spread := item.spread) is not None]
+    if not spreads:
+        return (
+            f"{first.name} leads {ranked[1].name} by {lead:.4f} AP, but fewer than two seeds each say nothing of the "
+            "noise; set winners.seeds"
+        )
+    if lead <= max(spreads):
+        return (
+            f"{first.name} and {ranked[1].name} cannot be told apart: their means differ by {lead:.4f} AP, the seeds "
+            f"of one point by {max(spreads):.4f} (standard deviation); either is a fair choice."
+        )
+    return (
+        f"{first.name} leads {ranked[1].name} by {lead:.4f} AP, more than the seeds of one point differ "
+        f"({max(spreads):.4f}, standard deviation)."
+    )
+
+
+def at_the_edge(book: SweepBook, chosen: Winner) -> list[str]:
+    """Return a sentence for each weight that was chosen from an end of its range."""
+    sentences: list[str] = []
+    for key, parameter in book.sweep.settings.space.items():
+        tried = parameter.values or (parameter.low, parameter.high)
+        ends = [value for value in tried if value is not None]
+        if len(ends) > 1 and chosen.point[key] in (min(ends), max(ends)):
+            sentences.append(
+                f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
+            )
+    return sentences
+
+
+def _rank(winner: Winner) -> tuple[float, float, str]:
+    mean = winner.mean
+    return (-mean if mean is not None else 1.0, -winner.search_ap, winner.name)
+
+
+def _result(trial: Trial) -> TrialResult:
+    status = trial.plan.status()
+    if status is None:
+        return TrialResult(trial.name, trial.point, "new", 0, None, "")
+    curve = ap_curve(trial.plan)
+    ap = final_ap(trial.plan)
+    if ap is None and curve:
+        ap = curve[-1][1]
+    return TrialResult(trial.name, trial.point, status.state, status.step, ap, status.message)

@@ -1,0 +1,116 @@
+"""A sweep: which weights of one group are searched, how, and how the best are chosen."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
+
+from coordexp.config.schema.fields import Fraction, Name, NaturalInt, PositiveInt, Section
+
+Number = StrictInt | StrictFloat
+Finite = Annotated[float, Field(strict=True)]
+
+
+class Parameter(Section):
+    """What one key may be: a range, or a list of values."""
+
+    low: Finite | None = None
+    high: Finite | None = None
+    scale: Literal["linear", "log"] = "linear"
+    num: PositiveInt | None = Field(default=None, description="points of a grid along this range")
+    values: tuple[Number, ...] | None = None
+
+    @model_validator(mode="after")
+    def _is_a_range_or_a_list(self) -> "Parameter":
+        if self.values is not None:
+            if self.low is not None or self.high is not None or self.num is not None:
+                raise ValueError("give either values, or low and high (and num for a grid)")
+            if not self.values or len(set(self.values)) != len(self.values):
+                raise ValueError(f"values must be distinct, at least one, got {list(self.values)}")
+            return self
+        if self.low is None or self.high is None or not self.low < self.high:
+            raise ValueError(f"a range needs low below high, got low {self.low} and high {self.high}")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"a log scale needs low above 0, got {self.low}")
+        return self
+
+
+class Search(Section):
+    """How points of the space are proposed."""
+
+    method: Literal["grid", "random", "optuna"] = "grid"
+    num_trials: PositiveInt | None = Field(default=None, description="of random and optuna; a grid has its own number")
+    seed: NaturalInt = 0
+
+
+class Asha(Section):
+    """Stops trials early whose validation AP falls behind."""
+
+    enabled: StrictBool = True
+    grace_steps: PositiveInt | None = Field(default=None, description="the first decision; None: the first evaluation")
+    reduction_factor: float = Field(default=3.0, strict=True, gt=1, description="1 of so many goes on at each rung")
+
+
+class Winners(Section):
+    """The best points are run again with seeds that the search has not seen."""
+
+    num: PositiveInt = 2
+    seeds: tuple[NaturalInt, ...] = (1, 2, 3)
+
+    @model_validator(mode="after")
+    def _seeds_are_distinct(self) -> "Winners":
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
+        return self
+
+
+class TuningSplit(Section):
+    """Which part of the training images the search validates on."""
+
+    num_images: PositiveInt | None = None
+    fraction: Fraction | None = None
+    seed: NaturalInt = 0
+
+    @model_validator(mode="after")
+    def _has_a_size(self) -> "TuningSplit":
+        if (self.num_images is None) == (self.fraction is None):
+            raise ValueError("give num_images or fraction, one of them")
+        if self.fraction is not None and not 0 < self.fraction < 1:
+            raise ValueError(f"fraction must lie between 0 and 1, got {self.fraction}")
+        return self
+
+
+class SweepConfig(Section):
+    """A whole sweep file."""
+
+    name: Name
+    experiment: Path
+    group: Name
+    space: dict[str, Parameter] = Field(min_length=1)
+    search: Search = Search()
+    asha: Asha = Asha()
+    winners: Winners = Winners()
+    tuning_split: TuningSplit = TuningSplit(fraction=0.125)
+    overrides: tuple[str, ...] = Field(default=(), description="KEY=VALUE of the experiment")
+
+    @model_validator(mode="after")
+    def _search_has_a_size(self) -> "SweepConfig":
+        if self.search.method == "grid":
+            if self.search.num_trials is not None:
+                raise ValueError(
+                    "search.num_trials has no effect on a grid; set num of each range, or search.method: random"
+                )
+            without = [key for key, parameter in self.space.items() if parameter.values is None and not parameter.num]
+            if without:
+                raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
+        elif self.search.num_trials is None:
+            raise ValueError(f"search.method: {self.search.method} needs search.num_trials")
+        return self
+
+    @property
+    def num_points(self) -> int:
+        """How many trials the search has in all."""
+        if self.search.num_trials is not None:
+            return self.search.num_trials
+        return math.prod(parameter.num or len(parameter.values or ()) for parameter in self.space.values())

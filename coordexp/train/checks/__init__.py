@@ -1,0 +1,1 @@
+"""Measurements and alarms beside the loss."""

@@ -1,0 +1,213 @@
+"""Floating-point operations that a training step needs, and how many the device could do: model FLOP utilisation.
+
+Counted as in Chowdhery et al. 2022 (PaLM, appendix B): multiplications and additions of the matrix products that the
+model itself asks for; recomputed activations, padding and the optimizer are not the model's. A frozen weight takes no
+product for its own gradient, so a step with adapters asks for about 4 N operations a token, not 6 N.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3VLConfig
+
+from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.model.checkpoint.dimensions import Dimensions
+
+# Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
+_PEAKS = {
+    "GB200": (2.5e15, 80e12),
+    "B200": (2.25e15, 75e12),
+    "GH200": (989e12, 67e12),
+    "H200 NVL": (835e12, 60e12),
+    "H200": (989e12, 67e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "A10G": (70e12, 35e12),
+    "A10": (125e12, 31.2e12),
+    "RTX 4090": (165e12, 82.6e12),
+}
+_SMALLER = re.compile(r"MIG|Laptop|4090 D\b")  # a part of the device, or another one under its name
+_MEASURED_SIDES = {"cpu": 512, "cuda": 4096}  # a GPU is idle most of the time in a small product
+_MEASURED_PRODUCTS = 8
+
+
+@dataclass(frozen=True)
+class FlopCounter:
+    """Operations of a training step, by what it is made of.
+
+    Attributes:
+        per_token: forward and backward of one token in the language model, attention left out.
+        per_token_squared: of one token's attention to one token of its sequence, causal: half of all pairs.
+        per_patch: forward and backward of one patch in the vision tower, its share of the mergers included.
+        per_patch_squared: of one patch's attention to one patch of its image.
+        per_supervised_token: of the head, which is applied at supervised positions only.
+    """
+
+    per_token: float
+    per_token_squared: float
+    per_patch: float
+    per_patch_squared: float
+    per_supervised_token: float
+
+    def step_flops(self, sums: Mapping[str, float]) -> float:
+        """Return the operations of what was counted.
+
+        Args:
+            sums: of :func:`flop_units`, and ``num_tokens``, the supervised tokens.
+        """
+        return (
+            self.per_token * sums["num_sequence_tokens"]
+            + self.per_token_squared * sums["num_sequence_tokens_squared"]
+            + self.per_patch * sums["num_patches"]
+            + self.per_patch_squared * sums["num_patches_squared"]
+            + self.per_supervised_token * sums["num_tokens"]
+        )
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Model FLOP utilisation: what the model asked for, over what the devices could have done meanwhile.
+
+    Attributes:
+        counter: operations of a step.
+        peak: operations a second of all devices of the run together.
+    """
+
+    counter: FlopCounter
+    peak: float
+
+    def fraction(self, sums: Mapping[str, float], *, seconds: float) -> float:
+        """Return the utilisation over some steps.
+
+        Args:
+            sums: units counted in them, over all ranks.
+            seconds: they took.
+        """
+        return self.counter.step_flops(sums) / max(seconds * self.peak, 1e-9)
+
+
+def flop_units(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the operations of a microbatch depend on, as tensors on its device: nothing waits.
+
+    Args:
+        batch: with ``sequence_lengths`` (tokens of each sample, without padding) and ``image_grid_thw`` ``[I, 3]``.
+    """
+    lengths = batch["sequence_lengths"].to(torch.float64)
+    patches = batch["image_grid_thw"].to(torch.float64).prod(-1)
+    return {
+        "num_sequence_tokens": lengths.sum(),
+        "num_sequence_tokens_squared": lengths.square().sum(),
+        "num_patches": patches.sum(),
+        "num_patches_squared": patches.square().sum(),
+    }
+
+
+def count_flops(model: nn.Module, config: Qwen3VLConfig) -> FlopCounter:
+    """Return what a step of this model asks for, with what trains in it now.
+
+    Args:
+        model: the model as it trains, adapters included.
+        config: of the model; its ``vocab_size`` is that of the expanded vocabulary.
+    """
+    sizes = Dimensions.of(config)
+    text, vision = sizes.text, sizes.vision
+    # Two products forward, two backward for the activations, and two more where the weights train as well.
+    text_adapters, tower = _trained(model, vision=False)[False], _trained(model, vision=True)
+    full_text = any(p.requires_grad for name, p in model.named_parameters() if name.endswith("gate_proj.weight"))
+    full_vision = any(p.requires_grad for name, p in model.named_parameters() if name.endswith("attn.qkv.weight"))
+    passes_text = 3.0 if full_text else 2.0
+    trains_vision = any(tower.values())
+    passes_vision = 3.0 if full_vision else 2.0 if trains_vision else 1.0
+    hidden, layers = text.hidden_size, text.num_hidden_layers
+    query = sizes.query_width
+    linear_text = hidden * (2 * query + 2 * sizes.key_width + 3 * text.intermediate_size)
+    wide, depth, merged = vision.hidden_size, vision.depth, sizes.merge_size**2
+    patch = vision.in_channels * sizes.temporal_patch_size * sizes.patch_size**2
+    linear_vision = depth * (4 * wide * wide + 2 * wide * vision.intermediate_size)
+    mergers = (1 + len(vision.deepstack_visual_indexes)) * merged * wide * (merged * wide + vision.out_hidden_size)
+    through = linear_vision + mergers / merged
+    tower_adapters = tower[False] + tower[True] / merged
+    embedding = patch * wide * (2 if full_vision else 1)  # no gradient goes to pixels
+    return FlopCounter(
+        per_token=2 * passes_text * layers * linear_text + (0 if full_text else 6 * text_adapters),
+        # Queries and keys, then weights and values; both operands have a gradient: forward once, backward twice.
+        per_token_squared=0.5 * 3 * 4 * layers * query,
+        per_patch=2 * (passes_vision * through + embedding) + (0 if full_vision else 6 * tower_adapters),
+        per_patch_squared=(3 if trains_vision else 1) * 4 * depth * wide,
+        per_supervised_token=2 * (3 if _trains_head(model) else 2) * hidden * text.vocab_size,
+    )
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the operations a second that a device could do at best.
+
+    Published figures for known GPUs; elsewhere, also on a CPU, what one large matrix product reaches here and now.
+
+    Args:
+        device: where the model computes.
+        dtype: of its matrix products, bfloat16 under autocast.
+    """
+    if device.type == "cuda":
+        published = _published_peaks(torch.cuda.get_device_name(device))
+        if published is not None:
+            return published[0] if dtype in (torch.bfloat16, torch.float16) else published[1]
+    return _measured_peak(device, dtype)
+
+
+def utilisation_of(model: nn.Module, *, half_precision: bool, num_devices: int) -> Utilisation:
+    """Return how the utilisation of a run is reckoned; call it before weights are shared out over ranks.
+
+    Args:
+        model: the model as it will train, a bare one or under PEFT; it need not be on its GPU yet.
+        half_precision: products are in bfloat16 under autocast, whatever the weights are.
+        num_devices: of all ranks together.
+    """
+    weight = next(model.parameters())
+    config = model.config
+    assert isinstance(config, Qwen3VLConfig)
+    # The trainer moves the model to the GPU later, and always where there is one.
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else weight.device
+    peak = peak_flops(device, torch.bfloat16 if half_precision else weight.dtype)
+    return Utilisation(count_flops(model, config), peak * num_devices)
+
+
+def _trained(model: nn.Module, *, vision: bool) -> dict[bool, int]:
+    """Return how many trained numbers each token or patch meets: matrices of adapters, not the offset's table.
+
+    Returns:
+        By whether they lie in a merger of the vision tower, which sees merged patches only.
+    """
+    found = {False: 0, True: 0}
+    for name, p in model.named_parameters():
+        if p.requires_grad and p.dim() == 2 and (".visual." in name) == vision and "coord_offset" not in name:
+            found["merger" in name] += p.numel()
+    return found
+
+
+def _trains_head(model: nn.Module) -> bool:
+    head = inner_model(model).get_output_embeddings()
+    return head is not None and any(p.requires_grad for p in head.parameters())
+
+
+def _published_peaks(name: str) -> tuple[float, float] | None:
+    """Return what is published for a GPU of this name; A100 is none of A1000."""
+    if _SMALLER.search(name):
+        return None
+    return next((peaks for mark, peaks in _PEAKS.items() if re.search(rf"\b{mark}\b", name)), None)
+
+
+def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
+    from torch.utils.benchmark import Timer
+
+    side = _MEASURED_SIDES.get(device.type, _MEASURED_SIDES["cpu"])
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
+    timer = Timer(
+        "torch.mm(matrix, matrix)", globals={"torch": torch, "matrix": matrix}, num_threads=torch.get_num_threads()
+    )
+    return 2 * side**3 / timer.timeit(_MEASURED_PRODUCTS).mean

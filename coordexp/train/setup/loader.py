@@ -1,0 +1,131 @@
+"""What a data loader's processes do to a run: errors that keep their sentence, and a death that is named."""
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.batches.collate import EncodedSample
+from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.errors import CoordExpError
+
+_WORTH_A_LINE = 0.1
+
+Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
+Carried = EncodedSample | CoordExpError
+
+
+class LoaderDiedError(RuntimeError):
+    """A loader process was killed. No error of the input: the run may be started again."""
+
+
+class CarriesErrors(Dataset[Carried]):
+    """A data set whose errors are items.
+
+    A loader process that raises has torch wrap its traceback into the message; an error that
+    travels like a sample arrives as it was.
+    """
+
+    def __init__(self, samples: Dataset[EncodedSample]) -> None:
+        """Wrap a data set."""
+        self._samples = samples
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._samples)  # pyright: ignore[reportArgumentType]  # Dataset declares no length
+
+    def __getitem__(self, index: int) -> Carried:
+        """Return the sample, or why there is none."""
+        try:
+            return self._samples[index]
+        except CoordExpError as error:
+            return error
+
+
+class CollateCarried:
+    """Batches samples; a batch with an error among its samples is that error."""
+
+    def __init__(self, collate: Collate) -> None:
+        """Wrap a collate function."""
+        self._collate = collate
+
+    def __call__(self, items: Sequence[Carried]) -> dict[str, Tensor] | CoordExpError:
+        """Return the batch, or the first error."""
+        samples: list[EncodedSample] = []
+        for item in items:
+            if isinstance(item, CoordExpError):
+                return item
+            samples.append(item)
+        return self._collate(samples)
+
+
+@dataclass
+class WaitNotice:
+    """Tells once that training waits for data; not at the first logging step, when processes start."""
+
+    num_workers: int
+    _steps_logged: int = 0
+    _told: bool = False
+
+    def line(self, wait_fraction: float) -> str | None:
+        """Return a line if the share of time spent waiting since the last logging step is worth one."""
+        self._steps_logged += 1
+        if self._told or self._steps_logged == 1 or wait_fraction < _WORTH_A_LINE:
+            return None
+        self._told = True
+        return f"waits for data {wait_fraction:.0%} of the time; raise data.num_workers (now {self.num_workers})"
+
+
+def loader_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
+    """Return what a run says of its batches: how full they are, and how an epoch ends.
+
+    Args:
+        config: of the run.
+        sampler: of its training samples.
+        num_ranks: processes that train together.
+    """
+    size = config.training.per_device_batch_size
+    per_step = size * config.training.gradient_accumulation_steps * config.cluster.num_workers
+    num = len(sampler) - sampler.num_fillers
+    packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
+    lines = [f"batches: {packed}; {-(-num // per_step):,} steps of {per_step:,} samples an epoch"]
+    if num % per_step:
+        lines[0] += f", the last one of {num % per_step:,}"
+    if sampler.num_fillers:
+        lines.append(
+            f"batches: {sampler.num_fillers:,} fillers complete the last one for {num_ranks} workers: images "
+            "with nothing to learn, not counted; each sample counts once an epoch"
+        )
+    return lines
+
+
+def seed_apart(loader: DataLoader[object], seed: int) -> None:
+    """Give a loader its own random numbers.
+
+    It draws one each time it starts its processes. From the global generator, where dropout draws
+    too, that would make losses depend on when processes start: on their number, and on a resume.
+    """
+    loader.generator = torch.Generator().manual_seed(seed)
+
+
+@contextlib.contextmanager
+def named_death() -> Generator[None]:
+    """Turn torch's report of a dead loader process into one sentence.
+
+    Raises:
+        LoaderDiedError: if a loader process died inside.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
+        if not text.startswith("DataLoader worker (pid"):
+            raise
+        raise LoaderDiedError(
+            f"a data-loader process died ({text}); most likely memory or shared memory (/dev/shm) ran "
+            "out: lower data.num_workers or data.image_cache_mib; a restart goes on from the last checkpoint"
+        ) from error

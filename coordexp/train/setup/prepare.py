@@ -1,0 +1,147 @@
+"""What all runs of an experiment share, made once before the first: the data and the expanded base."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.vocab import expand_tokenizer
+from coordexp.data.images.patches import read_image
+from coordexp.data.sample import Sample
+from coordexp.data.sources.coco import CocoData
+from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.coco_files import read_ground_truth
+from coordexp.errors import TokenizerError
+from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.model.attention import check_attention
+from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
+from coordexp.model.expand.expand_files import expand_checkpoint
+from coordexp.model.processor import Processor
+from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+from coordexp.runs.folder import base_dir, data_dir, experiment_dir
+from coordexp.train.setup.samples import read_split
+from coordexp.train.setup.strategy import check_strategy
+
+_DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
+
+
+@dataclass(frozen=True)
+class PreparedExperiment:
+    """The shared parts of an experiment.
+
+    Attributes:
+        directory: the experiment's directory.
+        base: the expanded checkpoint.
+        train: the training split.
+        val: the validation split.
+        data_hash: of annotations and images, see :func:`coordexp.data.splits.splits.data_fingerprint`.
+        weights_hash: SHA-256 of the base's weights.
+    """
+
+    directory: Path
+    base: Path
+    train: CocoData
+    val: CocoData
+    data_hash: str
+    weights_hash: str
+
+
+def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
+    """Generate or check the data and write the expanded base; a second call only checks.
+
+    Raises:
+        CoordExpError: whatever would stop a run later and can be known now.
+    """
+    check_strategy(config)
+    _check_attention(config)
+    root = data_dir(config)
+    train = read_split(config, "train")
+    val = read_split(config, "val")
+    _check_images(config, [*train.samples, *val.samples])
+    # A bad annotation or alias would otherwise show only after training.
+    ground_truth = read_ground_truth(annotations_path(config.data, "val", data_dir=root))
+    CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
+    base = prepare_base(config)
+    splits: tuple[Literal["train", "val"], ...] = ("train", "val")
+    paths = [where(config.data, split, data_dir=root) for split in splits for where in (annotations_path, images_path)]
+    return PreparedExperiment(
+        directory=experiment_dir(config),
+        base=base,
+        train=train,
+        val=val,
+        data_hash=data_fingerprint(paths),
+        weights_hash=weights_hash(base),
+    )
+
+
+def prepare_base(config: ExperimentConfig) -> Path:
+    """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
+
+    Goes by files, so that memory holds some rows and not the model.
+
+    Raises:
+        CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
+        TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
+        ResourceError: if the disk is too small.
+    """
+    target = base_dir(config)
+    stamp = {
+        "path": config.model.path,
+        "revision": config.model.revision,
+        "vocab_init": config.model.vocab_init,
+        "structure": config.data.structure,
+        "dtype": config.model.dtype,
+    }
+    made = target / "base.json"
+    if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
+        _check_ids(config, target)
+        return target
+    source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
+    directory = find_checkpoint(source, revision=config.model.revision)
+    _check_ids(config, directory)
+    with replace_directory(target) as building:
+        expand_checkpoint(
+            directory,
+            building,
+            init=config.model.vocab_init,
+            structure=config.data.structure,
+            dtype=config.model.dtype,
+        )
+        write_json(building / "base.json", stamp)
+    return target
+
+
+def weights_hash(checkpoint: Path) -> str:
+    """Return one SHA-256 over the weight files of a checkpoint, in name order."""
+    return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
+
+
+def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:
+    """Decode every image of a data set that is not generated and small enough for it."""
+    if config.data.format == "shapes" or len(samples) > _DECODED_IN_ADVANCE:
+        return
+    for sample in samples:
+        read_image(sample.image, width=sample.width, height=sample.height)
+
+
+def _check_attention(config: ExperimentConfig) -> None:
+    # The driver of a cluster may have no GPU where its workers have.
+    elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
+    check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
+
+
+def _check_ids(config: ExperimentConfig, checkpoint: Path) -> None:
+    """Compare the ids of the configuration with those that the tokenizer has, or will get."""
+    ids = config.custom.coord_offset.ids
+    if not config.custom.coord_offset.enabled or ids is None:
+        return
+    tokenizer = Processor.from_directory(checkpoint).tokenizer
+    coord_ids = expand_tokenizer(tokenizer, structure=config.data.structure).coord_ids
+    if range(ids.start, ids.end + 1) != coord_ids:
+        raise TokenizerError(
+            f"custom.coord_offset.ids is {ids.start}..{ids.end}, but {config.model.path} has its coord tokens at "
+            f"{coord_ids.start}..{coord_ids.stop - 1}; leave ids out to take the tokenizer's"
+        )

@@ -1,0 +1,90 @@
+"""What a dry run says of the power of a plan."""
+
+import json
+import os
+
+import pytest
+from rich.console import Console
+
+from coordexp.ablation.describe import describe, summary
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.status import RunStatus, write_status
+from coordexp.statistics.power import planned_detectable
+
+
+def lines(runs_dir, *, seeds=(0,), **data):
+    sections = {"experiment": {"name": "x", "runs_dir": str(runs_dir)}, "ablation": {"seeds": seeds}}
+    config = ExperimentConfig.model_validate(sections | ({"data": data} if data else {}))
+    return {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_the_smallest_difference_is_that_of_images_and_seeds(tmp_path, seeds):
+    said = lines(tmp_path, seeds=seeds, shapes={"num_val": 250})["can detect"]
+    assert f"roughly {planned_detectable(250, len(seeds)):.3f} on (80 % power, 5 % level; 250 validation" in said
+    assert ("these checkpoints, not their losses" in said) == (len(seeds) == 1)
+
+
+def test_the_images_of_a_file_are_counted(tmp_path):
+    path = tmp_path / "val.json"
+    images = [{"id": i, "width": 10, "height": 10, "file_name": f"{i}.jpg"} for i in range(7)]
+    path.write_text(json.dumps({"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}))
+    paths = dict.fromkeys(("train_annotations", "train_images", "val_annotations", "val_images"), str(path))
+    assert "; 7 validation images" in lines(tmp_path, format="coco", **paths)["can detect"]
+    path.unlink()
+    assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
+
+
+def test_a_dry_run_tells_how_runs_fill_the_cluster_and_the_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.ablation.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 8.0}])
+    config = ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "x", "runs_dir": str(tmp_path)},
+            "cluster": {"gpus_per_worker": 1.0, "num_workers": 4, "max_gpu_hours": 30.0},
+            "ablation": {"seeds": [0, 1, 2]},
+        }
+    )
+    plans = plan_runs(config)
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["at once"] == "2 runs at once, 2 waves; 75% of 8 GPUs busy"
+    assert told["busier"].startswith("with cluster.num_workers: 8: 1 run at once, 3 waves; 100% of 8 GPUs busy")
+    assert told["budget"] == "30 GPU hours, 0 used; what is needed is known once a run has finished"
+
+    write_status(plans[0].run_dir, RunStatus("finished", seconds=7200.0))
+    write_status(plans[1].run_dir, RunStatus("stopped", seconds=3600.0))
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["at once"] == "2 runs at once, 1 wave; 100% of 8 GPUs busy"
+    assert told["budget"] == "30 GPU hours, 12 used, about 24 needed in all: enough"
+
+    # Its command was killed days ago, an hour after it had got its workers.
+    write_status(plans[2].run_dir, RunStatus("running", since=1000.0))
+    os.utime(plans[2].run_dir / "status.json", (4600.0, 4600.0))
+    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert told["budget"] == "30 GPU hours, 16 used, about 24 needed in all: enough"
+
+
+def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("coordexp.ablation.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 4.0}] * 2)
+    config = ExperimentConfig.model_validate(
+        {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
+    )
+    told = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    assert told["at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        ({"num_workers": 8, "min_workers": 7}, "do not divide over 7 workers"),
+        ({"strategy": "zero2"}, "has nothing to share"),
+        ({"strategy": "zero2", "num_workers": 2, "min_workers": 1}, "cannot be read by another"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(tmp_path, cluster, sentence):
+    config = ExperimentConfig.model_validate(
+        {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": cluster, "ablation": {"groups": {"A": {}}}}
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        describe(config, Console())

@@ -1,0 +1,242 @@
+import argparse
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import add_config_arguments, main, parse_with_overrides, run_command
+from coordexp.errors import ConfigError
+
+TINY = str(Path(__file__).parents[3] / "experiments" / "tiny.yaml")
+
+
+def _raises(error: BaseException):
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_codes_of_a_function_pass_through(capsys: pytest.CaptureFixture[str]):
+    assert run_command(lambda: None) == 0
+    assert run_command(lambda: 3) == 3
+    assert capsys.readouterr() == ("", "")
+
+
+def _wrapped(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("a.yaml:3: unknown key x"), 2, "error: a.yaml:3: unknown key x\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"),
+            2,
+            "error: no space left on /runs/x.json; free some, or write elsewhere\n",
+        ),
+        (
+            _wrapped(RuntimeError("write failed"), OSError(errno.ENOSPC, "No space left on device")),
+            2,
+            "error: no space left on the device; free some, or write elsewhere\n",
+        ),
+        (
+            RuntimeError("I/O error: No space left on device (os error 28)"),
+            2,
+            "error: no space left on the device; free some, or write elsewhere\n",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyError("x"), 1, "internal error: KeyError: 'x'; --debug shows where\n"),
+        (RuntimeError("first\nsecond"), 1, "internal error: RuntimeError: first; --debug shows where\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x"), 1, "internal error: FileNotFoundError: [Errno 2]"),
+    ],
+)
+def test_every_error_is_one_sentence_and_a_code(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run_command(_raises(error)) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
+    assert run_command(_raises(ConfigError("wrong")), debug=True) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" in text
+    assert text.endswith("error: wrong\n")
+
+
+def test_an_exit_is_not_swallowed():
+    with pytest.raises(SystemExit, match="7"):
+        run_command(_raises(SystemExit(7)))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--config", "c.yaml", "a=1", "b.c=[2]", "--dry-run"],
+        ["a=1", "--config", "c.yaml", "--dry-run", "b.c=[2]"],
+        ["--dry-run", "a=1", "--config", "c.yaml", "b.c=[2]"],
+    ],
+)
+def test_overrides_stand_anywhere(argv: list[str]):
+    parser = argparse.ArgumentParser()
+    add_config_arguments(parser)
+    options = parse_with_overrides(parser, argv)
+    assert (options.overrides, options.config, options.dry_run) == (["a=1", "b.c=[2]"], Path("c.yaml"), True)
+    assert parse_with_overrides(parser, []).overrides == []
+
+
+def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]):
+    for argv in (["train", "--confg", "x"], ["train", "a=1", "--dry-rnu", "b=2"], ["merge", "--nope"], ["nope"], []):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 2
+    assert "unrecognized arguments: --dry-rnu" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from coordexp.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'ray', 'mlflow', 'pydantic', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "expand-vocab" in done.stdout
+
+
+def test_module_and_exit_code(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "coordexp", "train", "--config", str(tmp_path / "none.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"error: {tmp_path}/none.yaml: cannot read the configuration file (No such file or directory)\n"
+    )
+
+
+def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--config", TINY, "--group", "B", "--seed", "5", "--dry-run", "training.max_steps=3"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "max_steps: 3\n" in text
+    assert "group: B\n  seed: 5\n" in text
+    assert "use_geom_loss: true\n" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--group", "Z"], "error: there is no group 'Z'; there is A, B, C\n"),
+        (["training.max_stpes=3"], "unknown key training.max_stpes; did you mean training.max_steps?\n"),
+        (["training.max_steps=x"], "training.max_steps: got 'x', expected an integer\n"),
+        (["--seed", "-1"], "group A, seed -1: experiment.seed: got -1, expected a number of at least 0\n"),
+    ],
+)
+def test_wrong_runs_are_refused_before_anything_is_written(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--config", TINY, *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_shows_samples_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    small = [f"experiment.runs_dir={tmp_path}", "data.shapes.num_train=8", "data.shapes.num_val=4"]
+    config = str(Path(__file__).parents[3] / "experiments" / "tiny.yaml")
+    assert main(["inspect", "--config", config, "--num", "2", *small]) == 0
+    text = capsys.readouterr().out
+    assert text.count("<|im_start|>assistant") == 2
+    assert text.count("read back from the tokens") == 2
+    drawn = sorted((tmp_path / "tiny" / "inspect").glob("train_*.png"))
+    assert len(drawn) == 2
+    assert all(file.name in text for file in drawn)
+
+
+def test_prepare_shapes(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    output = tmp_path / "shapes"
+    argv = ["prepare", "shapes", "--output", str(output), "--num-train", "3", "--num-val", "2", "--seed", "4"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out == f"{output}: 3 training and 2 validation images\n"
+    first = (output / "instances_train.json").read_bytes()
+    assert len(json.loads(first)["images"]) == 3
+    assert main(argv) == 0
+    assert (output / "instances_train.json").read_bytes() == first
+    assert main([*argv, "--seed", "5"]) == 0
+    assert (output / "instances_train.json").read_bytes() != first
+
+
+def test_prepare_shapes_leaves_other_folders_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    (tmp_path / "photo.jpg").write_bytes(b"mine")
+    assert main(["prepare", "shapes", "--output", str(tmp_path), "--num-train", "1", "--num-val", "1"]) == 2
+    assert "exists and is no generated data set; expected a new or empty folder" in capsys.readouterr().err
+    assert (tmp_path / "photo.jpg").read_bytes() == b"mine"
+    with pytest.raises(SystemExit):
+        main(["prepare", "shapes", "--output", str(tmp_path / "x"), "--num-train", "0"])
+    assert "expected at least 1, got 0" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+
+    path = tmp_path_factory.mktemp("base") / "base"
+    tokenizer = build_tokenizer()
+    save_base(path, build_model(tokenizer), tokenizer)
+    return path
+
+
+def test_expand_vocab(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from coordexp.model.load import load
+
+    output = tmp_path / "expanded"
+    assert main(["expand-vocab", "--model", str(base), "--output", str(output), "--structure", "spec"]) == 0
+    loaded = load(output)
+    assert loaded.vocab is not None
+    assert loaded.vocab.structure == "spec"
+    ids = loaded.vocab.coord_ids
+    captured = capsys.readouterr()
+    assert "it/s" not in captured.err
+    assert captured.out.endswith(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")
+    assert loaded.model.get_input_embeddings().weight.shape[0] >= ids.stop
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert main(["expand-vocab", "--model", str(base), "--output", str(output)]) == 2
+    assert f"error: {output}: exists; expected a new folder" in capsys.readouterr().err
+    assert main(["expand-vocab", "--model", str(tmp_path / "none"), "--output", str(tmp_path / "x")]) == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_report_gets_its_own_arguments(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(["report", "--help"])
+    assert caught.value.code == 0
+    assert "python -m coordexp.report" in capsys.readouterr().out
+
+
+def test_merge_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["merge", "--adapter", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/none: no such adapter directory\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files = ["--annotations", str(tmp_path / "a.json"), "--images", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert main(["evaluate", "--model", str(tmp_path / "nothing"), *files]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "out").exists()

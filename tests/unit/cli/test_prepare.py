@@ -1,0 +1,125 @@
+"""``python -m coordexp prepare coco | lvis | shapes``: what a person types and sees."""
+
+import json
+import shlex
+
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.config.schema.data import Data
+from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.splits.splits import load_split
+
+
+def arguments(coco, *more, what="coco"):
+    files = ["--annotations", coco.annotations, "--images", coco.images, "--output", coco.root / "out"]
+    return ["prepare", what, *map(str, files), *more]
+
+
+def test_the_table_and_the_next_command(coco, capsys):
+    coco.document["annotations"][0]["bbox"] = [-5, 20, 30, 20]
+    coco.document["annotations"][1]["iscrowd"] = 1
+    coco.save()
+    assert main(arguments(coco)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""  # a progress bar belongs on a terminal
+    rows = dict(line.strip("│ ").rsplit("│", 1) for line in out.splitlines() if line.startswith("│"))
+    found = {name.strip(): value.strip() for name, value in rows.items()}
+    assert found["images"] == found["annotations"] == found["categories"] == "2"
+    assert found["targets"] == found["crowds, kept apart"] == found["targets cut at the image border"] == "1"
+    assert found["rejected images"] == "0"
+    # COCO keeps the 30 px of the box, 5 of them outside the image: what is inside has IoU .83.
+    assert found["codec ceiling, AP of the quantised truth"] == "0.7000"
+    assert "ignored, kept apart" not in found
+    last = out.splitlines()[-1]
+    assert last.startswith("next: python -m coordexp train --config ")
+    words = shlex.split(last.removeprefix("next: "))
+    assert words[-2:] == [
+        f"data.train_annotations={coco.root}/out/samples.jsonl",
+        f"data.train_images={coco.images}",
+    ]
+    assert main(arguments(coco)) == 0
+    assert "already made from these annotations with these options" in capsys.readouterr().out
+
+
+def test_the_next_command_loads(coco):
+    assert main(arguments(coco)) == 0
+    config = Data(
+        format="coco", train_annotations=coco.root / "out" / "samples.jsonl", train_images=coco.images,
+        val_annotations=coco.annotations, val_images=coco.images,
+    )  # fmt: skip
+    train = load_split(config, "train", data_dir=coco.root)
+    val = load_split(config, "val", data_dir=coco.root)
+    assert [sample.image_id for sample in train.samples] == [sample.image_id for sample in val.samples] == [7, 3]
+
+
+def test_options_arrive(coco):
+    options = [
+        "--coord-tokens",
+        "--max-objects",
+        "1",
+        "--ordering",
+        "random",
+        "--seed",
+        "4",
+        "--check-images",
+        "headers",
+    ]
+    assert main(arguments(coco, *options, "--workers", "1", "--max-bad-fraction", "0.5")) == 0
+    manifest = json.loads((coco.root / "out" / "manifest.json").read_text())
+    assert manifest["options"] == {
+        "boxes": "coord_tokens", "ordering": "random", "seed": 4, "max_objects": 1, "check_images": "headers",
+    }  # fmt: skip
+    assert manifest["max_bad_fraction"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--coord-tokens", "--numbers"),
+        ("--max-objects", "0"),
+        ("--max-bad-fraction", "1.5"),
+        ("--max-bad-fraction", "nan"),
+        ("--workers", "0"),
+        ("--seed", "-1"),
+        ("--ordering", "left"),
+        ("--check-images", "all"),
+    ],
+)
+def test_options_that_make_no_sense(coco, option, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments(coco, *option))
+    assert stopped.value.code == 2
+    assert not (coco.root / "out").exists()
+    assert "error" in capsys.readouterr().err
+
+
+def test_bad_records_are_one_sentence_and_rejected_ones_are_listed(coco, capsys):
+    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
+    coco.save()
+    assert main(arguments(coco)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {coco.annotations}: 1 of 2 annotations cannot be used")
+    assert error.count("\n") == 1
+    assert main(arguments(coco, "--max-bad-fraction", "0.5")) == 0
+    out = capsys.readouterr().out
+    assert "annotations[0] (id 1): bbox [0, 0, 0, 0] has a width" in out
+
+
+def test_lvis_fields_are_asked_for(coco, capsys):
+    assert main(arguments(coco, what="lvis")) == 2
+    assert "neg_category_ids is missing" in capsys.readouterr().err
+
+
+def test_shapes_come_as_jsonl_too(tmp_path, capsys):
+    output = tmp_path / "shapes"
+    argv = ["prepare", "shapes", "--output", str(output), "--num-train", "3", "--num-val", "2"]
+    assert main(argv) == 0
+    for split, number in (("train", 3), ("val", 2)):
+        made = output / "jsonl" / split
+        samples = read_jsonl(made / "samples.jsonl", output / split).samples
+        assert len(samples) == number
+        manifest = json.loads((made / "manifest.json").read_text())
+        assert manifest["counts"]["boxes"] == sum(len(sample.objects) for sample in samples)
+    assert main(argv) == 0
+    capsys.readouterr()

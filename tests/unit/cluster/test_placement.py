@@ -1,0 +1,137 @@
+"""A run that waits for its workers: its turn, and a stop that is asked meanwhile."""
+
+import pickle
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+from coordexp.cluster import placement as waiting
+from coordexp.cluster import retries as attempts
+from coordexp.cluster import worker
+from coordexp.cluster.placement import Waiting
+from coordexp.cluster.retries import Attempts
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import TrainingError
+from coordexp.runs.outcome import begin, note_workers, set_state
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.stop import request_stop
+
+CONTEXT = SimpleNamespace(get_session_name=lambda: "session", get_job_id=lambda: "job", get_actor_id=lambda: "actor")
+
+
+@pytest.fixture
+def plan(tmp_path) -> RunPlan:
+    config = ExperimentConfig.model_validate({"experiment": {"name": "tiny", "runs_dir": str(tmp_path)}})
+    return plan_runs(config)[0]
+
+
+@pytest.fixture
+def exits(monkeypatch) -> list[int]:
+    """Codes of a process that would have ended."""
+    codes: list[int] = []
+    monkeypatch.setattr(waiting.os, "_exit", codes.append)
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.01)
+    return codes
+
+
+@pytest.fixture
+def freed(monkeypatch) -> list[str]:
+    """Stands in for Ray, which is not there."""
+    calls: list[str] = []
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: CONTEXT)
+    monkeypatch.setattr(attempts, "free_leaked_groups", lambda: calls.append("freed"))
+    return calls
+
+
+def test_a_stop_ends_the_process_while_it_waits(plan, exits):
+    looks = pickle.loads(pickle.dumps(Waiting(plan)))
+    looks.begin()
+    assert not exits
+    request_stop(plan.run_dir, "enough")
+    deadline = time.monotonic() + 10
+    while not exits and time.monotonic() < deadline:
+        time.sleep(0.01)
+    looks.end()
+    assert exits[0] == 0
+
+
+def test_with_workers_a_stop_is_theirs_to_notice(plan, exits):
+    looks = Waiting(plan)
+    looks.begin()
+    looks.begin()  # the place was not free in time, and is asked for again
+    looks.end()
+    request_stop(plan.run_dir, "enough")
+    for thread in threading.enumerate():
+        if thread.name == "waiting":
+            thread.join(10)
+            assert not thread.is_alive()
+    assert not exits
+
+
+def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
+    before = tmp_path / "before"
+    waited: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append((plan.run_dir / ".controller").exists())
+        (before / ".controller").write_text("session job other\n" if len(waited) == 3 else "session older other\n")
+
+    before.mkdir()
+    monkeypatch.setattr(waiting.time, "sleep", sleep)
+    own = Attempts(plan, previous=before)
+    own.before_worker_group_start(SimpleNamespace())
+    own._waiting.end()
+    assert waited == [False] * 3
+    assert (plan.run_dir / ".controller").read_text() == "session job actor\n"
+    assert freed == ["freed"]
+    own.before_worker_group_start(SimpleNamespace())  # again: its turn has come
+    own._waiting.end()
+    assert len(waited) == 3
+
+
+def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_path, monkeypatch):
+    monkeypatch.setattr(waiting, "_TURN_SECONDS", 0.05)
+    own = Attempts(plan, previous=tmp_path / "never")
+    own.before_worker_group_start(SimpleNamespace())
+    own._waiting.end()
+    assert (plan.run_dir / ".controller").exists()
+
+
+def test_a_run_begins_with_its_workers_unless_a_stop_was_asked(plan, freed):
+    own = Attempts(plan)
+    own.before_worker_group_start(SimpleNamespace())
+    assert plan.status() is None
+    own.after_worker_group_start(SimpleNamespace())
+    assert plan.status().state == "running"
+    other = Attempts(plan)
+    set_state(plan, "stopped", message="before")
+    request_stop(plan.run_dir, "enough")
+    other.after_worker_group_start(SimpleNamespace())
+    assert plan.status().message == "before"
+
+
+def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
+    own = Attempts(plan)
+    own.before_worker_group_start(SimpleNamespace())
+    own.after_worker_group_start(SimpleNamespace())
+    set_state(plan, "failed", message="a.json: no images")
+    with pytest.raises(TrainingError, match=r"a\.json: no images"):
+        own.before_worker_group_start(SimpleNamespace())
+    own._waiting.end()
+
+
+def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan, monkeypatch):
+    told: list[str | None] = []
+    monkeypatch.setattr(worker, "broadcast_from_rank_zero", lambda value: told.append(value) or told[0])
+    begin(plan)
+    note_workers(plan)
+    assert worker._may_begin(plan, is_first=True)
+    told.clear()
+    request_stop(plan.run_dir, "enough")
+    assert not worker._may_begin(plan, is_first=True)
+    assert not worker._may_begin(plan, is_first=False)
+    assert told == ["enough", None]
+    assert (plan.status().state, plan.status().message) == ("stopped", "enough")

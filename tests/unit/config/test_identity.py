@@ -1,0 +1,232 @@
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coordexp.config import (
+    ExperimentConfig,
+    Fingerprint,
+    check_comparable,
+    diff,
+    fingerprint,
+    group_config,
+    load_config,
+    outside_factor,
+)
+from coordexp.config.identity.fingerprint import code_hash, git_state, package_versions
+from coordexp.errors import ComparisonError
+
+FACTOR = ("objective", "custom.coord_soft_ce_w1")
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+HASHES = {"code": "c" * 64, "data": "d" * 64, "weights": "w" * 64, "tokens": "t" * 64}
+
+
+def _config(**sections: object) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(sections)
+
+
+def _fingerprint(config: ExperimentConfig | None = None, **hashes: str | None) -> Fingerprint:
+    return fingerprint(config or _config(), packages={"torch": "2.13.0"}, **(HASHES | hashes))
+
+
+def _run(*, seed: int = 0, tokens: str = "t", objective: object = None, **sections: object) -> Fingerprint:
+    config = _config(experiment={"seed": seed}, objective=objective or {}, **sections)
+    return _fingerprint(config, tokens=tokens, weights=f"w{seed}")
+
+
+def test_equal_configurations_have_equal_fingerprints():
+    assert _fingerprint() == _fingerprint()
+    assert _fingerprint().short == _fingerprint().short
+    assert len(_fingerprint().short) == 12
+    assert diff(_fingerprint(), _fingerprint()) == {}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"experiment": {"name": "other", "group": "B", "runs_dir": "/elsewhere"}},
+        {"tracking": {"uri": "http://other"}},
+        {"cluster": {"executor": "inline", "max_concurrent_runs": 3, "max_failures": 0}},
+        {"ablation": {"groups": {"A": {}}, "seeds": [1, 2]}},
+        {"data": {"num_workers": 4, "image_cache_mib": 9, "train_images": "/moved"}},
+        {"model": {"path": "/copy/of/base"}},
+        {"training": {"logging_steps": 3, "checkpoint_steps": 5, "keep_checkpoints": 9}},
+    ],
+)
+def test_what_changes_no_number_changes_no_fingerprint(sections: dict[str, object]):
+    assert _fingerprint(_config(**sections)).short == _fingerprint().short
+    # The configurations do differ, and diff says so.
+    assert diff(_config(**sections), _config())
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"experiment": {"seed": 1}}, "experiment.seed"),
+        ({"training": {"learning_rate": 2e-4}}, "training.learning_rate"),
+        ({"training": {"num_threads": 1}}, "training.num_threads"),
+        ({"objective": {"lambda_coord": 2.0}}, "objective.lambda_coord"),
+        ({"data": {"shapes": {"seed": 4}}}, "data.shapes.seed"),
+        ({"cluster": {"num_workers": 2}}, "cluster.num_workers"),
+        ({"model": {"dtype": "float32"}}, "model.dtype"),
+    ],
+)
+def test_what_changes_a_number_is_named(sections: dict[str, object], key: str):
+    assert set(diff(_fingerprint(), _fingerprint(_config(**sections)))) == {key}
+
+
+@pytest.mark.parametrize("name", ["code", "data", "weights", "tokens"])
+def test_each_hash_counts(name: str):
+    other = _fingerprint(**{name: "0" * 64})
+    assert diff(_fingerprint(), other) == {name: (HASHES[name], "0" * 64)}
+    assert other.short != _fingerprint().short
+
+
+def test_evaluation_settings_are_hashed_too():
+    found = diff(_fingerprint(), _fingerprint(_config(evaluation={"score": "coord"})))
+    assert found["evaluation.score"] == ("coord_desc", "coord")
+    assert set(found) == {"evaluation.score", "evaluation"}
+
+
+def test_a_hash_that_one_side_lacks_is_a_difference():
+    assert diff(_fingerprint(), _fingerprint(data=None)) == {"data": (HASHES["data"], None)}
+
+
+def test_configurations_compare_by_all_keys():
+    found = diff(_config(), _config(experiment={"name": "x"}, training={"max_steps": 5}))
+    assert found == {"experiment.name": ("experiment", "x"), "training.max_steps": (1000, 5)}
+
+
+def test_json_round_trip():
+    original = fingerprint(_config(training={"learning_rate": 3e-5}))
+    assert Fingerprint.from_json(original.to_json()) == original
+    assert json.loads(original.to_json())["packages"] == package_versions()
+    for bad in ("{", "{}", "[1]", '{"config": {}}'):
+        with pytest.raises(ComparisonError, match="not a fingerprint"):
+            Fingerprint.from_json(bad)
+
+
+def test_code_hash_covers_every_source_and_its_name(tmp_path: Path):
+    def tree(name: str, files: dict[str, str]) -> Path:
+        for file, text in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path / name
+
+    first = code_hash(tree("a", {"x.py": "1", "sub/y.py": "2", "notes.txt": "3"}))
+    assert first == code_hash(tree("b", {"x.py": "1", "sub/y.py": "2", "notes.txt": "other"}))
+    assert first != code_hash(tree("c", {"x.py": "1", "sub/y.py": "3"}))
+    assert first != code_hash(tree("d", {"x.py": "1", "y.py": "2"}))
+    assert code_hash() == fingerprint(_config()).code
+    # What only reads results changes none.
+    assert code_hash(tree("e", {"x.py": "1", "sub/y.py": "2", "report/z.py": "3", "doctor/z.py": "4"})) == first
+    assert code_hash(tree("f", {"x.py": "1", "sub/y.py": "2", "sub/report/z.py": "3"})) != first
+
+
+def test_the_commit_is_recorded_and_not_compared(tmp_path: Path):
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    assert git_state(tmp_path / "nowhere") == {}
+    git("init", "-q")
+    assert git_state(tmp_path) == {}  # no commit yet
+    (tmp_path / "x.py").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git_state.cache_clear()
+    clean = git_state(tmp_path)
+    assert clean == {"commit": git("rev-parse", "HEAD")}
+    found = set()
+    for change in (lambda: (tmp_path / "x.py").write_text("2"), lambda: (tmp_path / "y.py").touch()):
+        change()
+        git_state.cache_clear()
+        assert git_state(tmp_path)["commit"] == clean["commit"]
+        found.add(git_state(tmp_path)["changes"])
+    assert len(found) == 2
+    git_state.cache_clear()
+    first = _fingerprint()
+    other = dataclasses.replace(first, source=clean)
+    assert first.short == other.short
+    assert diff(first, other) == {}
+    assert Fingerprint.from_json(other.to_json()).source == clean
+
+
+def test_outside_factor():
+    a = _run(objective={"lambda_coord": 1.0})
+    b = _run(objective={"lambda_coord": 2.0}, training={"learning_rate": 2e-4})
+    assert outside_factor(diff(a, b), FACTOR) == {"training.learning_rate": (1e-4, 2e-4)}
+    assert outside_factor(diff(a, b), (*FACTOR, "training")) == {}
+    assert set(outside_factor(diff(a, b), ("objective.lambda_coord_ce",))) == {
+        "objective.lambda_coord",
+        "training.learning_rate",
+    }
+
+
+def test_groups_of_an_experiment_are_comparable():
+    config = load_config(EXPERIMENTS / "tiny.yaml", ["ablation.groups=[A, B, C, D, B_gate, C_D]"])
+    runs = {
+        f"{group}-s{seed}": _fingerprint(group_config(config, group, seed), weights=f"w{seed}", tokens=f"t{seed}")
+        for group in config.ablation.groups
+        for seed in (0, 1)
+    }
+    check_comparable(runs, config.ablation.factor)
+    with pytest.raises(ComparisonError, match=r"objective\.use_coord_ce"):
+        check_comparable(runs, ["custom.coord_soft_ce_w1"])
+
+
+def test_a_difference_outside_the_factor_is_shown_as_a_table():
+    runs = {
+        "A-s0": _run(),
+        "B-s0": _run(objective={"lambda_coord": 2.0}, training={"learning_rate": 2e-4, "max_steps": 7}),
+    }
+    with pytest.raises(ComparisonError) as caught:
+        check_comparable(runs, FACTOR)
+    assert str(caught.value).splitlines() == [
+        f"runs differ in more than the declared factor ({', '.join(FACTOR)}), so they cannot be compared:",
+        "  training.learning_rate  A-s0: 0.0001  B-s0: 0.0002",
+        "  training.max_steps      A-s0: 1000    B-s0: 7",
+        "--allow-differences shows them beside the results instead",
+    ]
+
+
+def test_one_seed_must_have_one_token_stream():
+    with pytest.raises(ComparisonError, match=r"tokens +A-s0: \"t\" +B-s0: \"u\""):
+        check_comparable({"A-s0": _run(tokens="t"), "B-s0": _run(tokens="u")}, FACTOR)
+
+
+def test_seeds_explain_their_weights_and_tokens_and_nothing_else():
+    runs = {"A-s0": _run(), "B-s0": _run(), "A-s1": _run(seed=1, tokens="u"), "B-s1": _run(seed=1, tokens="u")}
+    check_comparable(runs, FACTOR)
+    with pytest.raises(ComparisonError, match=r"A-s1: \"u\" +B-s1: \"v\""):
+        check_comparable(runs | {"B-s1": _run(seed=1, tokens="v")}, FACTOR)
+    with pytest.raises(ComparisonError, match=r"training\.max_steps +A-s0: 1000 +A-s1: 7"):
+        check_comparable({"A-s0": _run(), "A-s1": _run(seed=1, tokens="u", training={"max_steps": 7})}, FACTOR)
+
+
+def test_the_factor_explains_the_hashes_that_follow_from_it():
+    native, spec = _run(tokens="t"), _run(tokens="u", data={"structure": "spec"})
+    check_comparable({"native": native, "spec": spec}, ["data.structure"])
+    with pytest.raises(ComparisonError, match=r"data\.structure"):
+        check_comparable({"native": native, "spec": spec}, FACTOR)
+    # Nothing declared differs, so nothing explains other tokens.
+    with pytest.raises(ComparisonError, match="tokens"):
+        check_comparable({"native": native, "again": _run(tokens="u")}, ["data.structure"])
+
+
+def test_code_and_packages_are_never_explained():
+    factor = ["experiment", "model", "data", "training", "custom", "objective", "evaluation", "cluster"]
+    with pytest.raises(ComparisonError, match="code"):
+        check_comparable({"A": _fingerprint(), "B": _fingerprint(code="0")}, factor)
+    other = fingerprint(_config(), packages={"torch": "2.14.0"}, **HASHES)
+    with pytest.raises(ComparisonError, match=r"packages\.torch +A: \"2\.13\.0\" +B: \"2\.14\.0\""):
+        check_comparable({"A": _fingerprint(), "B": other}, factor)
+
+
+def test_nothing_to_compare_is_comparable():
+    check_comparable({}, FACTOR)
+    check_comparable({"A-s0": _run()}, FACTOR)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+
+from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar, State, TokenClass, plain_text_ids
+from coordexp.coord_tokens.grammar.write import encode_target, text_encoder
+from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.sample import DetectionObject
+
+# A vocabulary small enough to read: text 0..9, markers 10..12, end 13, pad 14, other 15, wildcard 16, coords from 17.
+NATIVE = CoordVocab(range(17, 1017), 16, 10, 11, 12, 13, "native")
+SPEC = CoordVocab(range(17, 1017), 16, 10, None, 12, 13, "spec")
+END, PAD, OTHER = 13, 14, 15
+V = 1020
+
+
+def grammar_of(vocab: CoordVocab) -> ObjectGrammar:
+    return ObjectGrammar(vocab, vocab_size=V, text_ids=range(10), pad_id=PAD)
+
+
+def allowed_after(grammar: ObjectGrammar, ids: list[int]) -> set[int]:
+    state = torch.tensor([int(State.START)])
+    for token in ids:
+        assert grammar.allowed_SV[state[0], token], f"{token} is forbidden in {State(int(state)).name}"
+        state = grammar.advance(state, torch.tensor([token]))
+    return set(grammar.allowed_SV[state[0]].nonzero().flatten().tolist())
+
+
+TEXT, COORDS = set(range(10)), set(range(17, 1017))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        ([], {10, END}),
+        ([10], TEXT),
+        ([10, 3], TEXT | {11}),
+        ([10, 3, 4], TEXT | {11}),
+        ([10, 3, 11], COORDS),
+        ([10, 3, 11, 17], COORDS),
+        ([10, 3, 11, 17, 1016], COORDS),
+        ([10, 3, 11, 17, 18, 19], COORDS),
+        ([10, 3, 11, 17, 18, 19, 20], {12}),
+        ([10, 3, 11, 17, 18, 19, 20, 12], {10, END}),
+        ([10, 3, 11, 17, 18, 19, 20, 12, END], {END, PAD}),
+        ([END, PAD, PAD], {END, PAD}),
+    ],
+)
+def test_native_allows_exactly_what_may_follow(prefix: list[int], expected: set[int]) -> None:
+    assert allowed_after(grammar_of(NATIVE), prefix) == expected
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        ([], {10, END}),
+        ([10], TEXT),
+        ([10, 3], TEXT | COORDS),
+        ([10, 3, 17], COORDS),
+        ([10, 3, 17, 18, 19], COORDS),
+        ([10, 3, 17, 18, 19, 20], {12}),
+        ([10, 3, 17, 18, 19, 20, 12], {10, END}),
+        ([END], {END, PAD}),
+    ],
+)
+def test_spec_allows_exactly_what_may_follow(prefix: list[int], expected: set[int]) -> None:
+    assert allowed_after(grammar_of(SPEC), prefix) == expected
+
+
+def test_every_state_has_a_way_on_and_other_tokens_never_pass() -> None:
+    for vocab in (NATIVE, SPEC):
+        grammar = grammar_of(vocab)
+        reachable = torch.ones(len(State), dtype=torch.bool)
+        reachable[State.COORD_0] = vocab is NATIVE
+        assert grammar.allowed_SV[reachable].any(dim=1).all()
+        assert not grammar.allowed_SV[:, [OTHER, 16, 1017, 1019]].any()
+        assert grammar.classes_V[OTHER] == int(TokenClass.OTHER)
+
+
+def test_real_targets_are_sentences_of_the_grammar(base) -> None:
+    grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size)
+    items = [DetectionObject("red circle", (0.1, 0.2, 0.3, 1.0)), DetectionObject("dining table", (0.0, 0.0, 0.5, 0.5))]
+    ids = encode_target(items, base.vocab, text_encoder(base.tokenizer)).ids
+    assert allowed_after(grammar, ids) == {base.vocab.end_id, base.tokenizer.pad_token_id}
+    with pytest.raises(AssertionError, match="forbidden"):
+        allowed_after(grammar, [*ids[:4], ids[0], *ids[4:]])
+
+
+def test_text_ids_hold_no_added_token(base) -> None:
+    text = plain_text_ids(base.tokenizer)
+    assert {base.tokenizer.decode([i]) for i in text} >= {"a", " ", "0"}
+    assert not set(text) & set(base.vocab.coord_ids)
+    assert not set(text) & {base.vocab.obj_start_id, base.vocab.obj_end_id, base.vocab.end_id, base.vocab.wildcard_id}
+    assert len(text) + len(base.tokenizer.added_tokens_decoder) == len(base.tokenizer)
+
+
+def test_too_small_a_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="900 logits"):
+        ObjectGrammar(NATIVE, vocab_size=900, text_ids=range(10), pad_id=PAD)
+
+
+@pytest.mark.parametrize("prompt_length", [1, 7])
+def test_processor_follows_each_row_whatever_the_prompt(prompt_length: int) -> None:
+    # Two rows, a prompt full of markers that must not count; row 0 writes an object, row 1 ends at once.
+    rows = [[10, 3, 11, 17, 18, 19, 20, 12, END], [END] + [PAD] * 8]
+    processor = GrammarProcessor(grammar_of(NATIVE))
+    ids = torch.full((2, prompt_length), 10)
+    scores = torch.randn(2, V, generator=torch.Generator().manual_seed(0))
+    for step in range(9):
+        out = processor(ids, scores)
+        for row in range(2):
+            expected = allowed_after(grammar_of(NATIVE), rows[row][:step])
+            assert set(out[row].isfinite().nonzero().flatten().tolist()) == expected
+            assert torch.equal(out[row][sorted(expected)], scores[row][sorted(expected)])
+        ids = torch.cat([ids, torch.tensor([[rows[0][step]], [rows[1][step]]])], dim=1)
+    assert bool(scores.isfinite().all()), "the raw scores must stay as they were"
+
+
+def test_random_walks_under_the_grammar_close_every_object() -> None:
+    rng = np.random.default_rng(0)
+    grammar = grammar_of(NATIVE)
+    state, ids = torch.tensor([int(State.START)]), []
+    for _ in range(300):
+        choices = grammar.allowed_SV[state[0]].nonzero().flatten().tolist()
+        choices = [c for c in choices if c != END] or choices
+        ids.append(int(rng.choice(choices)) if len(ids) % 9 else choices[-1])
+        state = grammar.advance(state, torch.tensor([ids[-1]]))
+    assert abs(ids.count(10) - ids.count(12)) <= 1
+    assert ids.count(12) >= 3

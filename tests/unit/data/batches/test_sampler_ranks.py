@@ -1,0 +1,132 @@
+"""What the ranks of a run get: every sample once, full microbatches, and the same steps for any number of ranks."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from coordexp.data.batches.sampler import LengthBucketSampler
+from tests.unit.data.loader_support import batches_of_ranks, coco_lengths
+
+QWEN3_VL_MAX_PIXELS, COCO_YAML_MAX_PIXELS = 16_777_216, 409_600
+
+
+def make(lengths, *, num_ranks, size, accumulation, seed=0, buckets=True, fillers=True):
+    multiple = num_ranks * size if fillers and num_ranks > 1 else 1
+    return LengthBucketSampler(
+        lengths, batch_size=num_ranks * size * accumulation, seed=seed, buckets=buckets, multiple_of=multiple
+    )
+
+
+def steps_of(batches, accumulation):
+    """Group the microbatches of all ranks by optimizer step, as HF's Trainer chunks a rank's iterator."""
+    num = len(batches[0])
+    return [
+        [index for own in batches for batch in own[at : at + accumulation] for index in batch]
+        for at in range(0, num, accumulation)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    num=st.integers(1, 300),
+    num_ranks=st.integers(1, 8),
+    size=st.integers(1, 8),
+    accumulation=st.integers(1, 4),
+    seed=st.integers(0, 5),
+    buckets=st.booleans(),
+)
+@example(num=1, num_ranks=8, size=4, accumulation=2, seed=0, buckets=True)
+@example(num=33, num_ranks=4, size=8, accumulation=2, seed=0, buckets=True)
+def test_every_sample_counts_once_an_epoch(num, num_ranks, size, accumulation, seed, buckets):
+    lengths = [(7 * i) % 31 + 1 for i in range(num)]
+    sampler = make(lengths, num_ranks=num_ranks, size=size, accumulation=accumulation, seed=seed, buckets=buckets)
+    batches = batches_of_ranks(sampler, num=num, num_ranks=num_ranks, size=size)
+    found = [index for own in batches for batch in own for index in batch]
+    assert sorted(index for index in found if index >= 0) == list(range(num))
+    assert sum(index < 0 for index in found) == sampler.num_fillers
+    assert len(found) == len(sampler)
+    # All ranks take part in every step: a rank without a batch would leave the others waiting.
+    assert len({len(own) for own in batches}) == 1
+    if num_ranks > 1:
+        assert {len(batch) for own in batches for batch in own} == {size}
+        assert sampler.num_fillers < num_ranks * size
+
+
+@settings(max_examples=60, deadline=None)
+@given(num=st.integers(1, 200), size=st.integers(1, 4), half=st.integers(1, 4), seed=st.integers(0, 3))
+def test_the_steps_are_the_same_for_any_split_of_a_batch(num, size, half, seed):
+    """One rank, more ranks, more accumulation: a step holds the same samples."""
+    lengths = [(7 * i) % 31 + 1 for i in range(num)]
+    total = 2 * size * half
+    found = []
+    for num_ranks, micro, accumulation in ((1, total, 1), (2, size, half), (2 * half, size, 1), (half, size, 2)):
+        sampler = make(lengths, num_ranks=num_ranks, size=micro, accumulation=accumulation, seed=seed)
+        batches = batches_of_ranks(sampler, num=num, num_ranks=num_ranks, size=micro)
+        found.append([Counter(i for i in step if i >= 0) for step in steps_of(batches, accumulation)])
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_without_fillers_samples_would_be_doubled():
+    """Negative control: accelerate repeats the first samples of an epoch, and says nothing."""
+    sampler = make(list(range(1, 14)), num_ranks=4, size=2, accumulation=1, fillers=False)
+    batches = batches_of_ranks(sampler, num=13, num_ranks=4, size=2)
+    counts = Counter(index for own in batches for batch in own for index in batch)
+    assert sorted(counts) == list(range(13))
+    assert sum(count - 1 for count in counts.values()) == 3
+    with_fillers = make(list(range(1, 14)), num_ranks=4, size=2, accumulation=1)
+    assert with_fillers.num_fillers == 3
+    assert list(with_fillers)[-3:] == [~0] * 3  # the shortest sample
+
+
+def fill_of(lengths, blocks):
+    """Tokens over cells, where each block is as wide as its longest sequence."""
+    rows = [[lengths[index] for index in block] for block in blocks]
+    return sum(map(sum, rows)) / sum(len(row) * max(row) for row in rows)
+
+
+@pytest.mark.parametrize("max_pixels", [QWEN3_VL_MAX_PIXELS, COCO_YAML_MAX_PIXELS])
+@pytest.mark.parametrize(
+    ("num_ranks", "accumulation", "size"), [(8, 2, 8), (8, 1, 8), (2, 1, 4), (1, 1, 16), (1, 8, 4)]
+)
+def test_batches_are_full(max_pixels, num_ranks, accumulation, size):
+    lengths = coco_lengths(10_000, max_pixels=max_pixels)
+    fills = {}
+    for buckets in (True, False):
+        sampler = make(lengths, num_ranks=num_ranks, size=size, accumulation=accumulation, buckets=buckets)
+        batches = batches_of_ranks(sampler, num=10_000, num_ranks=num_ranks, size=size)
+        assert sum(index >= 0 for own in batches for batch in own for index in batch) == 10_000
+        real = [[[i for i in batch if i >= 0] for batch in own] for own in batches]
+        micro = [batch for own in real for batch in own if batch]
+        whole = [[i for i in step if i >= 0] for step in steps_of(batches, accumulation)]
+        fills[buckets] = fill_of(lengths, micro), fill_of(lengths, whole)
+        assert sampler.fill(size) == pytest.approx(fills[buckets][0], abs=0.002)
+    # What a device pads to is its microbatch; ranks wait for the longest of the whole step.
+    assert min(fills[True]) >= 0.97
+    assert fills[False][0] < 0.95
+    assert fills[False][1] < 0.8
+
+
+def test_the_order_of_an_epoch_is_one_for_every_loader():
+    lengths = coco_lengths(500, max_pixels=COCO_YAML_MAX_PIXELS)
+    one = make(lengths, num_ranks=1, size=16, accumulation=1)
+    many = make(lengths, num_ranks=4, size=2, accumulation=2)
+    for epoch in (0, 3):
+        one.set_epoch(epoch)
+        many.set_epoch(epoch)
+        np.random.seed(epoch)
+        assert list(one) == list(many)[: len(one)]
+
+
+def test_fill_of_nothing_and_of_one():
+    assert LengthBucketSampler([], batch_size=2, seed=0, multiple_of=4).fill(2) == 1.0
+    assert len(LengthBucketSampler([], batch_size=2, seed=0, multiple_of=4)) == 0
+    assert LengthBucketSampler([5], batch_size=2, seed=0, multiple_of=4).fill(2) == 1.0
+    assert LengthBucketSampler([2, 4], batch_size=2, seed=0).fill(2) == 0.75
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="multiple_of must be at least 1, got 0"):
+        LengthBucketSampler([1], batch_size=1, seed=0, multiple_of=0)

@@ -1,0 +1,77 @@
+"""Image names: nothing outside the folder is reached, be it by dots, from the root, or along a link."""
+
+import os
+
+import pytest
+
+from coordexp.data.images.image_folder import ImageFolder, relative_name
+from coordexp.data.sources.coco import read_coco
+from coordexp.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "images"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.jpg").touch()
+    (root / "sub" / "b.jpg").touch()
+    (tmp_path / "secret.jpg").touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.jpg", "sub/../../secret.jpg", "/etc/passwd", "..", ".", "", "sub/..", "./"]
+)
+def test_a_name_that_leaves_is_refused(folder, name):
+    with pytest.raises(DataError, match="leaves the image folder|expected the name of a file"):
+        ImageFolder(folder).path_of(name)
+    with pytest.raises(DataError):
+        relative_name(name, folder)  # also where nothing is looked up
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"),
+    [("a.jpg", "a.jpg"), ("./a.jpg", "a.jpg"), ("sub//b.jpg", "sub/b.jpg"), ("sub/./b.jpg", "sub/b.jpg")],
+)
+def test_names_are_written_one_way(folder, name, relative):
+    assert relative_name(name, folder) == relative
+    assert ImageFolder(folder).path_of(name) == folder / relative
+    assert relative_name(str(folder / relative), folder) == relative
+
+
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
+    (folder / "out.jpg").symlink_to(tmp_path / "secret.jpg")
+    (folder / "in.jpg").symlink_to(folder / "a.jpg")
+    (folder / "round.jpg").symlink_to("../images/sub/b.jpg")
+    images = ImageFolder(folder)
+    with pytest.raises(DataError, match=r"out\.jpg is a link that leaves the image folder"):
+        images.path_of("out.jpg")
+    assert images.path_of("in.jpg").exists()
+    assert images.path_of("round.jpg").exists()
+
+
+def test_a_folder_that_is_a_link_out_is_refused(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "c.jpg").touch()
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="linked is a link that leaves"):
+        ImageFolder(folder).path_of("linked/c.jpg")
+
+
+def test_the_folder_itself_may_be_a_link(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    assert ImageFolder(tmp_path / "link").path_of("sub/b.jpg").exists()
+
+
+def test_a_link_in_circles_is_refused(folder):
+    (folder / "loop.jpg").symlink_to(folder / "loop.jpg")
+    path = ImageFolder(folder).path_of("loop.jpg")  # it is inside; that it opens is seen when it is read
+    assert not os.path.exists(path)
+
+
+def test_a_link_out_is_a_bad_record_of_its_file(coco):
+    (coco.root / "secret.png").write_bytes((coco.images / "b.png").read_bytes())
+    (coco.images / "b.png").unlink()
+    (coco.images / "b.png").symlink_to(coco.root / "secret.png")
+    with pytest.raises(DataError, match=r"images\[1\] \(id 3\): the image .*b\.png is a link that leaves"):
+        read_coco(coco.annotations, coco.images)

@@ -1,0 +1,192 @@
+"""Images: bit-equal to the Hugging Face processor, every pixel format, and nothing but DataError."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from transformers import Qwen2VLImageProcessorPil
+
+from coordexp.data.images.patches import ImageSpec, pixel_values, read_image, size_problem, to_patches
+from coordexp.errors import ConfigError, DataError
+from coordexp.model.tiny.parts import build_image_processor
+
+QWEN3_VL = {"patch_size": 16, "merge_size": 2, "size": {"shortest_edge": 65536, "longest_edge": 400_000}}
+
+
+def noise(width, height, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("size", [(96, 96), (192, 192), (224, 160), (7, 5), (1, 1), (640, 4), (33, 190), (50, 17)])
+@pytest.mark.parametrize("kind", ["tiny", "qwen3-vl", "clip-mean"])
+def test_bit_equal_to_the_hugging_face_processor(size, kind):
+    processor = {
+        "tiny": build_image_processor,
+        "qwen3-vl": lambda: Qwen2VLImageProcessorPil(image_mean=[0.5] * 3, image_std=[0.5] * 3, **QWEN3_VL),
+        "clip-mean": Qwen2VLImageProcessorPil,
+    }[kind]()
+    picture = noise(*size)
+    wanted = processor(images=[picture], return_tensors="pt")
+    spec = ImageSpec.from_processor(processor)
+    patches, grid = to_patches(picture, spec)
+    assert wanted["image_grid_thw"].tolist() == [[1, *grid]]
+    assert torch.equal(pixel_values(torch.from_numpy(patches), spec), wanted["pixel_values"])
+    assert grid == spec.grid(width=size[0], height=size[1])
+    assert spec.num_tokens(width=size[0], height=size[1]) == len(patches) // processor.merge_size**2
+
+
+def test_several_images_at_once_are_each_their_own(image_spec):
+    pictures = [noise(96, 96, 1), noise(64, 32, 2)]
+    wanted = build_image_processor()(images=pictures, return_tensors="pt")["pixel_values"]
+    patches = np.concatenate([to_patches(picture, image_spec)[0] for picture in pictures])
+    assert torch.equal(pixel_values(torch.from_numpy(patches), image_spec), wanted)
+
+
+def test_explicit_pixel_limits_win():
+    spec = ImageSpec.from_processor(build_image_processor(), min_pixels=64 * 64, max_pixels=64 * 64)
+    assert spec.grid(width=500, height=500) == (8, 8)
+    assert spec.grid(width=16, height=16) == (8, 8)
+
+
+def test_limits_the_wrong_way_round_are_refused():
+    with pytest.raises(ConfigError, match=r"data\.min_pixels.*data\.max_pixels"):
+        ImageSpec.from_processor(build_image_processor(), min_pixels=100_000)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_exif_orientation_is_ignored(tmp_path, orientation):
+    """COCO's width, height and boxes are those of the stored pixels, and its tools read them so."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    noise(40, 20).save(tmp_path / "a.png", exif=exif)
+    picture = read_image(tmp_path / "a.png", width=40, height=20)
+    assert np.array_equal(np.asarray(picture), np.asarray(noise(40, 20)))
+
+
+RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
+
+
+def _save(image, path, **options):
+    image.save(path, **options)
+    return path
+
+
+def test_grey(tmp_path):
+    path = _save(Image.fromarray(RAMP), tmp_path / "a.png")
+    assert np.array_equal(np.asarray(read_image(path)), np.stack([RAMP] * 3, axis=-1))
+
+
+def test_sixteen_bit_grey_is_scaled_not_cut(tmp_path):
+    path = _save(Image.fromarray(RAMP.astype(np.uint16) * 257), tmp_path / "a.png")
+    with Image.open(path) as stored:
+        assert stored.mode == "I;16"
+    assert np.array_equal(np.asarray(read_image(path))[..., 0], RAMP)
+
+
+@pytest.mark.parametrize("mode", ["1", "P", "LA", "RGBA", "CMYK", "YCbCr"])
+def test_other_modes_become_rgb(tmp_path, mode):
+    suffix = "tif" if mode in {"CMYK", "YCbCr"} else "png"
+    stored = noise(16, 16).convert(mode)
+    path = _save(stored, tmp_path / f"a.{suffix}")
+    picture = read_image(path, width=16, height=16)
+    assert picture.mode == "RGB"
+    assert np.array_equal(np.asarray(picture), np.asarray(stored.convert("RGB")))
+
+
+def test_a_cmyk_jpeg(tmp_path):
+    red = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    picture = read_image(_save(red, tmp_path / "a.jpg", quality=95))
+    assert np.abs(np.asarray(picture).astype(int) - [255, 0, 0]).max() <= 3
+
+
+def test_a_transparent_palette(tmp_path):
+    stored = noise(16, 16).quantize(8)
+    path = _save(stored, tmp_path / "a.png", transparency=bytes([0, 128, 255, 255, 0, 0, 9, 9]))
+    assert np.array_equal(np.asarray(read_image(path)), np.asarray(stored.convert("RGB")))
+
+
+def test_alpha_is_dropped_not_blended(tmp_path):
+    stored = noise(16, 16)
+    stored.putalpha(0)
+    path = _save(stored, tmp_path / "a.png")
+    assert np.array_equal(np.asarray(read_image(path)), np.asarray(noise(16, 16)))
+
+
+def test_a_truncated_jpeg(tmp_path):
+    path = _save(noise(64, 64), tmp_path / "a.jpg")
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(DataError, match=r"a\.jpg: image does not decode \(.*truncated"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", b"\xff\xd8\xff\xe0", b"GIF89a"])
+def test_what_is_no_image(tmp_path, content):
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.jpg: image does not decode"):
+        read_image(tmp_path / "a.jpg")
+
+
+def test_a_missing_image_and_a_folder(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jpg: image not found"):
+        read_image(tmp_path / "none.jpg")
+    with pytest.raises(DataError, match="does not decode"):
+        read_image(tmp_path)
+
+
+def test_another_size_than_annotated(tmp_path):
+    path = _save(noise(40, 20), tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a\.png: the image is 40 x 20 pixels, its annotation says 20 x 40"):
+        read_image(path, width=20, height=40)
+
+
+def _png_that_claims(width, height):
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+        + b"\0\0\xff\xffIDAT"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [((20_000, 7_000), "too large"), ((30_000, 10), "too elongated"), ((60_000, 60_000), "does not decode.*exceeds")],
+)
+def test_a_huge_image_is_refused_by_its_header(tmp_path, size, reason, monkeypatch):
+    (tmp_path / "a.png").write_bytes(_png_that_claims(*size))
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it went on to decode"))
+    with pytest.raises(DataError, match=reason):
+        read_image(tmp_path / "a.png")
+
+
+def test_size_problem():
+    assert size_problem(640, 480) is None
+    assert "too large" in size_problem(12_001, 10_000)
+    assert "too elongated" in size_problem(201, 1)
+    assert size_problem(200, 1) is None
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), suffix=st.sampled_from(["jpeg", "png", "gif", "tiff", "bmp", "webp", "ppm"]))
+def test_damaged_files_raise_nothing_but_data_error(tmp_path, data, suffix):
+    buffer = io.BytesIO()
+    noise(24, 16).save(buffer, format=suffix)
+    content = bytearray(buffer.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, min(len(content) - 1, 200)))] = data.draw(st.integers(0, 255))
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(content[: data.draw(st.integers(1, len(content)))] if data.draw(st.booleans()) else content)
+    try:
+        mode = read_image(path).mode
+    except DataError as error:
+        mode = str(error)
+    assert mode == "RGB" or str(path) in mode

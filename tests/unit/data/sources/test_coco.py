@@ -1,0 +1,273 @@
+"""The COCO reader: what it returns, what it refuses and how it says so."""
+
+import json
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+
+from coordexp.data.sources.coco import read_coco
+from coordexp.errors import DataError
+
+
+def read(folder, **options):
+    return read_coco(folder.annotations, folder.images, **options)
+
+
+def test_samples_by_hand(coco):
+    data = read(coco)
+    first, second = data.samples
+    assert (first.image, first.width, first.height, first.image_id) == (coco.images / "a.jpg", 100, 50, 7)
+    assert [(item.desc, item.box_norm_xyxy) for item in first.objects] == [
+        ("traffic light", (0.1, 0.4, 0.4, 0.8)),
+        ("cat", (0.0, 0.0, 1.0, 1.0)),
+    ]
+    assert (second.image_id, second.objects) == (3, ())
+    assert data.categories == {1: "cat", 2: "traffic light"}
+    assert data.rejected == ()
+    assert data.counts == {
+        "images": 2,
+        "annotations": 2,
+        "categories": 2,
+        "boxes": 2,
+        "crowd": 0,
+        "ignored": 0,
+        "clipped": 0,
+        "thin": 0,
+        "images_without_objects": 1,
+        "of_rejected_images": 0,
+        "repeated_file_names": 0,
+        "rejected_images": 0,
+        "rejected_annotations": 0,
+        "rejected_categories": 0,
+    }
+
+
+def test_crowd_boxes_are_counted_and_left_out(coco):
+    coco.document["annotations"][1]["iscrowd"] = 1
+    data = read(coco.save())
+    assert [item.desc for item in data.samples[0].objects] == ["traffic light"]
+    assert data.counts["crowd"] == 1
+    assert data.counts["boxes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("bbox", "box"),
+    [
+        ([-10, -10, 30, 30], (0.0, 0.0, 0.2, 0.4)),
+        ([90, 40, 30, 30], (0.9, 0.8, 1.0, 1.0)),
+        ([-5, -5, 500, 500], (0.0, 0.0, 1.0, 1.0)),
+        ([99.5, 10, 1e308, 10.5], (0.995, 0.2, 1.0, 0.41)),
+    ],
+)
+def test_boxes_are_clipped_to_the_image_and_counted(coco, bbox, box):
+    coco.document["annotations"][0]["bbox"] = bbox
+    data = read(coco.save())
+    assert data.samples[0].objects[0].box_norm_xyxy == pytest.approx(box)
+    assert data.counts["clipped"] == 1
+
+
+def _set(section, index, **fields):
+    def change(document):
+        document[section][index] |= fields
+
+    return change
+
+
+def _drop(section, index, field):
+    def change(document):
+        del document[section][index][field]
+
+    return change
+
+
+def _append(section, entry):
+    def change(document):
+        document[section].append(entry)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "entry", "reason"),
+    [
+        (_set("annotations", 1, bbox=[100, 0, 10, 10]), "annotations[1] (id 2)", "outside its image of 100 x 50"),
+        (_set("annotations", 1, bbox=[0, -20, 10, 20]), "annotations[1] (id 2)", "outside its image"),
+        (_set("annotations", 1, bbox=[10, 10, -5, 5]), "annotations[1] (id 2)", "zero or less"),
+        (_set("annotations", 1, bbox=[10, 10, 5, 0]), "annotations[1] (id 2)", "zero or less"),
+        (_set("annotations", 1, bbox=[float("nan"), 1, 5, 5]), "annotations[1] (id 2)", "not finite"),
+        (_set("annotations", 1, bbox=[0, 0, float("inf"), 5]), "annotations[1] (id 2)", "not finite"),
+        (_set("annotations", 1, bbox=[0, 0, 10**400, 5]), "annotations[1] (id 2)", "not finite"),
+        (_set("annotations", 1, bbox=[0, 0, 5]), "annotations[1] (id 2)", "expected four numbers"),
+        (_set("annotations", 1, bbox=[0, 0, True, 5]), "annotations[1] (id 2)", "expected four numbers"),
+        (_set("annotations", 1, bbox="0 0 5 5"), "annotations[1] (id 2)", "expected four numbers"),
+        (_drop("annotations", 1, "bbox"), "annotations[1] (id 2)", "bbox is missing"),
+        (_set("annotations", 1, category_id=9), "annotations[1] (id 2)", "no usable category has the id 9"),
+        (_set("annotations", 1, image_id=9), "annotations[1] (id 2)", "no image has the id 9"),
+        (_set("annotations", 1, image_id="7"), "annotations[1] (id 2)", "image_id is '7'"),
+        (_set("annotations", 1, iscrowd="no"), "annotations[1] (id 2)", "iscrowd is 'no'"),
+        (_set("annotations", 1, id=1), "annotations[1] (id 1)", "annotation id 1 was used before"),
+        (_drop("annotations", 1, "id"), "annotations[1]", "id is missing"),
+        (_append("annotations", [1, 2]), "annotations[2]", "the entry is a list"),
+        (_drop("categories", 0, "name"), "categories[0] (id 1)", "name is missing"),
+        (_set("categories", 0, name="  "), "categories[0] (id 1)", "name is '  '"),
+        (_set("categories", 0, name="\ud800"), "categories[0] (id 1)", "name is '\\ud800'"),
+        (_set("categories", 0, id=2), "categories[1] (id 2)", "category id 2 was used before"),
+        (_set("images", 1, id=7), "images[1] (id 7)", "image id 7 was used before"),
+        (_set("images", 1, id=2**63), f"images[1] (id {2**63})", "expected a whole number"),
+        (_drop("images", 1, "width"), "images[1] (id 3)", "width is missing"),
+        (_set("images", 1, height=0), "images[1] (id 3)", "height is 0"),
+        (_set("images", 1, height=64.5), "images[1] (id 3)", "height is 64.5"),
+        (_set("images", 1, width=60_000, height=60_000), "images[1] (id 3)", "too large"),
+        (_set("images", 1, width=6400, height=2), "images[1] (id 3)", "too elongated"),
+        (_set("images", 1, file_name="c.png"), "images[1] (id 3)", "c.png not found"),
+        (_set("images", 1, file_name="sub/b.png"), "images[1] (id 3)", "not found"),
+        (_set("images", 1, file_name="../images/b.png"), "images[1] (id 3)", "leaves the image folder"),
+        (_set("images", 1, file_name="/etc/passwd"), "images[1] (id 3)", "leaves the image folder"),
+        (_set("images", 1, file_name="."), "images[1] (id 3)", "leaves the image folder"),
+        (_set("images", 1, file_name="b\0.png"), "images[1] (id 3)", "expected the name of a file"),
+        (_set("images", 1, file_name=None), "images[1] (id 3)", "file name is missing"),
+    ],
+)  # fmt: skip
+def test_a_bad_record_is_named_and_stops_the_reading(coco, change, entry, reason):
+    change(coco.document)
+    with pytest.raises(DataError) as stopped:
+        read(coco.save())
+    message = str(stopped.value)
+    assert message.startswith(f"{coco.annotations}: ")
+    assert f"{entry}: " in message
+    assert reason in message
+    assert "data.max_bad_fraction" in message
+    rejected = read(coco, max_bad_fraction=0.6).rejected
+    assert rejected[0].where == f"{coco.annotations}: {entry}"
+    assert reason in rejected[0].reason
+
+
+def test_annotations_of_a_bad_image_or_category_do_not_outlive_it(coco):
+    coco.document["images"][0]["file_name"] = "gone.jpg"
+    data = read(coco.save(), max_bad_fraction=0.5)
+    assert [sample.image_id for sample in data.samples] == [3]
+    assert data.counts["of_rejected_images"] == 2
+    assert data.counts["rejected_images"] == 1
+
+
+def test_the_fraction_is_that_of_each_kind(coco):
+    extra = [dict(coco.document["annotations"][0], id=i) for i in range(3, 101)]
+    coco.document["annotations"] += extra
+    coco.document["annotations"][50]["bbox"] = [0, 0, 0, 0]
+    assert len(read(coco.save(), max_bad_fraction=0.01).rejected) == 1
+    with pytest.raises(DataError, match="1 of 100 annotations"):
+        read(coco, max_bad_fraction=0.009)
+    # One of two images is half of the images, though it is 1 % of all records.
+    coco.document["annotations"][50]["bbox"] = [0, 0, 5, 5]
+    coco.document["images"][1]["width"] = None
+    with pytest.raises(DataError, match="1 of 2 images"):
+        read(coco.save(), max_bad_fraction=0.01)
+
+
+def test_many_bad_records_make_a_short_message(coco):
+    coco.document["annotations"] = [
+        {"id": i, "image_id": 7, "category_id": 1, "bbox": ["x" * 5000] * 4} for i in range(1000)
+    ]
+    with pytest.raises(DataError, match=r"1000 of 1000 annotations.*and 995 more") as stopped:
+        read(coco.save())
+    assert len(str(stopped.value)) < 2000
+
+
+def test_two_images_may_name_one_file(coco):
+    coco.document["images"][1] |= {"file_name": "./a.jpg", "width": 100, "height": 50}
+    data = read(coco.save())
+    assert [sample.image_id for sample in data.samples] == [7, 3]
+    assert data.counts["repeated_file_names"] == 1
+
+
+def test_names_of_all_kinds(coco):
+    (coco.images / "tief" / "ötz").mkdir(parents=True)
+    (coco.images / "b.png").rename(coco.images / "tief" / "ötz" / "日本 1.png")
+    coco.document["images"][1]["file_name"] = "tief/ötz/日本 1.png"
+    coco.document["categories"][0]["name"] = " Ünïcode 猫 🐈‍⬛ "
+    data = read(coco.save())
+    assert data.samples[1].image.is_file()
+    assert data.samples[0].objects[1].desc == "Ünïcode 猫 🐈‍⬛"
+
+
+def test_an_absolute_path_inside_the_folder_is_fine(coco):
+    coco.document["images"][1]["file_name"] = str(coco.images / "b.png")
+    assert read(coco.save()).samples[1].image == coco.images / "b.png"
+
+
+def test_images_need_not_be_there_when_nobody_looks(coco):
+    assert len(read_coco(coco.annotations, coco.root / "elsewhere", check_images=False).samples) == 2
+    with pytest.raises(DataError, match="elsewhere: no such image folder"):
+        read_coco(coco.annotations, coco.root / "elsewhere")
+
+
+def test_a_half_written_file_is_located(coco):
+    text = json.dumps(coco.document, indent=1)
+    coco.annotations.write_text(text[: len(text) // 2], encoding="utf-8")
+    with pytest.raises(DataError, match=r"instances\.json: line \d+ column \d+: not valid JSON.*complete\?"):
+        read(coco)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "line 1 column 1"),
+        (b"[]", "top level is a list"),
+        (b"null", "top level is missing"),
+        (b'{"images": []}', "'annotations' is missing"),
+        (b'{"images": [], "annotations": {}, "categories": []}', "'annotations' is a dict"),
+        (b'{"images": [], "annotations": [], "categories": []}', "no image to use"),
+        (b'{"images": "\xff"}', "byte 12 is not UTF-8"),
+        (b'\xef\xbb\xbf{"images": []}', "not valid JSON"),
+        (b'{"images": ' + b"[" * 200_000, "not valid JSON"),
+        (b'{"images": [], "annotations": [], "categories": []} x', "line 1 column 53: not valid JSON"),
+        (b'{"images": [], "annotations": [], "images": []}', "'images' is there twice"),
+        (b'{"images": [,', "line 1 column 13: not valid JSON"),
+        (b'{"images": [', "line 1 column 13: not valid JSON"),
+        (b'{"images": [{},]', "line 1 column 16: not valid JSON"),
+        (b'{"images" [', "column 11: not valid JSON .Expecting ':'"),
+        (b"{7: []}", "column 2: not valid JSON"),
+        (b'{"images": []\n "annotations"', "line 2 column 2: not valid JSON .Expecting ','"),
+        (b'{"images": ' + b"9" * 5000 + b"}", "not valid JSON"),
+    ],
+    ids=range(18),
+)
+def test_files_that_are_no_coco(coco, content, reason):
+    coco.annotations.write_bytes(content)
+    with pytest.raises(DataError, match=reason):
+        read(coco)
+
+
+def test_a_missing_file_and_a_folder_in_its_place(coco):
+    with pytest.raises(DataError, match=r"gone\.json: file not found"):
+        read_coco(coco.root / "gone.json", coco.images)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_coco(coco.images, coco.images)
+
+
+def test_deep_junk_in_a_field_is_only_shown_shortly(coco):
+    text = coco.annotations.read_text().replace("[10, 20, 30, 20]", "[" * 400 + "]" * 400)
+    coco.annotations.write_text(text)
+    with pytest.raises(DataError, match="expected four numbers"):
+        read(coco)
+
+
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_real_coco_agrees_with_pycocotools(coco_tiny, split, capsys):
+    path = coco_tiny / "annotations" / f"instances_{split}.json"
+    data = read_coco(path, coco_tiny / "images" / split)
+    reference = COCO(str(path))
+    capsys.readouterr()
+    assert [sample.image_id for sample in data.samples] == reference.getImgIds()
+    assert data.rejected == ()
+    assert data.counts["crowd"] == len(reference.getAnnIds(iscrowd=True))
+    for sample in data.samples:
+        wanted = reference.loadAnns(reference.getAnnIds(imgIds=sample.image_id, iscrowd=False))
+        scale = np.array([sample.width, sample.height] * 2)
+        found = np.array([item.box_norm_xyxy for item in sample.objects]).reshape(-1, 4) * scale
+        boxes = np.array([ann["bbox"] for ann in wanted], float).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        np.testing.assert_allclose(found, boxes.clip(0, scale), atol=1e-9)
+        names = [reference.cats[ann["category_id"]]["name"] for ann in wanted]
+        assert [item.desc for item in sample.objects] == names

@@ -1,0 +1,102 @@
+"""Boxes that are bins already: they reach the target as they are, and never where something would scale them again."""
+
+import json
+
+import pytest
+
+from coordexp.config.schema.data import Data
+from coordexp.coord_tokens.codec import ints_to_tokens
+from coordexp.coord_tokens.grammar.write import encode_target
+from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
+from coordexp.coord_tokens.validator import annotate_coord_tokens
+from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.splits.splits import load_split
+from coordexp.errors import DataError
+
+BINS = [[100, 200, 300, 400], [0, 1, 2, 999], [998, 0, 999, 3]]
+
+
+@pytest.fixture(params=["integers", "tokens"])
+def path(coco, request):
+    boxes = BINS if request.param == "integers" else [ints_to_tokens(box) for box in BINS]
+    record = {
+        "image": "a.jpg", "width": 100, "height": 50, "image_id": 7,
+        "objects": [{"desc": "cat", "bbox": box} for box in boxes],
+    }  # fmt: skip
+    if request.param == "integers":
+        record["bbox_format"] = "norm1000"
+    made = coco.root / "train.jsonl"
+    made.write_text(json.dumps(record) + "\n")
+    return made
+
+
+def test_bins_reach_the_target_unchanged(coco, path, native, encode_text):
+    [sample] = read_jsonl(path, coco.images, accept_prequantised=True).samples
+    vocab = native[1]
+    ids = encode_target(sample.objects, vocab, encode_text).ids
+    written = [token - vocab.coord_ids.start for token in ids if token in vocab.coord_ids]
+    assert written == [k for box in BINS for k in box]
+
+
+def test_a_forgotten_switch_is_caught(coco, path):
+    with pytest.raises(DataError) as refused:
+        read_jsonl(path, coco.images)
+    assert str(refused.value).startswith(f"{path}: line 1: its boxes are bins already")
+    assert "custom.coord_tokens.skip_bbox_norm" in str(refused.value)
+    with pytest.raises(DataError, match="scaled a second time"):  # no share of such records is accepted
+        read_jsonl(path, coco.images, max_bad_fraction=1.0)
+
+
+def test_a_forgotten_switch_is_caught_before_training(coco, path):
+    config = Data(
+        format="coco", train_annotations=path, train_images=coco.images,
+        val_annotations=coco.annotations, val_images=coco.images, max_bad_fraction=0.9,
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"custom\.coord_tokens\.skip_bbox_norm"):
+        load_split(config, "train", data_dir=coco.root)
+    assert len(load_split(config, "train", data_dir=coco.root, accept_prequantised=True).samples) == 1
+
+
+def test_it_is_caught_wherever_it_stands_in_the_file(coco, path):
+    plain = json.loads(path.read_text()) | {"objects": [{"desc": "cat", "bbox": [0.1, 0.2, 0.3, 0.4]}], "image_id": 8}
+    plain.pop("bbox_format", None)
+    path.write_text(json.dumps(plain) + "\n\n" + path.read_text())
+    with pytest.raises(DataError, match="line 3: its boxes are bins"):
+        read_jsonl(path, coco.images)
+
+
+def test_validation_keeps_the_original_annotations(coco, path):
+    config = Data(
+        format="coco", train_annotations=path, train_images=coco.images, val_annotations=path, val_images=coco.images
+    )
+    with pytest.raises(DataError, match="AP is measured on the original annotations"):
+        load_split(config, "val", data_dir=coco.root, accept_prequantised=True)
+
+
+class Template:
+    """Scales every box to 0..1000 by the image size, as a training template does with pixels."""
+
+    def normalize_bbox(self, inputs):
+        for item in inputs["objects"]:
+            x1, y1, x2, y2 = item["bbox_coord_ints"]
+            item["bbox_coord_ints"] = [x1 * 1000 // 100, y1 * 1000 // 50, x2 * 1000 // 100, y2 * 1000 // 50]
+
+
+def test_a_template_scales_twice_without_the_adapter_and_not_with_it(path):
+    record = json.loads(path.read_text())
+    assert annotate_coord_tokens(record) is True
+    template = Template()
+    apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=True)
+    template.normalize_bbox(record)
+    assert [item["bbox_coord_ints"] for item in record["objects"]] == BINS
+    apply_coord_template_adapter(template, enabled=True, skip_bbox_norm=False)
+    template.normalize_bbox(record)  # negative control: this is what the switch prevents
+    assert [item["bbox_coord_ints"] for item in record["objects"]] != BINS
+
+
+def test_numbers_need_no_switch(coco):
+    made = coco.root / "train.jsonl"
+    record = {"image": "a.jpg", "width": 100, "height": 50, "image_id": 7, "objects": []}
+    made.write_text(json.dumps(record | {"objects": [{"desc": "cat", "bbox": [0.1, 0.2, 0.3, 0.4]}]}))
+    for accept in (False, True):
+        assert len(read_jsonl(made, coco.images, accept_prequantised=accept).samples) == 1

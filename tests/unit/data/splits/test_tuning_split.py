@@ -1,0 +1,152 @@
+"""The tuning split: deterministic, like the whole, disjoint, and blind to the final validation images."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from coordexp.config.schema.data import Data
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.data.splits import tuning_split
+from coordexp.data.splits.tuning_split import TuningSplit, held_out_indices, write_tuning_split
+from coordexp.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> Path:
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=60, num_val=12))
+
+
+def coco(root: Path) -> Data:
+    return Data.model_validate(
+        {
+            "format": "coco",
+            "train_annotations": str(root / "instances_train.json"),
+            "train_images": str(root / "train"),
+            "val_annotations": str(root / "instances_val.json"),
+            "val_images": str(root / "val"),
+        }
+    )
+
+
+def divide(data: Data, directory: Path, *, num_images: int | None = None, fraction: float | None = 0.2, seed: int = 0):
+    return write_tuning_split(
+        data, directory, data_dir=directory / "data", num_images=num_images, fraction=fraction, seed=seed
+    )
+
+
+def ids(path: Path) -> set[int]:
+    content = json.loads(path.read_text())
+    found = {row["id"] for row in content["images"]}
+    assert {row["image_id"] for row in content["annotations"]} <= found
+    assert len(content["categories"]) == 12
+    return found
+
+
+def test_the_parts_are_disjoint_complete_readable_and_the_same_again(shapes, tmp_path):
+    split = divide(coco(shapes), tmp_path / "a")
+    train, val = ids(split.train_annotations), ids(split.val_annotations)
+    assert (split.num_train, split.num_val, split.num_excluded) == (len(train), len(val), 0) == (48, 12, 0)
+    assert not train & val
+    assert train | val == set(range(1, 61))
+    whole = {sample.image_id: sample for sample in read_coco(shapes / "instances_train.json", shapes / "train").samples}
+    part = read_coco(split.val_annotations, split.images).samples
+    assert all(whole[sample.image_id] == sample for sample in part)
+
+    before = split.val_annotations.stat().st_mtime_ns
+    assert divide(coco(shapes), tmp_path / "a") == split
+    assert split.val_annotations.stat().st_mtime_ns == before
+    again = divide(coco(shapes), tmp_path / "b")
+    assert again.val_annotations.read_bytes() == split.val_annotations.read_bytes()
+    other = divide(coco(shapes), tmp_path / "a", seed=1)
+    assert ids(other.val_annotations) != val
+    assert ids(divide(coco(shapes), tmp_path / "c", num_images=7, fraction=None).val_annotations) < set(range(1, 61))
+
+
+def test_the_choice_depends_on_ids_and_not_on_the_order_of_the_file(shapes):
+    samples = read_coco(shapes / "instances_train.json", shapes / "train").samples
+    chosen = {samples[index].image_id for index in held_out_indices(samples, 10, seed=3)}
+    backwards = samples[::-1]
+    assert {backwards[index].image_id for index in held_out_indices(backwards, 10, seed=3)} == chosen
+    share = sum(len(sample.objects) for sample in samples if sample.image_id in chosen) / 10
+    assert share == pytest.approx(sum(len(sample.objects) for sample in samples) / 60, abs=0.3)
+
+
+def test_pictures_of_the_final_validation_split_are_in_neither_file(shapes, tmp_path):
+    root = shutil.copytree(shapes, tmp_path / "leaky")
+    # The same pictures under other names.
+    shutil.copy(root / "val" / "000003.jpg", root / "train" / "000005.jpg")
+    shutil.copy(root / "val" / "000004.jpg", root / "train" / "000009.jpg")
+    sizes = json.loads((root / "instances_val.json").read_text())["images"]
+    content = json.loads((root / "instances_train.json").read_text())
+    for image_id, source in ((5, sizes[2]), (9, sizes[3])):
+        content["images"][image_id - 1] |= {"width": source["width"], "height": source["height"]}
+    content["annotations"] = [row for row in content["annotations"] if row["image_id"] not in (5, 9)]
+    (root / "instances_train.json").write_text(json.dumps(content))
+
+    split = divide(coco(root), tmp_path / "out")
+
+    assert split.num_excluded == 2
+    assert ids(split.train_annotations) | ids(split.val_annotations) == set(range(1, 61)) - {5, 9}
+    assert "2 shared with it left out" in split.sentence()
+
+    same = {"val_annotations": root / "instances_train.json", "val_images": root / "train"}
+    with pytest.raises(DataError, match="0 training images are not in the final validation split"):
+        divide(Data.model_validate(coco(root).model_dump() | same), tmp_path / "same")
+
+
+def test_one_picture_of_two_images_comes_into_one_file(shapes, tmp_path):
+    root = shutil.copytree(shapes, tmp_path / "twice")
+    content = json.loads((root / "instances_train.json").read_text())
+    for image in content["images"][1::2]:
+        twin = content["images"][image["id"] - 2]
+        image |= {"file_name": twin["file_name"], "width": twin["width"], "height": twin["height"]}
+    content["annotations"] = [row for row in content["annotations"] if row["image_id"] % 2]
+    (root / "instances_train.json").write_text(json.dumps(content))
+
+    split = divide(coco(root), tmp_path / "out")
+
+    def files(path: Path) -> set[str]:
+        return {row["file_name"] for row in json.loads(path.read_text())["images"]}
+
+    assert not files(split.train_annotations) & files(split.val_annotations)
+    assert split.num_val % 2 == 0
+
+
+def test_shapes_are_generated_as_the_experiment_will(tmp_path):
+    data = Data.model_validate({"shapes": {"num_train": 10, "num_val": 3, "seed": 4}})
+    split = divide(data, tmp_path / "sweep")
+    alone = write_shapes(tmp_path / "alone", ShapesSpec(num_train=10, num_val=3, seed=4))
+    for name in ("000001.jpg", "000010.jpg"):
+        assert (split.images / name).read_bytes() == (alone / "train" / name).read_bytes()
+    keys = split.data_keys()
+    assert Data.model_validate(data.model_dump() | keys).train_annotations == split.train_annotations
+
+
+def test_what_cannot_be_divided_is_refused_in_one_sentence(shapes, tmp_path):
+    with pytest.raises(DataError, match=r"60 training images .* cannot hold out 60 of them"):
+        divide(coco(shapes), tmp_path, num_images=60, fraction=None)
+    with pytest.raises(DataError, match=r"cannot hold out 0 of them"):
+        divide(coco(shapes), tmp_path, fraction=0.001)
+    lines = Data.model_validate(coco(shapes).model_dump() | {"train_annotations": str(tmp_path / "samples.jsonl")})
+    with pytest.raises(DataError, match=r"samples.jsonl: a sweep divides COCO annotations"):
+        divide(lines, tmp_path)
+    assert isinstance(divide(coco(shapes), tmp_path, num_images=1, fraction=None), TuningSplit)
+
+
+def test_a_split_that_was_half_replaced_is_written_again(shapes, tmp_path, monkeypatch):
+    first = divide(coco(shapes), tmp_path).val_annotations.read_bytes()
+    real = tuning_split.write_json
+
+    def killed(path: Path, value: object) -> None:
+        if path.name == tuning_split.RECORD_NAME:
+            raise KeyboardInterrupt
+        real(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning_split, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            divide(coco(shapes), tmp_path, seed=1)
+    assert divide(coco(shapes), tmp_path).val_annotations.read_bytes() == first

@@ -1,0 +1,41 @@
+import pytest
+
+from coordexp.detection.categories import CategoryIndex, fold
+from coordexp.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("Traffic  Light", "traffic light"),
+        (" traffic\tlight\n", "traffic light"),
+        ("\uff54\uff52\uff41\uff46\uff46\uff49\uff43\u00a0light", "traffic light"),
+        ("STRASSE", "strasse"),
+        ("Straße", "strasse"),
+        ("cafe\u0301", "caf\u00e9"),
+    ],
+)
+def test_fold(text: str, folded: str) -> None:
+    assert fold(text) == folded
+    assert fold(folded) == folded
+
+
+def test_find_names_aliases_and_nothing_else() -> None:
+    index = CategoryIndex({3: "Traffic Light", 7: "dog"}, aliases={"Puppy": "DOG", "dog": "dog"})
+    assert [index.find(t) for t in ("traffic light", " DOG ", "puppy")] == [3, 7, 7]
+    assert [index.find(t) for t in ("traffic lights", "", "do g")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("names", "aliases", "message"),
+    [
+        ({1: "dog", 2: "Dog "}, {}, "reads like category 1"),
+        ({1: "dog", 2: " "}, {}, "blank"),
+        ({1: "dog", 2: "cat"}, {"DOG": "cat"}, "reads like category 1"),
+        ({1: "dog", 2: "cat"}, {"pet": "dog", "Pet": "cat"}, "reads like category 1"),
+        ({1: "dog"}, {"puppy": "wolf"}, "no category"),
+    ],
+)
+def test_ambiguity_is_refused(names: dict[int, str], aliases: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        CategoryIndex(names, aliases=aliases)

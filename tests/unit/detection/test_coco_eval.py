@@ -1,0 +1,213 @@
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from coordexp.detection.coco_eval import codec_ceiling, evaluate_detections, to_box_px_xywh
+from coordexp.errors import DataError
+
+
+def ground_truth() -> dict:
+    """Three images of 200 x 100, two categories; image 3 is empty; ids start at 0, the trap."""
+    boxes = [(1, 1, [10, 10, 40, 40]), (1, 2, [100, 20, 50, 60]), (2, 1, [5, 5, 20, 20]), (2, 1, [60, 30, 100, 60])]
+    return {
+        "images": [{"id": i, "width": 200, "height": 100, "file_name": f"{i}.jpg"} for i in (1, 2, 3)],
+        "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}],
+        "annotations": [
+            {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": b[2] * b[3], "iscrowd": 0}
+            for n, (i, c, b) in enumerate(boxes)
+        ],
+    }
+
+
+def perfect(gt: dict) -> list[dict]:
+    return [
+        {"image_id": a["image_id"], "category_id": a["category_id"], "bbox": a["bbox"], "score": 0.9}
+        for a in gt["annotations"]
+    ]
+
+
+def write(folder: Path, gt: object, dt: object) -> tuple[Path, Path]:
+    paths = folder / "gt.json", folder / "dt.json"
+    for path, value in zip(paths, (gt, dt), strict=True):
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return paths
+
+
+def test_perfect_detections_score_one_although_an_annotation_has_id_zero(tmp_path: Path, capsys) -> None:
+    gt = ground_truth()
+    metrics = evaluate_detections(*map(str, write(tmp_path, gt, perfect(gt))))
+    assert pytest.approx(1.0) == metrics.AP
+    assert pytest.approx(1.0) == metrics.AR100
+    assert metrics.AP_large is None  # no ground truth above 96 x 96 px
+    assert capsys.readouterr().out == ""
+    # Negative control: pycocotools itself falls into the trap.
+    plain = COCO(str(tmp_path / "gt.json"))
+    trap = COCOeval(plain, plain.loadRes(perfect(gt)), "bbox")
+    trap.evaluate()
+    trap.accumulate()
+    trap.summarize()
+    assert trap.stats[0] < 0.9
+
+
+def test_equals_pycocotools_on_imperfect_detections(tmp_path: Path) -> None:
+    gt = ground_truth()
+    for a in gt["annotations"]:
+        a["id"] += 1
+    dt = perfect(gt)
+    dt[0]["bbox"] = [14, 10, 40, 40]
+    dt[3]["score"] = 0.3
+    dt.append({"image_id": 3, "category_id": 1, "bbox": [0, 0, 30, 30], "score": 0.5})
+    paths = write(tmp_path, gt, dt)
+    api = COCO(str(paths[0]))
+    reference = COCOeval(api, api.loadRes(str(paths[1])), "bbox")
+    reference.evaluate()
+    reference.accumulate()
+    reference.summarize()
+    ours = list(evaluate_detections(*paths).as_dict().values())
+    assert ours == [None if v < 0 else pytest.approx(v, abs=1e-12) for v in reference.stats]
+    assert 0.1 < ours[0] < 0.95
+
+
+def test_no_detections_is_zero_and_no_ground_truth_is_undefined(tmp_path: Path) -> None:
+    gt = ground_truth()
+    metrics = evaluate_detections(*write(tmp_path, gt, []))
+    assert (metrics.AP, metrics.AP50, metrics.AR100) == (0.0, 0.0, 0.0)
+    gt["annotations"] = []
+    metrics = evaluate_detections(*write(tmp_path, gt, []))
+    assert set(metrics.as_dict().values()) == {None}
+    assert list(metrics.as_dict())[:3] == ["AP", "AP50", "AP75"]
+
+
+def test_every_image_counts_and_a_subset_only_its_own(tmp_path: Path) -> None:
+    gt = ground_truth()
+    only_first = [d for d in perfect(gt) if d["image_id"] == 1]
+    paths = write(tmp_path, gt, only_first)
+    assert evaluate_detections(*paths).AP < 0.8
+    assert pytest.approx(1.0) == evaluate_detections(*paths, image_ids=[1]).AP
+    assert evaluate_detections(*paths, image_ids={2}).AP == 0.0
+    assert evaluate_detections(*paths, image_ids=[3]).AP is None
+    with pytest.raises(DataError, match="no image has id 9"):
+        evaluate_detections(*paths, image_ids=[1, 9])
+
+
+def test_boxes_only_files_and_repeated_annotation_ids_are_fine(tmp_path: Path) -> None:
+    gt = ground_truth()
+    for a in gt["annotations"]:
+        del a["area"], a["iscrowd"]
+        a["id"] = 7
+    assert pytest.approx(1.0) == evaluate_detections(*write(tmp_path, gt, perfect(gt))).AP
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": 99}, r"dt.json: detection\[1\]: image_id 99"),
+        ({"category_id": 99}, r"detection\[1\]: category_id 99"),
+        ({"category_id": None}, r"detection\[1\]: category_id must be an integer"),
+        ({"image_id": True}, r"detection\[1\]: image_id must be an integer"),
+        ({"bbox": [1, 2, -3, 4]}, r"detection\[1\]: bbox has negative"),
+        ({"bbox": [1, 2, 3]}, r"detection\[1\]: bbox must be"),
+        ({"bbox": [1, 2, 3, "4"]}, r"detection\[1\]: bbox must be a finite number"),
+        ({"bbox": [1, 2, 3, float("nan")]}, r"detection\[1\]: bbox must be a finite number"),
+        ({"score": float("inf")}, r"detection\[1\]: score must be a finite number"),
+        ({"score": None}, r"detection\[1\]: score must be a finite number"),
+    ],
+)
+def test_bad_detections_are_named(tmp_path: Path, change: dict, message: str) -> None:
+    gt = ground_truth()
+    dt = perfect(gt)
+    dt[1] = dt[1] | change
+    with pytest.raises(DataError, match=message):
+        evaluate_detections(*write(tmp_path, gt, dt))
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    gt = ground_truth()
+    half = json.dumps(perfect(gt), indent=1)[:90]
+    with pytest.raises(DataError, match=r"dt.json: line \d+ column \d+: not valid JSON"):
+        evaluate_detections(*write(tmp_path, gt, half))
+    with pytest.raises(DataError, match=r"dt.json: expected a list"):
+        evaluate_detections(*write(tmp_path, gt, {"a": 1}))
+    with pytest.raises(DataError, match=r"detection\[0\]: expected an object"):
+        evaluate_detections(*write(tmp_path, gt, [3]))
+    with pytest.raises(DataError, match=r"nowhere\.json: file not found"):
+        evaluate_detections(tmp_path / "nowhere.json", tmp_path / "dt.json")
+    (tmp_path / "dt.json").write_bytes(b"\xff\xfe[")
+    with pytest.raises(DataError, match=r"dt\.json: byte 0 is not UTF-8"):
+        evaluate_detections(tmp_path / "gt.json", tmp_path / "dt.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("annotations", 2, "category_id"), 5, r"gt.json: annotations\[2\]: category_id 5"),
+        (("annotations", 2, "image_id"), 5, r"annotations\[2\]: image_id 5"),
+        (("annotations", 2, "bbox"), [0, 0, -1, 2], r"annotations\[2\]: bbox has negative"),
+        (("annotations", 2, "iscrowd"), 2, r"annotations\[2\]: iscrowd"),
+        (("annotations", 2, "area"), float("nan"), r"annotations\[2\]: area"),
+        (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
+        (("images", 1, "width"), 0, r"images\[1\]: the image is 0 x 100"),
+        (("categories", 1, "name"), None, r"categories\[1\]: the category has no name"),
+        (("categories",), None, "expected a list under 'categories'"),
+    ],
+)
+def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, message: str) -> None:
+    gt = ground_truth()
+    place = gt
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(DataError, match=message):
+        evaluate_detections(*write(tmp_path, gt, []))
+
+
+def test_codec_ceiling_by_hand(tmp_path: Path) -> None:
+    # Image 1000 x 1000: a box on whole thousandths survives exactly.
+    gt = ground_truth()
+    for image in gt["images"]:
+        image["width"] = image["height"] = 1000
+    assert codec_ceiling(write(tmp_path, gt, [])[0]) == pytest.approx(1.0)
+    # The first box becomes 2.5 px wide on thousandths of 1 px: [10.5, 13.0] -> [10, 13] (halves to even),
+    # IoU 2.5 / 3 = .83: found at 7 of 10 thresholds (.5 .. .8). Category 1 has three boxes, category 2 one (AP 1).
+    gt["annotations"][0]["bbox"] = [10.5, 10, 2.5, 40]
+    gt["annotations"][0]["area"] = 100
+    low = codec_ceiling(write(tmp_path, gt, [])[0], image_ids=[1])
+    assert low == pytest.approx((0.7 + 1.0) / 2)
+
+
+def test_codec_ceiling_ignores_crowds_and_needs_sizes(tmp_path: Path) -> None:
+    gt = ground_truth()
+    crowd = copy.deepcopy(gt["annotations"][0]) | {"id": 9, "iscrowd": 1, "bbox": [0, 0, 3.3, 3.3]}
+    gt["annotations"].append(crowd)
+    assert codec_ceiling(write(tmp_path, gt, [])[0]) == pytest.approx(1.0)
+    del gt["images"][0]["width"]
+    with pytest.raises(DataError, match="image 1 has no width"):
+        codec_ceiling(write(tmp_path, gt, [])[0])
+    gt["annotations"] = []
+    assert codec_ceiling(write(tmp_path, gt, [])[0]) is None
+
+
+def test_corners_are_ordered_on_the_way_to_pixels() -> None:
+    assert to_box_px_xywh((0.6, 0.1, 0.2, 0.5), (100, 200)) == pytest.approx((20, 20, 40, 80))
+
+
+@pytest.mark.parametrize("split", ["train2017", "val2017"])
+def test_real_coco_ground_truth_fed_back(coco_tiny: Path, tmp_path: Path, split: str) -> None:
+    annotations = coco_tiny / "annotations" / f"instances_{split}.json"
+    data = json.loads(annotations.read_text())
+    assert any(a["iscrowd"] for a in data["annotations"])
+    # Crowd boxes are fed back too: COCO ignores what matches a crowd.
+    detections = tmp_path / "dt.json"
+    detections.write_text(json.dumps(perfect(data)))
+    assert pytest.approx(1.0, abs=1e-9) == evaluate_detections(annotations, detections).AP
+    # Dropping one image's detections must cost: every image counts.
+    victim = data["annotations"][0]["image_id"]
+    detections.write_text(json.dumps([d for d in perfect(data) if d["image_id"] != victim]))
+    assert evaluate_detections(annotations, detections).AP < 0.999
+    ceiling = codec_ceiling(annotations)
+    assert ceiling is not None
+    assert 0.8 < ceiling < 1.0

@@ -1,0 +1,138 @@
+"""An expansion that is interrupted, killed or refused by the disk leaves nothing that looks finished."""
+
+import contextlib
+import io
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.errors import CheckpointError, ResourceError
+from coordexp.model.expand import expand_files
+from coordexp.model.expand.expand_files import expand_checkpoint, expand_to
+from coordexp.model.load import load
+
+
+@pytest.fixture
+def source(make_base, sharded, tmp_path_factory):
+    return sharded(make_base(tied=False, structure=None), tmp_path_factory.mktemp("source") / "sharded")
+
+
+def _break_in_the_middle(monkeypatch, action):
+    """Call ``action`` when a part of the tables is on the disk."""
+    right, pieces_done = expand_files.write_safetensors, []
+
+    def broken(file, specs, pieces):
+        def some(name):
+            for piece in pieces(name):
+                yield piece
+                pieces_done.append(name)
+                if len(pieces_done) == 30:
+                    assert file.stat().st_size > 0
+                    action()
+
+        right(file, specs, some)
+
+    monkeypatch.setattr(expand_files, "write_safetensors", broken)
+    monkeypatch.setattr("coordexp.model.checkpoint.weight_files.PIECE_BYTES", 20 * 128 * 4)
+    return pieces_done
+
+
+def _command(source: Path, output: Path) -> list[str]:
+    return ["expand-vocab", "--model", str(source), "--output", str(output)]
+
+
+def test_interrupted_in_the_middle(source, tmp_path, monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    pieces_done = _break_in_the_middle(monkeypatch, interrupt)
+    capsys.readouterr()
+    assert main(_command(source, tmp_path / "out")) == 130
+    assert len(pieces_done) == 30
+    assert capsys.readouterr().err == "interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_in_the_middle_and_done_again(source, tmp_path, monkeypatch):
+    child = os.fork()
+    if not child:
+        _break_in_the_middle(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        main(_command(source, tmp_path / "out"))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.iterdir())) == 1  # hidden, and swept up by the next
+    assert main(_command(source, tmp_path / "out")) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert load(tmp_path / "out").vocab.coord_ids == range(641, 1641)
+
+
+def test_a_full_disk_is_one_sentence(source, tmp_path, monkeypatch, capsys):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    _break_in_the_middle(monkeypatch, full)
+    capsys.readouterr()
+    assert main(_command(source, tmp_path / "out")) == 2
+    assert capsys.readouterr().err == f"error: no space left on {tmp_path / 'out'}; free some, or write elsewhere\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_system_refuses(source, tmp_path):
+    """For real: this process may write no file beyond 1 MiB."""
+    child = os.fork()
+    if not child:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+            code = main(_command(source, tmp_path / "out"))
+        (tmp_path / "said").write_text(f"{code} {said.getvalue()}")
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = (tmp_path / "said").read_text()
+    assert said.startswith(f"2 error: {tmp_path / 'out'}: the expanded checkpoint cannot be written")
+    assert said.count("\n") == 1
+    assert "File too large" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["said"]
+
+
+def test_a_disk_too_small_is_told_before_anything_is_written(source, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    monkeypatch.setattr(expand_files, "write_safetensors", lambda *_: pytest.fail("something was written"))
+    with pytest.raises(ResourceError, match=rf"{tmp_path}: 0.00 GiB of disk are free, about 0.07 GiB are needed"):
+        expand_to(source, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_need_no_space(make_base, tmp_path, monkeypatch):
+    """As in a merge onto a base that has the tokens."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    assert expand_checkpoint(make_base(), tmp_path, link=True).num_added == 0
+    assert all(file.is_symlink() for file in tmp_path.iterdir())
+
+
+def test_an_output_that_exists_is_refused(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CheckpointError, match=r"out: exists; expected a new folder for the expanded checkpoint"):
+        expand_to(source, tmp_path / "out")
+    with pytest.raises(CheckpointError, match=r": exists; expected"):
+        expand_to(source, source)
+
+
+def test_a_checkpoint_of_pickles_is_refused(make_base, tmp_path, capsys):
+    base = shutil.copytree(make_base(structure=None), tmp_path / "base")
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    capsys.readouterr()  # what making the fixtures drew
+    assert main(_command(base, tmp_path / "out")) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {base}/pytorch_model.bin: weights as a pickle, which can run code when it is read")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,80 @@
+"""Peak memory of ``expand-vocab`` on a checkpoint with tables of true size: largest shard plus 2 GB, and far below."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from coordexp.model.checkpoint.skeleton import EMBEDDING
+from coordexp.model.checkpoint.weight_files import StoredWeights, TensorSpec, rows_per_piece, write_safetensors
+from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, published_config, write_small_files
+
+_COMMAND = """
+import sys
+from pathlib import Path
+
+def peak():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+from coordexp.cli.main import main
+import coordexp.model.expand.expand_files
+before = peak()
+code = main(["expand-vocab", "--model", sys.argv[1], "--output", sys.argv[2]])
+print("PEAK", before, peak())
+sys.exit(code)
+"""
+
+
+def _write_wide(path: Path, tokenizer: Path) -> Path:
+    """Write a checkpoint as wide as the 4B model, of one text layer, in one file of about 1 GB."""
+    path.mkdir()
+    vision = {"depth": 1, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [0]}
+    config = published_config(hidden=2560, layers=1, heads=32, intermediate=9728, vision=vision, tied=True)
+    (path / "config.json").write_text(json.dumps(config))
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_dict(config))
+    model.tie_weights()
+    specs = {name: TensorSpec(tuple(p.shape), torch.bfloat16) for name, p in model.named_parameters()}
+
+    def pieces(name):
+        spec = specs[name]
+        step = rows_per_piece(spec)
+        generator = torch.Generator().manual_seed(0)
+        for start in range(0, spec.shape[0], step):
+            shape = (min(step, spec.shape[0] - start), *spec.shape[1:])
+            yield (torch.rand(shape, generator=generator) - 0.5).to(spec.dtype)
+
+    write_safetensors(path / "model.safetensors", specs, pieces)
+    write_small_files(path, tokenizer)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="peak memory is read from /proc")
+def test_peak_memory(qwen_tokenizer, tmp_path):
+    source, output = _write_wide(tmp_path / "source", qwen_tokenizer), tmp_path / "out"
+    shard = (source / "model.safetensors").stat().st_size
+    assert 0.9e9 < shard < 1.3e9
+    command = [sys.executable, "-c", _COMMAND, str(source), str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
+    before, peak = map(int, done.stdout.split("PEAK ")[1].split())
+    print(f"shard {shard / 1e9:.2f} GB, libraries {before / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
+    assert peak < shard + 2e9
+    assert before < peak < shard + 1e9  # a table that is averaged is mapped, and counts; 1.6 GB was measured
+
+    stored, made = StoredWeights.of(source), StoredWeights.of(output)
+    assert made.specs[EMBEDDING].shape == (COORD_IDS.stop, 2560)
+    assert torch.equal(made.rows(EMBEDDING, 0, 1000), stored.rows(EMBEDDING, 0, 1000))
+    assert torch.equal(made.rows(EMBEDDING, 151_000, NUM_ENTRIES), stored.rows(EMBEDDING, 151_000, NUM_ENTRIES))
+    digits = stored.listed_rows(EMBEDDING, range(15, 25)).float()
+    coords = made.rows(EMBEDDING, COORD_IDS.start, COORD_IDS.stop).float()
+    assert torch.equal(coords[50], digits[0])
+    assert torch.equal(coords[950], digits[9])
+    middle = (0.5 * digits[3] + 0.5 * digits[4]).to(torch.bfloat16).float()
+    assert torch.equal(coords[400], middle)

@@ -1,0 +1,284 @@
+"""Merging: same logits, right tying, nothing left behind when it fails."""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
+from coordexp.errors import CheckpointError
+from coordexp.model.checkpoint.checkpoint_io import save_adapter
+from coordexp.model.load import load
+from coordexp.model.lora import apply_tuning
+from coordexp.model.merge import merge_files
+from coordexp.model.merge.merge import merge, merge_model
+from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.processor import Processor
+
+TIES = [(True, True), (True, False), (False, True), (False, False)]
+QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
+SLOW = [
+    pytest.param(*ties, tuning, marks=pytest.mark.slow)
+    for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)
+]
+
+
+@torch.no_grad()
+def _logits(model, processor):
+    return model(**default_samples(processor)[0], use_cache=False).logits.float()
+
+
+@pytest.mark.parametrize(("tied", "tie_head", "tuning"), QUICK + SLOW)
+def test_merged_logits_are_the_adapters(make_base, make_adapter, tmp_path, tied, tie_head, tuning):
+    base = make_base(tied=tied)
+    adapter = make_adapter(base, tuning=tuning, tie_head=tie_head)
+    report = merge(adapter, tmp_path / "merged")
+    trained, merged, plain = load(base, adapter), load(tmp_path / "merged"), load(base)
+    expected = _logits(trained.model, trained.processor)
+    difference = float((_logits(merged.model, merged.processor) - expected).abs().max())
+    assert difference == pytest.approx(report.max_abs_logit_diff, abs=1e-4)
+    assert difference <= report.tolerance < 0.01
+    assert float((_logits(plain.model, plain.processor) - expected).abs().max()) > 100 * report.tolerance  # control
+
+    stays_tied = tied and tie_head
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    weights = load_file(tmp_path / "merged" / "model.safetensors")
+    assert report.tie_word_embeddings is config["tie_word_embeddings"] is stays_tied
+    assert config["text_config"]["tie_word_embeddings"] is stays_tied
+    assert ("lm_head.weight" in weights) is not stays_tied
+    assert not any("lora" in name or "offset" in name for name in weights)
+    assert report.num_offset_rows == 1000
+    assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["dtype"] == "float32"
+
+
+def test_only_listed_rows_of_the_tables_change(make_base, make_adapter, tmp_path):
+    base = make_base()
+    merge(make_adapter(base, tie_head=False), tmp_path / "merged")
+    table = load_file(base / "model.safetensors")["model.language_model.embed_tokens.weight"]
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    for name in ("model.language_model.embed_tokens.weight", "lm_head.weight"):
+        assert torch.equal(merged[name][:641], table[:641])
+        assert not torch.isclose(merged[name][641:], table[641:]).all(dim=1).any()
+
+
+@pytest.mark.parametrize("tie_head", [True, False])
+def test_bfloat16_stays_bfloat16_within_its_rounding(make_base, make_adapter, tmp_path, tie_head):
+    adapter = make_adapter(make_base(dtype=torch.bfloat16), tuning="dora", tie_head=tie_head)
+    report = merge(adapter, tmp_path / "merged")
+    assert report.dtype == "bfloat16"
+    assert {tensor.dtype for tensor in load_file(tmp_path / "merged" / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
+    assert 0 < report.max_abs_logit_diff < report.tolerance < 0.03 * report.max_abs_logit
+    wide = merge(adapter, tmp_path / "wide", dtype="float32")
+    assert wide.dtype == "float32"
+    assert wide.max_abs_logit_diff < 0.01 * report.max_abs_logit_diff
+    assert load(tmp_path / "wide").model.dtype == torch.float32
+
+
+def test_lora_alone_and_spec_structure(make_base, make_adapter, tmp_path):
+    assert merge(make_adapter(make_base(), tie_head=None), tmp_path / "a").num_offset_rows == 0
+    report = merge(make_adapter(make_base(structure="spec"), tuning="lora"), tmp_path / "b")
+    assert report.num_offset_rows == 1002
+    assert load(tmp_path / "b").vocab.structure == "spec"
+
+
+def test_a_base_without_coord_tokens_is_expanded_first(make_base, make_adapter, tmp_path):
+    adapter = make_adapter(make_base(), tuning="lora")
+    merge(adapter, tmp_path / "a")
+    merge(adapter, tmp_path / "b", base=make_base(structure=None))
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("tie_head", [True, False])
+def test_shards_stay_shards(make_base, make_adapter, sharded, tmp_path, tie_head):
+    adapter = make_adapter(make_base(), tuning="lora", tie_head=tie_head)
+    base = sharded(make_base(), tmp_path / "base")
+    merge(adapter, tmp_path / "merged", base=base)
+    merge(adapter, tmp_path / "whole")
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    index = json.loads((tmp_path / "merged" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == set(whole)
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in whole.values())
+    for name, file in index["weight_map"].items():
+        assert torch.equal(load_file(tmp_path / "merged" / file)[name], whole[name])
+    assert not (tmp_path / "merged" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("tie_head", [True, False])
+def test_a_model_in_memory_merges_and_stays_as_it_is(make_base, make_adapted, tmp_path, tie_head):
+    base = make_base(dtype=torch.bfloat16)
+    processor = Processor.from_directory(base)
+    model = make_adapted(base, tuning="dora", tie_head=tie_head).train()
+    report = merge_model(torch.nn.Sequential(model), processor, tmp_path / "merged")  # in a wrapper, as DDP is
+    assert model.training
+    assert active_offset(model) is not None
+    assert report.dtype == "bfloat16"
+    # Compared in float32: in bfloat16 the rounding of activations is larger than that of the merged weights.
+    save_adapter(model, tmp_path / "adapter")
+    exact = load(base, tmp_path / "adapter", dtype="float32").model
+    merged = load(tmp_path / "merged", dtype="float32").model
+    difference = (_logits(merged, processor) - _logits(exact, processor)).abs().max()
+    assert float(difference) == pytest.approx(report.max_abs_logit_diff, rel=1e-4)
+
+
+def test_a_model_in_another_dtype_than_its_base_keeps_its_precision(make_base, tmp_path):
+    base = make_base(dtype=torch.bfloat16)
+    loaded = load(base, dtype="float32")
+    install_coord_offset_adapter(loaded.model, coord_ids=loaded.vocab.coord_ids)
+    model = apply_tuning(loaded.model, tuning="lora", rank=2, alpha=4.0, dropout=0.0, vision=False, seed=0)
+    with torch.no_grad():
+        active_offset(model).embed_offset += 1e-4  # lost in bfloat16
+    report = merge_model(model, loaded.processor, tmp_path / "merged")
+    assert (report.dtype, load(tmp_path / "merged").model.dtype) == ("float32", torch.float32)
+    assert report.max_abs_logit_diff < 1e-4
+
+
+def test_a_fully_tuned_model_is_saved_as_it_is(make_base, tmp_path):
+    loaded = load(make_base())
+    model = apply_tuning(loaded.model, tuning="full", rank=1, alpha=1.0, dropout=0.0, vision=True, seed=0)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.5)
+    report = merge_model(model, loaded.processor, tmp_path / "merged")
+    assert (report.max_abs_logit_diff, report.num_merged_layers, report.tie_word_embeddings) == (0.0, 0, True)
+    assert torch.equal(_logits(load(tmp_path / "merged").model, loaded.processor), _logits(model, loaded.processor))
+    install_coord_offset_adapter(model, coord_ids=loaded.vocab.coord_ids)
+    with pytest.raises(CheckpointError, match=r"from a PEFT model only"):
+        merge_model(model, loaded.processor, tmp_path / "other")
+
+
+def test_own_samples_are_used(make_base, make_adapter, tmp_path, monkeypatch):
+    module = importlib.import_module("coordexp.model.merge.merge")  # the package's name ``merge`` is the function
+    monkeypatch.setattr(module, "default_samples", lambda _: pytest.fail("own samples were given"))
+    sample = {"input_ids": torch.tensor([[1, 2, 700]]), "attention_mask": torch.ones(1, 3, dtype=torch.int64)}
+    report = merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged", samples=[sample])
+    assert report.num_merged_layers > 0
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda delta, name, *rows: rows[0],  # nothing is merged
+        lambda delta, name, *rows: rows[0] if name.startswith("model.language_model.embed") else delta(name, *rows),
+        lambda delta, name, *rows: delta(name, *rows) * 1.1 if name.endswith("v_proj.weight") else delta(name, *rows),
+    ],
+    ids=["nothing", "no-offset", "scaled"],
+)
+def test_a_merge_that_disagrees_fails_and_leaves_nothing(make_base, make_adapter, tmp_path, monkeypatch, break_it):
+    right = merge_files.AdapterDelta.apply
+    monkeypatch.setattr(
+        merge_files.AdapterDelta, "apply", lambda self, *given: break_it(lambda *a: right(self, *a), *given)
+    )
+    with pytest.raises(CheckpointError, match=r"disagrees with the model by .* nothing was written"):
+        merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_that_still_says_tied_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
+    write = merge_files.write_json
+    monkeypatch.setattr(
+        merge_files, "write_json", lambda path, value, **kw: write(path, value | {"tie_word_embeddings": True}, **kw)
+    )
+    with pytest.raises(CheckpointError, match=r"says tie_word_embeddings: true, but loads with two tables"):
+        merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_table_lost_in_the_tied_one_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
+    """The classic silent collapse: two offset tables merged into a checkpoint that stays tied."""
+    monkeypatch.setattr(merge_files.AdapterDelta, "unties_head", False)
+    with pytest.raises(CheckpointError, match=r"disagrees with the model"):
+        merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_overwrites_only_on_purpose_and_only_checkpoints(make_base, make_adapter, tmp_path):
+    adapter = make_adapter(make_base(), tuning="lora")
+    output = tmp_path / "merged"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"exists; give another directory"):
+        merge(adapter, output)
+    with pytest.raises(CheckpointError, match=r"something else than a checkpoint"):
+        merge(adapter, output, overwrite=True)
+    assert (output / "notes.txt").read_text() == "mine"
+    (output / "notes.txt").unlink()
+    merge(adapter, output, overwrite=True)
+    (output / "merge_report.json").write_text("{}")
+    merge(adapter, output, overwrite=True)
+    assert json.loads((output / "merge_report.json").read_text())["num_offset_rows"] == 1000
+    for source in (adapter, make_base()):
+        with pytest.raises(CheckpointError, match=r"is an input of the merge"):
+            merge(adapter, source, overwrite=True)
+
+
+def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tmp_path, monkeypatch):
+    adapter = make_adapter(make_base(), tuning="lora")
+    merge(adapter, tmp_path / "merged")
+    before = (tmp_path / "merged" / "model.safetensors").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(merge_files, "write_safetensors", full)
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
+        merge(adapter, tmp_path / "merged", overwrite=True)
+    assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_wrong_inputs(make_base, make_adapter, tmp_path):
+    adapter = Path(shutil.copytree(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter"))
+    config = json.loads((adapter / "adapter_config.json").read_text())
+
+    def with_config(**changes: object) -> None:
+        (adapter / "adapter_config.json").write_text(json.dumps(config | changes))
+
+    cases = [
+        ({"base_model_name_or_path": None}, "does not name its base"),
+        ({"base_model_name_or_path": "/gone/base"}, "/gone/base: no such checkpoint"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"lora_alpha": None}, "lora_alpha is None, expected a number"),
+    ]
+    for changes, message in cases:
+        with_config(**changes)
+        with pytest.raises(CheckpointError, match=message):
+            merge(adapter, tmp_path / "merged")
+    with_config()
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file(weights | {"base_model.model.lm_head.weight": torch.ones(1)}, adapter / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match=r"cannot merge base_model.model.lm_head.weight"):
+        merge(adapter, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.slow
+def test_it_loads_without_coordexp(make_base, make_adapter, tmp_path):
+    lines = []
+    for tied, tie_head in TIES:
+        adapter = make_adapter(make_base(tied=tied), tuning="dora", tie_head=tie_head)
+        output = tmp_path / f"{tied}-{tie_head}"
+        merge(adapter, output)
+        loaded = load(make_base(tied=tied), adapter)
+        samples = default_samples(loaded.processor)
+        save_file({"logits": Reference.of(loaded.model, samples).logits[0], **samples[0]}, output / "expected.st")
+        lines.append(str(output))
+    script = (
+        "import sys; sys.modules['coordexp'] = None\n"
+        "import torch; from safetensors.torch import load_file; from transformers import AutoModelForImageTextToText\n"
+        "for path in sys.argv[1:]:\n"
+        "    model = AutoModelForImageTextToText.from_pretrained(path)\n"
+        "    sample = load_file(path + '/expected.st'); expected = sample.pop('logits')\n"
+        "    with torch.no_grad(): logits = model(**sample).logits\n"
+        "    assert (logits - expected).abs().max() < 1e-3 * expected.abs().max(), path\n"
+    )
+    subprocess.run([sys.executable, "-c", script, *lines], check=True, timeout=240, cwd=tmp_path)

@@ -1,0 +1,194 @@
+"""Merges that must be refused, and what a merge says."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordexp.cli.main import main
+from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.model.checkpoint import weight_files
+from coordexp.model.merge.merge import merge
+from tests.unit.model.merge.merge_support import ADAPTER, LAYER, LORA_B, OFFSET, WEIGHTS, configured, edited
+
+
+@pytest.fixture
+def adapter(make_base, make_adapter) -> Path:
+    return make_adapter(make_base(), tuning="lora")
+
+
+@pytest.mark.parametrize("place", ["base", "adapter"])
+def test_an_output_in_or_around_an_input_is_refused(make_base, adapter, tmp_path, place):
+    base = shutil.copytree(make_base(), tmp_path / "outer" / "base")
+    own = shutil.copytree(adapter, tmp_path / "outer" / "adapter")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointError, match=rf"lies inside .*{place}, an input of the merge"):
+        merge(own, tmp_path / "outer" / place / "merged", base=base)
+    with pytest.raises(CheckpointError, match=r"holds .*, an input of the merge"):
+        merge(own, tmp_path / "outer", base=base, overwrite=True)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "outer")
+    with pytest.raises(CheckpointError, match=r"is an input of the merge"):
+        merge(own, link / place, base=base, overwrite=True)
+    link.unlink()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapter, tmp_path, monkeypatch, capsys):
+    adapter = make_adapter(make_base(), tuning="lora")
+    bare = make_base(structure=None)  # so that the expanded copy is under way as well
+    right, calls = weight_files.write_safetensors, 0
+
+    def full(file, specs, pieces):
+        nonlocal calls
+        calls += 1
+
+        def some(name):
+            for number, piece in enumerate(pieces(name)):
+                if calls == 2 and number == 0 and name == LAYER + ".weight":
+                    raise OSError(28, "No space left on device")
+                yield piece
+
+        right(file, specs, some)
+
+    monkeypatch.setattr("coordexp.model.merge.merge_files.write_safetensors", full)
+    monkeypatch.setattr("coordexp.model.expand.expand_files.write_safetensors", full)
+    capsys.readouterr()  # what making the fixtures drew
+    code = main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "merged"), "--base", str(bare)])
+    captured = capsys.readouterr()
+    assert (code, calls) == (2, 2)
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: no space left on")
+    assert list(tmp_path.iterdir()) == []
+    calls = 1
+    with pytest.raises(CheckpointError, match=r"merged: the merged checkpoint cannot be written .*No space left"):
+        merge(adapter, tmp_path / "merged")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_shard_is_refused(make_base, adapter, sharded, tmp_path):
+    base = sharded(make_base(), tmp_path / "base")
+    shard = base / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors: not a whole safetensors file"):
+        merge(adapter, tmp_path / "merged", base=base)
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=r"index\.json: names model-00002-of-00002\.safetensors, which"):
+        merge(adapter, tmp_path / "merged", base=base)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
+    def refused(change, message, error=CheckpointError):
+        other = edited(adapter, tmp_path / "other", change, file=ADAPTER)
+        with pytest.raises(error, match=message):
+            merge(other, tmp_path / "merged")
+        shutil.rmtree(other)
+
+    refused(
+        lambda tensors: tensors.update({LORA_B: torch.ones(100, 4)}),
+        rf"for another base: it changes {LAYER}\.weight of \[100, 128\], and this base has \[384, 128\]",
+    )
+    refused(lambda tensors: tensors.update({OFFSET: torch.ones(1000, 64)}), r"64 columns, and the embedding .* has 128")
+    refused(
+        lambda tensors: tensors.update({LORA_B.replace("layers.1", "layers.9"): tensors.pop(LORA_B)}),
+        rf"{LAYER} has \['lora_A'\], expected lora_A and lora_B",
+    )
+    ids = OFFSET.replace("embed_offset", "coord_ids")
+    refused(lambda tensors: tensors.update({ids: tensors[ids] + 1}), r"reach id 1641, and .* has 1641 rows")
+    refused(
+        lambda tensors: tensors.update({ids: tensors[ids] - 1}),
+        r"coord_offset\.ids lack 1 coord tokens",
+        TokenizerError,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_layers_that_the_base_does_not_have(make_base, adapter, tmp_path):
+    def fewer(config):
+        config["text_config"]["num_hidden_layers"] = 3
+        config["text_config"].pop("layer_types", None)
+
+    base = configured(make_base(), tmp_path / "base", fewer)
+    with pytest.raises(CheckpointError, match=r"changes 7 weights that this base does not have, e\.g\. .*layers\.3"):
+        merge(adapter, tmp_path / "merged", base=base)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("key", [LORA_B, OFFSET])
+def test_an_adapter_that_is_no_number_is_refused(adapter, tmp_path, key, value):
+    def plant(tensors):
+        tensors[key][2, 3] = value
+
+    broken = edited(adapter, tmp_path / "broken", plant, file=ADAPTER)
+    with pytest.raises(CheckpointError, match=rf"{key} holds NaN or infinity"):
+        merge(broken, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_dora_cannot_divide_by_a_row_of_norm_zero(make_base, make_adapter, tmp_path):
+    def zero_row(tensors):
+        tensors[LAYER + ".weight" if LAYER + ".weight" in tensors else LORA_B][5] = 0
+
+    base = edited(make_base(), tmp_path / "base", zero_row)
+    adapter = make_adapter(make_base(), tuning="dora")
+    merge(adapter, tmp_path / "fine", base=base)  # B A fills the row
+    broken = edited(adapter, tmp_path / "broken", zero_row, file=ADAPTER)
+    with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: row 5 of W \+ B A is zero, and DoRA divides"):
+        merge(broken, tmp_path / "merged", base=base)
+
+
+def test_a_number_too_large_for_the_dtype_is_refused(make_base, make_adapter, tmp_path):
+    adapter = make_adapter(make_base(dtype=torch.float16), tuning="lora")
+    huge = edited(adapter, tmp_path / "huge", lambda tensors: tensors[LORA_B].mul_(1e6), file=ADAPTER)
+    with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: the merged weight does not fit float16"):
+        merge(huge, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_patterns_of_rank_or_alpha_are_refused(adapter, tmp_path):
+    own = Path(shutil.copytree(adapter, tmp_path / "adapter"))
+    config = json.loads((own / "adapter_config.json").read_text())
+    for key in ("rank_pattern", "alpha_pattern"):
+        (own / "adapter_config.json").write_text(json.dumps(config | {key: {"q_proj": 8}}))
+        with pytest.raises(CheckpointError, match=rf"{key} is \{{'q_proj': 8\}}; merging supports"):
+            merge(own, tmp_path / "merged")
+
+
+def test_memory_holds_a_piece_and_never_a_shard(make_base, make_adapter, tmp_path, monkeypatch):
+    adapter = make_adapter(make_base(), tuning="dora", tie_head=False)
+    monkeypatch.setattr(weight_files, "PIECE_BYTES", 16 * 384 * 4)
+    sizes: list[int] = []
+    rows = weight_files.StoredWeights.rows
+
+    def watched(self, name, start, stop):
+        piece = rows(self, name, start, stop)
+        sizes.append(piece.nbytes)
+        return piece
+
+    monkeypatch.setattr(weight_files.StoredWeights, "rows", watched)
+    stages: list[tuple[str, int, int]] = []
+    merge(adapter, tmp_path / "merged", progress=lambda *stage: stages.append(stage))
+    assert max(sizes) <= 16 * 384 * 4 < (tmp_path / "merged" / WEIGHTS).stat().st_size / 300
+    names = ["writing shards", "logits of the adapter", "logits of the merged checkpoint"]
+    assert list(dict.fromkeys(name for name, _, _ in stages)) == names
+    for name in names:
+        done = [number for stage, number, _ in stages if stage == name]
+        assert done == sorted(done)
+        assert done[-1] == {total for stage, _, total in stages if stage == name}.pop()
+
+
+def test_the_command_says_how_exact_it_was_and_what_to_type_next(make_base, adapter, tmp_path, capsys):
+    output = tmp_path / "merged"
+    assert main(["merge", "--adapter", str(adapter), "--output", str(output)]) == 0
+    text = capsys.readouterr().out
+    for line in ("largest difference of a logit", "dtype", "embedding and head", "layers merged", "rows changed"):
+        assert f"\n  {line}" in text
+    assert "(0.0001 of " in text
+    assert text.splitlines()[-1].startswith(f"next: python -m coordexp evaluate --model {output} ")
+    assert main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "p"), "--format", "peft-tokens"]) == 0
+    text = capsys.readouterr().out
+    assert "layers adapted" in text
+    assert f'from_pretrained("{make_base()}"), "{tmp_path / "p"}")' in text.splitlines()[-1]

@@ -1,0 +1,201 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText
+
+from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.model.checkpoint import weight_files
+from coordexp.model.checkpoint.checkpoint_io import read_adapter
+from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD, Skeleton, attach_adapter
+from coordexp.model.checkpoint.weight_files import StoredWeights
+from coordexp.model.load import load
+from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.merge.streaming import stream
+from coordexp.model.processor import Processor
+
+TIES = [(True, True), (True, False), (False, True), (False, False)]
+QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)]
+SLOW = [
+    pytest.param(*ties, tuning, marks=pytest.mark.slow)
+    for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)
+]
+
+
+@torch.no_grad()
+def _logits(model, processor):
+    return model(**default_samples(processor)[0], use_cache=False).logits
+
+
+def _streamed(base, *, dtype=torch.float32):
+    skeleton = Skeleton.of(base, dtype=dtype)
+    assert stream(skeleton) == 15  # patches, positions, 3 + 4 layers, 3 mergers, norm, 2 tables
+    return _logits(skeleton.model, Processor.from_directory(base))
+
+
+def _edited(base, target, change):
+    """Copy a checkpoint with its tensors changed by ``change(weights)``."""
+    shutil.copytree(base, target)
+    weights = load_file(target / "model.safetensors")
+    change(weights)
+    save_file(weights, target / "model.safetensors", {"format": "pt"})
+    return target
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("stored", "computed"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_streamed_is_bit_equal_to_loaded(make_base, tied, stored, computed):
+    base, dtype = make_base(tied=tied, dtype=getattr(torch, stored)), getattr(torch, computed)
+    loaded = AutoModelForImageTextToText.from_pretrained(base, dtype=dtype).eval()
+    expected = _logits(loaded, Processor.from_directory(base))
+    assert torch.equal(_streamed(base, dtype=dtype), expected)
+
+
+@pytest.mark.parametrize(("tied", "tie_head", "tuning"), QUICK + SLOW)
+def test_a_streamed_adapter_is_bit_equal_to_a_loaded_one(make_base, make_adapter, tied, tie_head, tuning):
+    base = make_base(tied=tied, dtype=torch.bfloat16)
+    adapter = make_adapter(base, tuning=tuning, tie_head=tie_head)
+    loaded = load(base, adapter, dtype="float32")
+    expected = _logits(loaded.model, loaded.processor)
+    skeleton = Skeleton.of(base)
+    model = attach_adapter(skeleton, read_adapter(adapter), loaded.processor.tokenizer)
+    stream(skeleton)
+    assert torch.equal(_logits(model, loaded.processor), expected)
+    with model.disable_adapter():
+        plain = _logits(model, loaded.processor)
+    assert not torch.allclose(plain, expected, atol=1e-2)  # the adapter acts
+    assert torch.equal(plain, _logits(load(base, dtype="float32").model, loaded.processor))
+
+
+def test_tables_go_by_parts(make_base, monkeypatch):
+    base = make_base()
+    expected = _streamed(base)
+    read, listed = StoredWeights.read, StoredWeights.listed_rows
+    rows_of_ids: list[int] = []
+
+    def watched(self, name):
+        assert name != EMBEDDING
+        return read(self, name)
+
+    def counted(self, name, ids):
+        rows_of_ids.append(len(ids))
+        return listed(self, name, ids)
+
+    monkeypatch.setattr(StoredWeights, "read", watched)
+    monkeypatch.setattr(StoredWeights, "listed_rows", counted)
+    monkeypatch.setattr(weight_files, "PIECE_BYTES", 100 * 128 * 4)  # the head in 17 chunks
+    streamed = _streamed(base)
+    assert (streamed - expected).abs().max() <= 1e-6 * expected.abs().max()
+    ids = default_samples(Processor.from_directory(base))[0]["input_ids"]
+    assert rows_of_ids == [ids.unique().numel()]
+
+
+def test_at_most_one_block_is_there_at_a_time(make_base, make_adapter):
+    base = make_base()
+    skeleton = Skeleton.of(base)
+    model = attach_adapter(
+        skeleton, read_adapter(make_adapter(base, tuning="dora")), Processor.from_directory(base).tokenizer
+    )
+    names = {name.replace("base_layer.", ""): name for name, _ in skeleton.model.named_parameters()}
+    present: list[int] = []
+
+    def count(*_: object) -> None:
+        parameters = dict(skeleton.model.named_parameters())
+        loaded = (parameters[names[name]] for name in skeleton.shapes if name in names)
+        present.append(sum(one.nbytes for one in loaded if one.device.type != "meta"))
+
+    stream(skeleton, on_block=count)
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        _logits(model, Processor.from_directory(base))
+    finally:
+        handle.remove()
+    sizes = {name: spec.num_bytes for name, spec in skeleton.weights.specs.items()}
+    blocks = [
+        sum(size for name, size in sizes.items() if name.startswith(f"model.{part}.{number}."))
+        for part, number in (("language_model.layers", 0), ("visual.blocks", 0), ("visual.deepstack_merger_list", 0))
+    ]
+    assert max(present) == max(blocks) < 0.12 * sum(sizes.values())
+    assert present[-1] == 0
+
+
+def test_a_weight_read_wrong_is_seen(make_base, monkeypatch):
+    """Negative control: the comparisons above can fail."""
+    base = make_base()
+    expected = _streamed(base)
+    read = StoredWeights.read
+    monkeypatch.setattr(
+        StoredWeights, "read", lambda self, name: read(self, name.replace("layers.2.mlp.up", "layers.1.mlp.up"))
+    )
+    assert not torch.allclose(_streamed(base), expected, atol=1e-4)
+
+
+def test_headers_are_checked_as_strictly_as_from_pretrained_does(make_base, tmp_path):
+    key = "model.visual.merger.linear_fc1.weight"
+    cases = {
+        "missing": (lambda weights: weights.pop(key), rf"merged: 1 weights are missing, e\.g\. {key}"),
+        "mismatched": (
+            lambda weights: weights.update({key: torch.ones(2, 3)}),
+            rf"merged: 1 weights are mismatched, e\.g\. {key} is \[2, 3\], expected \[384, 384\]",
+        ),
+        "unexpected": (
+            lambda weights: weights.update({"mtp.weight": torch.ones(2)}),
+            r"merged: 1 weights are unexpected, e\.g\. mtp\.weight",
+        ),
+        "untied": (
+            lambda weights: weights.update({HEAD: weights[EMBEDDING] * 2}),
+            r"merged: says tie_word_embeddings: true, but loads with two tables",
+        ),
+    }
+    loaded = load(make_base())
+    reference = Reference.of(loaded.model, default_samples(loaded.processor))
+    for name, (change, message) in cases.items():
+        with pytest.raises(CheckpointError, match=message):
+            reference.against(_edited(make_base(), tmp_path / name, change), stored="float32", title="merged")
+    same = _edited(make_base(), tmp_path / "same", lambda weights: weights.update({HEAD: weights[EMBEDDING].clone()}))
+    agreement = reference.against(same, stored="float32")
+    assert (agreement.max_abs_diff, agreement.tie_word_embeddings, agreement.holds) == (0.0, True, True)
+
+
+def test_an_untied_base_needs_its_head(make_base, tmp_path):
+    with pytest.raises(CheckpointError, match=r"1 weights are missing, e\.g\. lm_head\.weight"):
+        Skeleton.of(_edited(make_base(tied=False), tmp_path / "b", lambda weights: weights.pop(HEAD)))
+
+
+def test_a_number_that_is_none_never_agrees(make_base):
+    loaded = load(make_base())
+    samples = [default_samples(loaded.processor)[0], {"input_ids": torch.tensor([[1, 2]])}]
+    reference = Reference.of(loaded.model, samples)
+    for broken in (torch.nan, torch.inf):
+        for place in (0, 1):  # NaN does not win a comparison, so the order must not matter
+            logits = [one.clone() for one in reference.logits]
+            logits[place][0, 0, 3] = broken
+            assert not reference.compare(logits, stored="bfloat16", tied=True).holds
+    assert reference.compare(reference.logits, stored="float32", tied=True).holds
+    with torch.no_grad():
+        loaded.model.lm_head.weight[5] = torch.nan
+    with pytest.raises(CheckpointError, match=r"the model itself gives logits that are no numbers"):
+        Reference.of(loaded.model, samples)
+
+
+def test_an_adapter_of_another_vocabulary_or_with_more_layers_is_refused(make_base, make_adapter, tmp_path):
+    base = make_base()
+    adapter = make_adapter(base, tuning="lora")
+    other = Path(shutil.copytree(adapter, tmp_path / "other"))
+    weights = load_file(other / "adapter_model.safetensors")
+    for key in weights:
+        if key.endswith("coord_ids"):
+            weights[key] = weights[key] - 1  # from the wildcard on
+    save_file(weights, other / "adapter_model.safetensors")
+    tokenizer = Processor.from_directory(base).tokenizer
+    with pytest.raises(TokenizerError, match=r"coord_offset\.ids lack 1 coord tokens"):
+        attach_adapter(Skeleton.of(base), read_adapter(other), tokenizer)
+    fewer = Path(shutil.copytree(adapter, tmp_path / "fewer"))
+    config = json.loads((fewer / "adapter_config.json").read_text())
+    config["target_modules"] = config["target_modules"].replace(r"|model\.visual\.merger\.linear_fc2", "")
+    (fewer / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"2 tensors are on one side only, e\.g\. .*merger\.linear_fc2"):
+        attach_adapter(Skeleton.of(base), read_adapter(fewer), tokenizer)

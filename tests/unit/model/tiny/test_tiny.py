@@ -1,0 +1,74 @@
+"""The embedded base: its size, how it loads, that it sees; and the recipe that makes it."""
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from coordexp.data.batches.collate import collate
+from coordexp.data.images.patches import ImageSpec
+from coordexp.model import load
+from coordexp.model.tiny.embedded import TINY_BASE
+from coordexp.model.tiny.parts import build_model, build_tokenizer
+from coordexp.model.tiny.pretrain import Phase, PretrainSpec, _scenes, pretrain, supervised_logits
+
+SHORT = PretrainSpec(
+    phases=(
+        Phase(steps=2, learning_rate=1e-3, horizon=10, warmup_steps=1),
+        Phase(steps=2, learning_rate=1e-3, horizon=2, warmup_steps=1),
+    ),
+    batch_size=2,
+    num_scenes=32,
+)
+
+
+def _digit_accuracy(model, tokenizer, image_processor, *, num_scenes=24):
+    """Share of right first digits under teacher forcing, on scenes the base was not trained on."""
+    spec = ImageSpec.from_processor(image_processor)
+    samples = _scenes(tokenizer, spec, num_scenes=num_scenes, stream=78)
+    batch = collate(samples, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id)
+    with torch.inference_mode():
+        logits, targets = supervised_logits(model, batch, spec)
+    digits = torch.tensor([tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)])
+    right = (logits.argmax(dim=1) == targets)[torch.isin(targets, digits)].view(-1, 3)
+    return right[:, 0].float().mean().item()
+
+
+def test_the_shipped_base_is_small_and_sees():
+    assert sum(path.stat().st_size for path in TINY_BASE.iterdir()) < 6_000_000
+    loaded = load("embedded", dtype="float32")
+    assert loaded.vocab is None
+    assert loaded.model.config.model_type == "qwen3_vl"
+    found = _digit_accuracy(loaded.model, loaded.processor.tokenizer, loaded.processor.image_processor)
+    assert found > 0.75
+
+
+def test_a_random_model_does_not_see():
+    """Negative control."""
+    loaded = load("embedded", dtype="float32")
+    tokenizer = build_tokenizer()
+    found = _digit_accuracy(build_model(tokenizer).eval(), tokenizer, loaded.processor.image_processor)
+    assert found < 0.4
+
+
+def test_the_shipped_tokenizer_is_the_recipes():
+    loaded = load("embedded", dtype="float32")
+    text = "<|object_ref_start|>red circle<|box_start|>120 340<|box_end|> fire hydrant ü<|im_end|>"
+    assert loaded.processor.tokenizer.encode(text) == build_tokenizer().encode(text)
+    assert loaded.processor.tokenizer.decode(build_tokenizer().encode(text)) == text
+
+
+def test_the_recipe_is_reproducible_and_resumes_after_a_phase(tmp_path):
+    whole = pretrain(SHORT, snapshot=tmp_path / "last")
+    first = PretrainSpec(phases=SHORT.phases[:1], batch_size=2, num_scenes=32)
+    pretrain(first, snapshot=tmp_path / "first")
+    resumed = pretrain(SHORT, resume=(tmp_path / "first", 1))
+    for (name, a), b in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_phase_warms_up_and_cools_down():
+    phase = Phase(steps=10, learning_rate=1.0, horizon=10, warmup_steps=2, final_fraction=0.1)
+    factors = [phase.rate_factor(step) for step in range(11)]
+    assert factors[:2] == [0.5, 1.0]
+    assert factors[2] == 1.0
+    assert factors == sorted(factors[:2]) + sorted(factors[2:], reverse=True)
+    assert F.relu(torch.tensor(factors[10] - 0.1)).item() < 1e-6

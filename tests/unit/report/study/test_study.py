@@ -1,0 +1,299 @@
+"""Runs with files -> statistics, and what happens where files are missing or do not belong together."""
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.errors import ComparisonError, ConfigError
+from coordexp.report.charts.plots import write_plots
+from coordexp.report.page.page import render_page
+from coordexp.report.study.analysis import Settings, make_study
+from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.load import load_experiment, load_experiments, load_runs
+from coordexp.report.study.study import Study
+from coordexp.report.text.comparison_tables import convergence_tables
+from coordexp.report.text.export import to_json
+from coordexp.tracking.connection import connect
+from tests.unit.report.report_support import LAST, STEPS, write_experiment
+
+QUICK = Settings(resamples=20, num_pictures=2)
+
+
+def study(data: ExperimentData, runs_dir: Path, cache: Path, settings: Settings = QUICK) -> Study:
+    artifacts = Artifacts(data, cache=cache, runs_dir=runs_dir)
+    return make_study(data, artifacts, StatisticsCache(cache / "statistics.json"), settings)
+
+
+def test_the_comparison_is_of_all_groups_and_seeds_and_equals_pycocotools(paired: Study, paired_dir: Path) -> None:
+    assert paired.comparison is not None
+    assert paired.comparison.groups == ("A", "B<i>", "C")
+    assert paired.comparison.seeds["C"] == (0, 1)
+    detections = paired_dir / "paired" / "C-s1" / HEADLINE_DETECTIONS
+    plain = evaluate_detections(paired_dir / "paired" / "data" / "instances_val.json", detections).AP
+    assert paired.comparison.value_by_seed["C"][1].value == pytest.approx(plain, abs=1e-12)
+    assert len(paired.comparison.pairs) == 3
+    assert "C" in paired.verdict
+
+
+def test_curves_end_with_the_whole_split_cut_down_to_the_subset(paired: Study) -> None:
+    assert paired.convergence is not None
+    points = paired.convergence.curves["A"]
+    assert [point.step for point in points] == [*STEPS, LAST]
+    # 40 images and 900 tokens in each row of 10 steps.
+    assert [point.num_images for point in points] == [80.0, 160.0, 240.0]
+    assert [point.num_supervised_tokens for point in points] == [1800.0, 3600.0, 5400.0]
+
+
+def test_boxes_are_analysed_although_the_runs_kept_no_analysis(paired: Study) -> None:
+    best, worst = paired.breakdowns["C"], paired.breakdowns["B<i>"]
+    assert best.iou is not None
+    assert sum(best.iou.fractions) == pytest.approx(1)
+    assert best.by_size["small"] > worst.by_size["small"]
+    assert len(paired.gallery) == 6
+    assert "Coordinate distributions of A, B<i>, C" in paired.missing[0]
+
+
+def test_a_second_study_reads_what_the_first_computed(paired: Study, paired_dir: Path, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    for name in ("comparison.compare", "convergence.convergence"):
+        monkeypatch.setattr(f"coordexp.statistics.{name}", refuse)
+    again = study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=60, num_pictures=6))
+    assert again.comparison == paired.comparison
+    assert again.convergence == paired.convergence
+    assert again.breakdowns == paired.breakdowns
+    with pytest.raises(AssertionError):  # other resamples are other numbers
+        study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=61))
+
+
+def test_without_run_directories_the_files_come_from_mlflow(store: Path) -> None:
+    whole = load_experiment(write_experiment(store, "away", groups=("A",)), "away")
+    away = tuple(dataclasses.replace(run, run_dir="/nowhere/x", experiment="") for run in whole.runs)
+    data = dataclasses.replace(whole, runs=away)
+    artifacts = Artifacts(data, cache=store / "cache", runs_dir=store / "none")
+    path = artifacts.file(away[0], HEADLINE_DETECTIONS)
+    assert path is not None
+    assert not path.is_relative_to(store / "away")
+    assert path.read_bytes() == (store / "away" / "A-s0" / HEADLINE_DETECTIONS).read_bytes()
+    assert artifacts.file(away[0], "eval/final/constrained/other.json") is None
+    found = study(data, store / "none", store / "cache")
+    assert found.comparison is None
+    assert "annotations of the validation split are not on this machine" in "\n".join(found.missing)
+    assert found.fairness is not None
+    assert found.fairness.comparable
+
+
+def test_an_unfinished_experiment_gives_what_it_has_and_names_the_rest(store: Path) -> None:
+    uri = write_experiment(store, "half", groups=("A", "C"), seeds=(0,), unfinished=("C-s0",))
+    (store / "half" / "A-s0" / "eval" / "final" / "constrained" / "objects.jsonl").unlink()
+    found = study(load_experiment(uri, "half"), store, store / "cache")
+    assert found.comparison is not None
+    assert found.comparison.groups == ("A",)
+    assert found.comparison.pairs == ()
+    assert "C-s0 is not finished: running, step 20 of 60" in found.missing
+    assert found.breakdowns == {}
+    shutil.rmtree(store / "half" / "A-s0" / "eval" / "final")
+    artifacts = Artifacts(found.data, cache=store / "cache2", runs_dir=store)
+    assert artifacts.file(found.data.runs[0], HEADLINE_DETECTIONS) is not None  # from MLflow
+
+
+def test_a_broken_file_costs_its_part_and_not_the_report(store: Path) -> None:
+    uri = write_experiment(store, "broken", groups=("A", "C"))
+    path = store / "broken" / "A-s0" / HEADLINE_DETECTIONS
+    path.write_text("[{}]")
+    found = study(load_experiment(uri, "broken"), store, store / "cache")
+    assert found.comparison is None
+    assert any(line.startswith("No comparison: ") and str(path) in line for line in found.missing)
+    assert found.fairness is not None
+
+
+def test_differences_outside_the_factor_are_refused_and_may_be_allowed(store: Path) -> None:
+    uri = write_experiment(store, "unfair", groups=("A", "C"), changed={"C-s0": {"evaluation": "another"}})
+    data = load_experiment(uri, "unfair")
+    with pytest.raises(ComparisonError, match=r"more than the declared factor \(objective\)[\s\S]*evaluation"):
+        study(data, store, store / "cache")
+    found = study(data, store, store / "cache", dataclasses.replace(QUICK, allow_differences=True))
+    assert found.fairness is not None
+    assert not found.fairness.comparable
+    assert [(row.key, row.declared) for row in found.fairness.rows] == [
+        ("evaluation", False),
+        ("objective.use_geom_loss", True),
+    ]
+    assert found.comparison is not None
+
+
+@pytest.mark.parametrize("name", ["code", "data", "weights", "tokens", "evaluation"])
+def test_a_planted_hash_is_caught_also_in_another_seed_than_the_first(store: Path, name: str) -> None:
+    # A-s1 and C-s1 must agree with each other; that each differs from A-s0, its seed explains.
+    changed = {"C-s1": {name: "planted"}}
+    uri = write_experiment(store, f"planted_{name}", groups=("A", "C"), seeds=(0, 1), changed=changed)
+    with pytest.raises(ComparisonError, match=rf"more than the declared factor[\s\S]*\n  {name}  .*C-s1: planted"):
+        study(load_experiment(uri, f"planted_{name}"), store, store / "cache")
+
+
+def test_two_experiments_and_chosen_runs_are_told_apart_and_need_the_same_data(store: Path) -> None:
+    uri = write_experiment(store, "one", groups=("A", "C"))
+    write_experiment(store, "two", groups=("A",))
+    write_experiment(store, "other", groups=("A",), data_seed=1)
+    both = load_experiments(uri, ["one", "two"])
+    assert [run.name for run in both.runs] == ["one/A-s0", "one/C-s0", "two/A-s0"]
+    assert both.name == "one and two"
+    found = study(both, store, store / "cache")
+    assert found.comparison is not None
+    assert found.comparison.groups == ("one/A", "one/C", "two/A")
+    a_and_a = next(pair for pair in found.comparison.pairs if (pair.a, pair.b) == ("one/A", "two/A"))
+    assert a_and_a.difference.value == 0
+
+    one, other = load_experiment(uri, "one").runs, load_experiment(uri, "other").runs
+    chosen = load_runs(uri, "A_vs_C", [one[1].run_id, one[0].run_id])
+    assert ([run.name for run in chosen.runs], chosen.name) == (["C-s0", "A-s0"], "A_vs_C")
+    mixed = load_runs(uri, "A_vs_A", [one[0].run_id, other[0].run_id])
+    assert [run.group for run in mixed.runs] == ["one/A", "other/A"]
+    with pytest.raises(ComparisonError, match="one/A-s0 and other/A-s0 were evaluated on other validation data"):
+        study(mixed, store, store / "cache")
+
+
+def test_the_cache_forgets_a_part_whose_inputs_changed_and_survives_damage(tmp_path: Path) -> None:
+    path = tmp_path / "statistics.json"
+    made: list[int] = []
+
+    def get(cache: StatisticsCache, key: str) -> int:
+        def compute() -> int:
+            made.append(1)
+            return len(made)
+
+        return cache.get("part", key, compute, write=lambda value: value, read=lambda value: int(str(value)))
+
+    assert get(StatisticsCache(path), "a") == 1
+    assert get(StatisticsCache(path), "a") == 1
+    assert get(StatisticsCache(path), "b") == 2
+    assert json.loads(path.read_text())["part"]["key"] == "b"
+    path.write_text("{broken")
+    assert get(StatisticsCache(path), "b") == 3
+
+
+def test_a_verdict_says_which_runs_it_is_without_and_that_they_differ(store: Path) -> None:
+    uri = write_experiment(store, "part", groups=("A", "B<i>", "C"), unfinished=("B<i>-s0",))
+    data = load_experiment(uri, "part")
+    assert study(data, store, store / "cache").verdict.startswith("Without B<i>-s0: ")
+    whole = dataclasses.replace(data, runs=tuple(run for run in data.runs if run.group != "B<i>"))
+    assert "Without" not in study(whole, store, store / "cache").verdict
+    path = Path(data.runs[2].run_dir) / "fingerprint.json"
+    path.write_text(path.read_text().replace('"evaluation": "e"', '"evaluation": "f"'))
+    allowed = dataclasses.replace(QUICK, allow_differences=True)
+    said = study(data, store, store / "cache", allowed).verdict
+    assert said.startswith("These runs differ in more than the declared factor (evaluation). Without B<i>-s0: ")
+
+
+def test_files_that_do_not_give_the_logged_ap_are_named(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "other_files", groups=("A", "C")), "other_files")
+    assert not any("logged AP" in line for line in study(data, store, store / "cache").missing)
+    bad, good = (Path(run.run_dir) / HEADLINE_DETECTIONS for run in data.runs)
+    bad.write_bytes(good.read_bytes())
+    for _ in range(2):  # also from the cache
+        (line,) = [line for line in study(data, store, store / "cache").missing if "logged AP" in line]
+        assert line.startswith("A-s0 logged AP 0.")
+
+
+def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "lives", groups=("A",)), "lives")
+    (run,) = data.runs
+    artifacts = Artifacts(data, cache=store / "cache", runs_dir=store)
+    place = store / "lives" / "A-s0"
+    for recorded in ("{broken", "[]", json.dumps({"key": run.key})):
+        (place / "recorded.json").write_text(recorded)
+        assert artifacts.run_dir(run) == place
+    (place / "recorded.json").write_text(json.dumps({"key": "lives/A/s0/of-the-life-after"}))
+    (place / HEADLINE_DETECTIONS).write_text("[]")
+    assert artifacts.run_dir(run) is None
+    kept = artifacts.file(run, HEADLINE_DETECTIONS)
+    assert kept is not None
+    assert len(json.loads(kept.read_text())) > 1  # from MLflow
+    assert artifacts.step_files(run, "constrained/detections.expected.json") == {}
+    assert artifacts.annotations(run) is None  # nor is the data beside it
+    assert artifacts.images(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("eval/step_000020/constrained/objects.jsonl", '{"image_id": 2}\n{"ima', "No convergence: "),
+        ("eval/step_000020/constrained/detections.expected.json", "[{", "No convergence: "),
+        ("eval/final/constrained/analysis.json", '{"num_images": ', "No analysis of boxes: "),
+        ("eval/final/constrained/distributions.json", "[", "No coordinate distributions: "),
+        ("eval/final/constrained/detections.expected.json", "", "No comparison: "),
+    ],
+)
+def test_a_truncated_file_costs_its_part_and_is_named(store: Path, name: str, text: str, words: str) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    (store / "cut" / "A-s0" / name).write_text(text)
+    found = study(data, store, store / "cache")
+    assert any(line.startswith(words) and name in line for line in found.missing)
+
+
+@pytest.mark.parametrize("text", ['{"config": ', "[]", '{"config": 3}', json.dumps({"config": {}})])
+def test_a_truncated_fingerprint_is_named(store: Path, text: str) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    path = store / "cut" / "A-s0" / "fingerprint.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | json.loads(text)) if text.endswith("}") else text)
+    with pytest.raises(ComparisonError, match=rf"{path}: expected the fingerprint of a run"):
+        study(data, store, store / "cache")
+
+
+def test_a_config_that_is_cut_off_is_named(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "cut", groups=("A", "C")), "cut")
+    path = Path(data.runs[1].run_dir) / "config.yaml"
+    path.write_text("ablation: {factor: [objec")
+    with pytest.raises(ConfigError, match=str(path)):
+        study(data, store, store / "cache")
+
+
+def test_a_description_with_an_exotic_line_end_does_no_harm(store: Path) -> None:
+    data = load_experiment(write_experiment(store, "exotic", groups=("A", "C")), "exotic")
+    for path in (store / "exotic").glob("*/eval/*/constrained/objects.jsonl"):
+        path.write_text(path.read_text().replace("red circle", "red\u2028circle"), encoding="utf-8")
+    assert study(data, store, store / "cache").convergence is not None
+
+
+def test_a_run_that_diverged_still_makes_a_report(store: Path) -> None:
+    uri = write_experiment(store, "diverged", groups=("A", "C"))
+    (_, c) = load_experiment(uri, "diverged").runs
+    connect(uri).log_metric(c.run_id, "train_total_loss", math.nan, step=LAST + 1)
+    data = load_experiment(uri, "diverged")
+    found = study(data, store, store / "cache")
+    (line,) = [line for line in found.missing if "finite" in line]
+    assert line == "C-s0: not a finite number, and so not shown: train_total_loss"
+    assert json.loads(to_json(found))["groups"]["C"]["runs"][0]["metrics"]
+    assert "nan" not in re.sub(r"data:image[^\"]*", "", render_page(found)).lower().split("<main")[1]
+    assert write_plots(found, store)
+
+
+def test_a_damaged_entry_of_the_cache_is_made_again(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    kept = json.loads((paired_dir / "cache" / "statistics.json").read_text())
+    for part in kept.values():
+        part["value"] = "nothing of the kind"
+    (tmp_path / "statistics.json").write_text(json.dumps(kept))
+    again = study(paired.data, paired_dir, tmp_path, Settings(resamples=60, num_pictures=6))
+    assert again.comparison == paired.comparison
+    assert again.convergence == paired.convergence
+    assert again.breakdowns == paired.breakdowns
+
+
+def test_differences_of_convergence_have_intervals_and_a_sign(paired: Study) -> None:
+    assert paired.convergence is not None
+    _, table = convergence_tables(paired)
+    (row,) = [row for row in table.rows if row.cells[0] == "B<i> \u2212 C"]
+    assert row.cells[1].startswith("\u2212")  # B's boxes are further off
+    assert row.cells[2].startswith("[\u2212")
+    area = paired.convergence.area
+    assert float(row.cells[1].replace("\u2212", "-")) == pytest.approx(area["B<i>"].value - area["C"].value, abs=6e-4)

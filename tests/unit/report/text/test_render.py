@@ -1,0 +1,107 @@
+import dataclasses
+import io
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree
+
+from PIL import Image
+from rich.console import Console
+
+from coordexp.report import render_report, report_experiment
+from coordexp.report.charts.plots import write_plots
+from coordexp.report.page.page import render_page
+from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.study import Study
+from coordexp.report.text.export import to_json
+from coordexp.report.text.next_commands import next_commands
+from coordexp.report.text.render import to_markdown
+
+
+def printed(study: Study, width: int) -> list[str]:
+    out = io.StringIO()
+    render_report(study, Console(file=out, width=width))
+    return out.getvalue().splitlines()
+
+
+def test_the_tables_fit_100_columns(bare: Study) -> None:
+    lines = printed(bare, 100)
+    table_lines = [line for line in lines if line.strip() and not line.startswith(("MLFLOW", "python", "•"))]
+    assert max(len(line.rstrip()) for line in table_lines) <= 100
+    text = "\n".join(lines)
+    assert "…" not in text  # nothing was cut off
+    assert "[term box_l1]" in text  # not taken for markup
+    assert "AP_medium" in text
+
+
+def test_markdown_has_as_many_cells_in_every_line(bare: Study) -> None:
+    lines = to_markdown(bare).splitlines()
+    widths = [line.count(" | ") for line in lines if line.startswith("| ")]
+    head_and_rule = 2
+    assert widths[: head_and_rule + 18] == [8] * 20  # 3 groups x 2 boxes x (mean + 2 seeds), 9 columns
+    assert widths[20 : 20 + head_and_rule + 9] == [4] * 11
+    assert widths[31 : 31 + head_and_rule + 9] == [9] * 11
+    assert "| **A** | **expected** | **mean of 2** | **0.310**" in "\n".join(lines)
+
+
+def test_the_next_commands_name_the_run_and_the_annotations(tiny: ExperimentData) -> None:
+    (_, ui), (_, again) = next_commands(tiny)
+    assert f"--backend-store-uri {tiny.uri}" in ui
+    download, evaluate = again.splitlines()
+    assert f"--run-id {tiny.runs[0].run_id}" in download
+    program = shlex.split(evaluate)[2]
+    compile(program, "command", "exec")
+    assert '"/r/tiny/data/instances_val.json"' in program
+
+
+def test_a_password_in_the_uri_stays_out_of_the_report(tiny: ExperimentData) -> None:
+    server = Study(dataclasses.replace(tiny, uri="https://me:secret@mlflow.example:5000"))
+    everything = to_markdown(server) + to_json(server) + render_page(server) + "".join(printed(server, 120))
+    assert "https://me:***@mlflow.example:5000" in everything
+    assert "secret" not in everything
+
+
+def test_plots_are_pictures_and_differ_from_empty_ones(bare: Study, tmp_path: Path) -> None:
+    losses, losses_svg, ap, ap_svg = write_plots(bare, tmp_path)
+    assert (losses.name, ap.name) == ("losses.png", "ap.png")
+    for path in (losses_svg, ap_svg):
+        assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
+    with Image.open(losses) as picture:
+        assert picture.size == (1440, 960)
+    nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunData("r", "A", 0, "waiting"),)))
+    (tmp_path / "empty").mkdir()
+    empty_losses, *_ = write_plots(nothing, tmp_path / "empty")
+    assert empty_losses.read_bytes() != losses.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.png", "ap.svg", "empty", "losses.png", "losses.svg"]
+
+
+def test_the_verdict_and_the_intervals_come_before_the_other_tables(paired: Study) -> None:
+    text = "\n".join(printed(paired, 140))
+    order = [
+        "Experiment paired",
+        "95 % interval",
+        "A \u2212 B<i>",
+        "Convergence",
+        "Average precision, constrained",
+        "Free",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "…" not in text
+    assert "What is missing" in to_markdown(paired)
+    assert "B&lt;i>" in to_markdown(paired)
+
+
+def test_a_study_with_statistics_has_every_plot_twice(paired: Study, tmp_path: Path) -> None:
+    names = [path.name for path in write_plots(paired, tmp_path)]
+    kinds = ("losses", "ap", "differences", "iou", "calibration")
+    assert names == [f"{kind}.{form}" for kind in kinds for form in ("png", "svg")]
+
+
+def test_an_ablation_ends_with_the_report_and_its_files(uri: str, tmp_path: Path) -> None:
+    out = io.StringIO()
+    output = tmp_path / "deep" / "report"
+    report_experiment(uri, "single", output=output, console=Console(file=out, width=120))
+    names = {path.name for path in output.iterdir()}
+    assert {"report.html", "report.md", "report.json", "report.csv", "report.tex", "ap.png", "ap.svg"} <= names
+    assert str(output / "ap.png") in out.getvalue()
+    assert "Stored with the ablation's run in MLflow" in out.getvalue()

@@ -1,0 +1,141 @@
+import dataclasses
+
+import pytest
+
+from coordexp.report.study.load import ExperimentData, load_experiment
+from coordexp.report.text.tables import (
+    Table,
+    free_tables,
+    missing_runs,
+    notes,
+    quality_tables,
+    runs_table,
+    summary,
+    tables,
+)
+
+
+def cells(table: Table, *lead: str) -> dict[str, str]:
+    (row,) = [row for row in table.rows if row.cells[: len(lead)] == lead]
+    return dict(zip(table.columns, row.cells, strict=True))
+
+
+def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) -> None:
+    headline = tables(tiny)[0]
+    # A: 0.30 and 0.32, argmax 0.01 lower
+    assert cells(headline, "A", "expected", "mean of 2")["AP"] == "0.310"
+    assert cells(headline, "A", "expected", "0")["AP"] == "0.300"
+    assert cells(headline, "A", "expected", "1")["AP50"] == "0.320"
+    assert cells(headline, "A", "argmax", "mean of 2")["AP"] == "0.300"
+    assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
+
+
+def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:
+    headline = tables(tiny)[0]
+    assert cells(headline, "A", "expected", "mean of 2")["AP_large"] == "-"
+    assert cells(headline, "B", "expected", "mean of 1")["AP"] == "0.050"  # B-s1 failed
+    assert cells(headline, "B", "expected", "1")["AP"] == "-"
+    assert cells(headline, "C", "expected", "mean of 0")["AP"] == "-"
+
+
+def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
+    precision, free = free_tables(tiny)
+    assert cells(precision, "A", "1") == {
+        "group": "A",
+        "seed": "1",
+        "AP exp.": "0.170",
+        "AP argmax": "0.160",
+        "AP50 exp.": "0.170",
+    }
+    assert cells(free, "A", "1") == {
+        "group": "A",
+        "seed": "1",
+        "objects": "400",
+        "malformed": "8",
+        "fraction": "0.020",
+        "unknown": "-",
+        "duplicates": "-",
+        "empty": "-",
+        "cut off": "-",
+        "coord mass": "-",
+    }
+    assert cells(free, "A", "mean of 2")["malformed"] == "4"
+
+
+def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
+    runs = runs_table(tiny)
+    assert cells(runs, "A", "0")["state"] == "finished"
+    assert cells(runs, "A", "0")["seconds"] == "61.5"
+    assert cells(runs, "B", "1")["state"] == "FAILED, step 60 of 100"
+    assert cells(runs, "C", "0")["state"] == "running, step 40 of 100"
+    assert cells(runs, "C", "1")["state"] == "waiting"
+    assert cells(runs, "C", "1")["total"] == "-"
+    assert cells(runs, "B", "mean of 1")["steps"] == "100"  # a failed run enters no mean
+    assert cells(runs, "C", "mean of 0")["steps"] == "-"
+
+
+def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
+    assert missing_runs(tiny) == [
+        "B-s1 FAILED at step 60: the loss is not finite at step 61 [term box_l1]",
+        "C-s0 is not finished: running, step 40 of 100",
+        "C-s1 is not finished: waiting",
+    ]
+    text = "\n".join(notes(tiny))
+    assert "Codec ceiling: AP 0.987" in text
+    assert "Not shown: 1 run(s)" in text
+
+
+def test_one_seed_compares_checkpoints_and_two_do_not(tiny: ExperimentData, uri: str) -> None:
+    assert "these checkpoints, not these losses" in "\n".join(notes(load_experiment(uri, "single")))
+    assert "these checkpoints" not in "\n".join(notes(tiny))
+
+
+def test_one_evaluated_seed_of_two_is_one_seed(tiny: ExperimentData) -> None:
+    only_b = dataclasses.replace(tiny, runs=tuple(run for run in tiny.runs if run.group == "B"))
+    assert "these checkpoints" in "\n".join(notes(only_b))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
+def test_every_row_fills_every_column(tiny: ExperimentData, index: int) -> None:
+    table = tables(tiny)[index]
+    assert {len(row.cells) for row in table.rows} == {len(table.columns)}
+
+
+def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
+    measured = dict(tiny.runs[0].metrics) | {
+        "constrained/expected/AP_oracle_score": 0.5,
+        "constrained/expected/F1_75": 0.25,
+        "constrained/duplicates": 3.0,
+    }
+    runs = (dataclasses.replace(tiny.runs[0], metrics=measured), *tiny.runs[1:])
+    (quality,) = quality_tables(dataclasses.replace(tiny, runs=runs))
+    found = cells(quality, "A", "0")
+    assert (found["oracle score"], found["F1 .75"], found["duplicates"], found["F1 .50"]) == (
+        "0.500",
+        "0.250",
+        "3",
+        "-",
+    )
+    assert quality_tables(tiny) == []
+
+
+def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: ExperimentData) -> None:
+    found = {"free/malformed/unclosed": 7.0, "free/malformed/stray_tokens": 0.0, "free/coord_mass": 0.25}
+    runs = (dataclasses.replace(tiny.runs[0], metrics=found), *tiny.runs[1:])
+    _, counts, kinds = free_tables(dataclasses.replace(tiny, runs=runs))
+    assert kinds.columns == ("group", "seed", "unclosed")
+    assert cells(kinds, "A", "0")["unclosed"] == "7"
+    # The mass is that of free decoding: the grammar would leave it 1 of 1 at emitted slots.
+    assert cells(counts, "A", "0")["coord mass"] == "0.250"
+
+
+def test_one_seed_in_one_group_is_said_though_the_groups_have_two_together(tiny: ExperimentData) -> None:
+    chosen = [run for run in tiny.runs if run.name in ("A-s1", "B-s0")]
+    text = "\n".join(notes(dataclasses.replace(tiny, runs=tuple(chosen))))
+    assert "these checkpoints, not these losses" in text
+    mixed = [run for run in tiny.runs if run.name in ("A-s0", "A-s1", "B-s0")]
+    assert "Groups with one seed are checkpoints" in "\n".join(notes(dataclasses.replace(tiny, runs=tuple(mixed))))
+
+
+def test_the_summary_counts_in_grammar(tiny: ExperimentData) -> None:
+    assert summary(dataclasses.replace(tiny, runs=tiny.runs[:1])) == "1 group x seed 0; 1 run: 1 finished"

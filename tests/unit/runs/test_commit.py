@@ -1,0 +1,73 @@
+import json
+
+from coordexp.runs.commit import committed_checkpoints, drop_uncommitted, mark_checkpoint, prune_checkpoints
+from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
+
+
+def write_checkpoint(run_dir, step, *, marked=True):
+    path = run_dir / "checkpoints" / f"step_{step:06d}"
+    path.mkdir(parents=True)
+    (path / "weights").write_text(str(step))
+    if marked:
+        mark_checkpoint(path, rows_file=run_dir / "metrics.jsonl")
+    return path
+
+
+def add_row(run_dir, step):
+    append_rows(run_dir / "metrics.jsonl", [Row(step=step, time=1.0, metrics={"epoch": 0.5})])
+
+
+def steps(run_dir):
+    return [row.step for row in read_rows(run_dir / "metrics.jsonl")]
+
+
+def test_rows_and_checkpoints_after_the_last_mark_are_dropped(tmp_path):
+    add_row(tmp_path, 1)
+    first = write_checkpoint(tmp_path, 1)
+    add_row(tmp_path, 2)
+    orphan = write_checkpoint(tmp_path, 2, marked=False)
+    assert drop_uncommitted(tmp_path) == first
+    assert steps(tmp_path) == [1]
+    assert not orphan.exists()
+
+
+def test_a_final_row_of_the_last_checkpoints_step_is_dropped_too(tmp_path):
+    add_row(tmp_path, 2)
+    last = write_checkpoint(tmp_path, 2)
+    add_row(tmp_path, 2)  # the final evaluation, after which the run died
+    assert drop_uncommitted(tmp_path) == last
+    assert steps(tmp_path) == [2]
+
+
+def test_a_half_written_row_is_dropped(tmp_path):
+    add_row(tmp_path, 1)
+    with (tmp_path / "metrics.jsonl").open("a") as handle:
+        handle.write('{"step": 1, "ti')
+    write_checkpoint(tmp_path, 1)
+    drop_uncommitted(tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
+    assert steps(tmp_path) == [1]
+
+
+def test_a_run_without_checkpoints_begins_anew(tmp_path):
+    assert drop_uncommitted(tmp_path) is None
+    add_row(tmp_path, 1)
+    assert drop_uncommitted(tmp_path) is None
+    assert steps(tmp_path) == []
+
+
+def test_checkpoints_of_the_local_reporter_are_resumed_from(tmp_path):
+    reporter = LocalReporter(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    reporter.commit([Row(step=3, time=1.0, metrics={})], step=3, checkpoint=scratch)
+    assert drop_uncommitted(tmp_path) == tmp_path / "checkpoints" / "step_000003"
+    assert steps(tmp_path) == [3]
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+    for step in (1, 2, 3, 10):
+        write_checkpoint(tmp_path, step)
+    prune_checkpoints(tmp_path, keep=2)
+    assert [path.name for path in committed_checkpoints(tmp_path)] == ["step_000003", "step_000010"]
+    assert json.loads((tmp_path / "checkpoints" / "step_000010" / "coordexp.json").read_text())["step"] == 10

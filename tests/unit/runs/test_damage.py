@@ -1,0 +1,160 @@
+"""Damaged checkpoints, rows and states: noticed, said in one sentence, and the run goes on."""
+
+import json
+import os
+
+import pytest
+
+from coordexp.runs import checksums as seals
+from coordexp.runs.checksums import broken_seal, seal_of
+from coordexp.runs.commit import CHECKPOINT_MARK, drop_uncommitted, mark_checkpoint, prune_checkpoints, read_mark
+from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
+from coordexp.runs.status import RunStatus, read_status, write_status
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Steps 2 and 4 committed, each with a row and two files, one of them in a folder."""
+    for step in (2, 4):
+        append_rows(tmp_path / "metrics.jsonl", [Row(step=step, time=1.0, metrics={"epoch": 0.5})])
+        path = tmp_path / "checkpoints" / f"step_{step:06d}"
+        (path / "shards").mkdir(parents=True)
+        (path / "weights").write_bytes(bytes(range(100)))
+        (path / "shards" / "optimizer").write_bytes(b"moments")
+        mark_checkpoint(path, rows_file=tmp_path / "metrics.jsonl")
+    return tmp_path
+
+
+def checkpoint(run_dir, step):
+    return run_dir / "checkpoints" / f"step_{step:06d}"
+
+
+def steps(run_dir):
+    return [row.step for row in read_rows(run_dir / "metrics.jsonl")]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def zero(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "reason"),
+    [
+        ("weights", cut, "weights has 99 of 100 bytes"),
+        ("weights", zero, "the content of weights has changed"),
+        ("shards/optimizer", cut, "optimizer has 6 of 7 bytes"),
+        ("shards/optimizer", lambda path: path.unlink(), "optimizer is missing"),
+        (CHECKPOINT_MARK, cut, None),
+        (CHECKPOINT_MARK, lambda path: path.write_text(""), f"its {CHECKPOINT_MARK} cannot be read"),
+        (CHECKPOINT_MARK, lambda path: path.write_text("[]"), f"its {CHECKPOINT_MARK} cannot be read"),
+        (CHECKPOINT_MARK, lambda path: path.write_text('{"rows": 2}'), f"its {CHECKPOINT_MARK} cannot be read"),
+        (CHECKPOINT_MARK, lambda path: os.truncate(path, 40), f"its {CHECKPOINT_MARK} cannot be read"),
+    ],
+)
+def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(run_dir, file, damage, reason):
+    damage(checkpoint(run_dir, 4) / file)
+    said: list[str] = []
+    newest = drop_uncommitted(run_dir, warn=said.append)
+    if reason is None:  # the last newline of the mark is no information
+        assert (newest, said) == (checkpoint(run_dir, 4), [])
+        return
+    assert newest == checkpoint(run_dir, 2)
+    assert said == [f"checkpoint step_000004 is damaged ({reason}); the run goes on from step_000002"]
+    assert steps(run_dir) == [2]
+    assert not checkpoint(run_dir, 4).exists()
+
+
+def test_without_a_good_checkpoint_the_run_starts_from_the_beginning_and_says_so(run_dir):
+    cut(checkpoint(run_dir, 2) / "weights")
+    cut(checkpoint(run_dir, 4) / "weights")
+    said: list[str] = []
+    assert LocalReporter(run_dir, warn=said.append).latest_checkpoint() is None
+    assert len(said) == 2
+    assert all(sentence.endswith("; the run starts from the beginning") for sentence in said)
+    assert steps(run_dir) == []
+
+
+@pytest.mark.parametrize("tail", ["", '{"step": 4, "ti', "\x00" * 40, "\x00" * 40 + "\n", "[1]\n", '{"step": 4}\n'])
+def test_rows_that_are_lost_cost_the_checkpoint_they_belong_to(run_dir, tail):
+    path = run_dir / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0] + tail)
+    assert steps(run_dir) == [2]
+    said: list[str] = []
+    assert drop_uncommitted(run_dir, warn=said.append) == checkpoint(run_dir, 2)
+    assert "metrics.jsonl has only 1 whole rows of its 2" in said[0]
+    assert path.read_text().count("\n") == 1
+
+
+def test_undamaged_checkpoints_are_left_alone(run_dir):
+    def forbidden(sentence):
+        raise AssertionError(sentence)
+
+    assert drop_uncommitted(run_dir, warn=forbidden) == checkpoint(run_dir, 4)
+    assert steps(run_dir) == [2, 4]
+
+
+def test_marks_of_before_files_were_sealed_still_count(run_dir):
+    (checkpoint(run_dir, 4) / CHECKPOINT_MARK).write_text('{"step": 4, "rows": 2}')
+    (checkpoint(run_dir, 2) / CHECKPOINT_MARK).write_text('{"step": 2}')
+    assert drop_uncommitted(run_dir) == checkpoint(run_dir, 4)
+    assert steps(run_dir) == [2, 4]
+
+
+def test_a_checkpoint_that_is_half_pruned_is_no_checkpoint(run_dir, monkeypatch):
+    monkeypatch.setattr("coordexp.runs.commit.shutil.rmtree", lambda path: None)  # killed here
+    prune_checkpoints(run_dir, keep=1)
+    assert read_mark(checkpoint(run_dir, 4)) is not None
+    assert not (checkpoint(run_dir, 2) / CHECKPOINT_MARK).exists()
+
+
+@pytest.mark.parametrize("at", [0, 5_000, 9_999])
+def test_of_a_large_file_both_ends_are_sealed(tmp_path, monkeypatch, at):
+    monkeypatch.setattr(seals, "WHOLE_BYTES", 1_000)
+    monkeypatch.setattr(seals, "END_BYTES", 100)
+    path = tmp_path / "large"
+    path.write_bytes(bytes(10_000))
+    seal = seal_of(path)
+    assert broken_seal(path, seal) is None
+    content = bytearray(10_000)
+    content[at] = 1
+    path.write_bytes(content)
+    assert (broken_seal(path, seal) is None) == (at == 5_000)  # the middle of a large file is not read
+    path.write_bytes(bytes(9_999))
+    assert broken_seal(path, seal) == "large has 9,999 of 10,000 bytes"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"state": "fini', "[]", "null", '{"state": "gone"}', '{"step": 3}', "\x00" * 9]
+)
+def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp_path, text):
+    (tmp_path / "status.json").write_text(text)
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.state == "stopped"
+    assert status.message == f"{tmp_path}/status.json cannot be read; the same command goes on and writes it anew"
+
+
+def test_status_files_of_older_and_newer_versions_are_read(tmp_path):
+    old = {"state": "finished", "message": "", "step": 7, "seconds": 2.0}
+    (tmp_path / "status.json").write_text(json.dumps(old))
+    assert read_status(tmp_path) == RunStatus("finished", step=7, seconds=2.0, restarts=0)
+    (tmp_path / "status.json").write_text(json.dumps(old | {"restarts": 3, "of_tomorrow": [1]}))
+    assert read_status(tmp_path) == RunStatus("finished", step=7, seconds=2.0, restarts=3)
+    assert read_status(tmp_path / "none") is None
+
+
+def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path, monkeypatch):
+    write_status(tmp_path, RunStatus("running", message="a rather long sentence about what had happened before"))
+
+    def full(path, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coordexp.runs.status.write_json", full)
+    write_status(tmp_path, RunStatus("failed", message="the disk is full"))
+    assert read_status(tmp_path) == RunStatus("failed", message="the disk is full")
+    with pytest.raises(OSError, match="No space left"):
+        write_status(tmp_path / "new", RunStatus("failed"))

@@ -1,0 +1,114 @@
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from coordexp.errors import DataError, ResourceError
+from coordexp.runs.commit import mark_checkpoint
+from coordexp.runs.disk_full import explained, is_disk_full
+
+_Usage = namedtuple("_Usage", "total used free")
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Step 2 is committed with 3 MiB, step 4 is half there."""
+    for step in (2, 4):
+        (tmp_path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
+        (tmp_path / "checkpoints" / f"step_{step:06d}" / "weights").write_bytes(bytes(3 * 2**20))
+    mark_checkpoint(tmp_path / "checkpoints" / "step_000002", rows_file=tmp_path / "metrics.jsonl")
+    return tmp_path
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "quota"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (caused(RuntimeError("saving failed"), OSError(errno.ENOSPC, "full")), True),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"), True),
+        (RuntimeError("PytorchStreamReader failed reading zip archive: failed finding central directory"), False),
+        (OSError("1048576 requested and 393200 written"), True),
+        (RuntimeError("CUDA out of memory"), False),
+        (RuntimeError("2 devices were requested and 1 was found"), False),
+        (MemoryError(), False),
+        (DataError("a.json: no images"), False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_errors(run_dir, error, is_full):
+    assert is_disk_full(error) == is_full
+    assert (explained(error, run_dir) is error) != is_full
+    assert (run_dir / "checkpoints" / "step_000004").exists() != is_full  # it makes room to tell
+
+
+def test_ranks_may_make_room_at_once(run_dir, monkeypatch):
+    real = shutil.rmtree
+
+    def after_another_rank(path, **options):
+        real(path)
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", after_another_rank)
+    assert isinstance(explained(OSError(errno.ENOSPC, "full"), run_dir), ResourceError)
+
+
+def test_the_sentence_names_the_disk_what_is_free_and_what_is_needed(run_dir, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0, 0, 2**20))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    told = explained(full, run_dir)
+    assert isinstance(told, ResourceError)
+    disk = next(path for path in run_dir.parents if path.is_mount())
+    assert str(told) == (
+        f"the disk at {disk} is full: 1.0 MiB are free and a checkpoint needs 3.0 MiB; "
+        "make room, and the same command goes on from step 2"
+    )
+    shutil.rmtree(run_dir / "checkpoints")
+    assert str(explained(full, run_dir)).endswith(
+        "1.0 MiB are free and the first checkpoint did not fit; make room, and the same command starts again"
+    )
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    found = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"this machine mounts no small disk: {found.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: torch.save({"weights": torch.zeros(2**20)}, path),
+        lambda path: save_file({"weights": torch.zeros(2**20)}, path),
+        lambda path: np.save(path, np.zeros(2**20)),
+        lambda path: path.write_bytes(bytes(2**22)),
+    ],
+    ids=["torch", "safetensors", "numpy", "python"],
+)
+def test_what_libraries_say_of_a_full_disk_is_understood(tiny_disk, save):
+    with pytest.raises((OSError, RuntimeError, SafetensorError)) as caught:
+        save(tiny_disk / "weights.npy")
+    assert is_disk_full(caught.value), repr(caught.value)

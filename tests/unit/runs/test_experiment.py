@@ -1,0 +1,164 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordexp.ablation.comparability import needed_disk_bytes
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ConfigError, ResourceError
+from coordexp.runs.experiment import check_disk, check_experiment, open_experiment
+from coordexp.runs.lock import experiment_lock
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.status import RunStatus, write_status
+
+GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
+
+
+def make_config(runs_dir: Path, *, groups=None, seeds=(0,), **sections: dict[str, object]) -> ExperimentConfig:
+    return ExperimentConfig.model_validate(
+        {
+            "experiment": {"name": "tiny", "runs_dir": str(runs_dir)},
+            "ablation": {"groups": groups or {"A": {}, "C": GEOMETRY}, "seeds": list(seeds)},
+            **sections,
+        }
+    )
+
+
+def begin_a_run(config: ExperimentConfig) -> None:
+    write_status(plan_runs(config)[0].run_dir, RunStatus(state="running"))
+
+
+def test_the_same_configuration_goes_on(tmp_path):
+    first = open_experiment(make_config(tmp_path))
+    begin_a_run(make_config(tmp_path))
+    assert open_experiment(make_config(tmp_path)) == first
+    assert json.loads((tmp_path / "tiny" / "experiment.json").read_text()) == vars(first)
+
+
+def test_a_changed_key_is_refused_and_shown(tmp_path):
+    open_experiment(make_config(tmp_path, training={"max_steps": 400}))
+    begin_a_run(make_config(tmp_path))
+    before = (tmp_path / "tiny" / "experiment.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"training\.max_steps: 400 -> 20.*another experiment\.name, or --fresh"):
+        open_experiment(make_config(tmp_path, training={"max_steps": 20}))
+    assert (tmp_path / "tiny" / "experiment.json").read_bytes() == before
+
+
+def test_a_run_goes_on_with_other_loader_processes(tmp_path):
+    """As it says itself: raise data.num_workers where it waits, lower it where memory ran out."""
+    first = open_experiment(make_config(tmp_path, data={"num_workers": 2}))
+    begin_a_run(make_config(tmp_path))
+    assert open_experiment(make_config(tmp_path, data={"num_workers": 4, "image_cache_mib": 100})) == first
+
+
+def test_before_any_run_has_begun_a_configuration_may_be_mended(tmp_path):
+    first = open_experiment(make_config(tmp_path, training={"max_steps": 400}))
+    second = open_experiment(make_config(tmp_path, training={"max_steps": 20}))
+    assert second.instance != first.instance
+
+
+def test_groups_and_seeds_may_join(tmp_path):
+    first = open_experiment(make_config(tmp_path, groups={"A": {}}, seeds=[0]))
+    begin_a_run(make_config(tmp_path))
+    second = open_experiment(make_config(tmp_path, seeds=[2], cluster={"executor": "inline"}))
+    assert second.instance == first.instance
+    assert list(second.groups) == ["A", "C"]
+    assert second.seeds == [0, 2]
+
+
+def test_a_group_of_the_same_name_with_other_keys_is_refused(tmp_path):
+    open_experiment(make_config(tmp_path))
+    begin_a_run(make_config(tmp_path))
+    changed = {"C": {"objective": GEOMETRY["objective"] | {"alpha_l1": 2.0}}}
+    with pytest.raises(ConfigError, match=r"ablation\.groups\.C\.objective\.alpha_l1: \(absent\) -> 2\.0"):
+        check_experiment(make_config(tmp_path, groups=changed))
+
+
+def test_a_group_written_out_in_full_is_the_same_group(tmp_path):
+    open_experiment(make_config(tmp_path))
+    begin_a_run(make_config(tmp_path))
+    in_full = {"C": {"objective": GEOMETRY["objective"] | {"use_coord_ce": True}}}
+    assert check_experiment(make_config(tmp_path, groups=in_full)) is not None
+
+
+def test_fresh_moves_aside_and_never_deletes(tmp_path):
+    first = open_experiment(make_config(tmp_path))
+    for number in (1, 2):
+        (tmp_path / "tiny" / "note").write_text(str(number))
+        second = open_experiment(make_config(tmp_path, training={"max_steps": 20}), fresh=True)
+        assert (tmp_path / f"tiny.old-{number}" / "note").read_text() == str(number)
+    assert second.instance != first.instance
+    assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["experiment.json"]
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "experiment.json").write_text('{"instance": "x"')
+    with pytest.raises(ConfigError, match=r"experiment\.json: not a record of an experiment"):
+        open_experiment(make_config(tmp_path))
+
+
+def test_a_second_ablation_of_the_same_name_is_refused(tmp_path):
+    config = make_config(tmp_path)
+    other = make_config(tmp_path).model_copy(
+        update={"experiment": config.experiment.model_copy(update={"name": "other"})}
+    )
+    with (
+        experiment_lock(config),
+        experiment_lock(other),
+        pytest.raises(ResourceError, match=r"experiment tiny is being run by process \d+ on"),
+        experiment_lock(config),
+    ):
+        pass
+    with experiment_lock(config):
+        pass
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    script = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from coordexp.config.schema import Experiment, ExperimentConfig\n"
+        "from coordexp.runs.lock import experiment_lock\n"
+        f"config = ExperimentConfig(experiment=Experiment(name='tiny', runs_dir=Path({str(tmp_path)!r})))\n"
+        "with experiment_lock(config):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    assert ended.returncode == -9
+    assert (tmp_path / ".tiny.lock").read_text().startswith("process")
+    with experiment_lock(make_config(tmp_path)):
+        pass
+
+
+def test_a_runs_dir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with (
+        pytest.raises(ResourceError, match=r"runs: cannot be written"),
+        experiment_lock(make_config(tmp_path / "runs")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected_gib"),
+    [
+        # Two runs; each a merged model, and three checkpoints: of adapters a fifth of the base, of all weights six.
+        ({}, 2 * (10 + 3 * 2) + 0.25),
+        ({"training": {"keep_checkpoints": 1}}, 2 * (10 + 2 * 2) + 0.25),
+        ({"tracking": {"max_artifact_mib": 20_000}}, 2 * (20 + 3 * 2) + 0.25),  # MLflow keeps a copy
+        ({"training": {"tuning": "full"}, "custom": {"coord_offset": {"enabled": False}}}, 2 * (10 + 3 * 60) + 0.25),
+    ],
+)
+def test_what_runs_write_by_hand(tmp_path, sections, expected_gib):
+    plans = plan_runs(make_config(tmp_path, **sections))
+    assert len(plans) == 2
+    assert needed_disk_bytes(plans, 10 * 2**30) == expected_gib * 2**30
+
+
+def test_a_full_disk_is_found_before_training(tmp_path):
+    check_disk(tmp_path / "not" / "there", needed_bytes=1)
+    with pytest.raises(ResourceError, match=r"GiB of disk are free, about 1048576\.00 GiB are needed"):
+        check_disk(tmp_path / "not" / "there", needed_bytes=2**50)

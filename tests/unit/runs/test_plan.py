@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import pytest
+
+from coordexp.ablation.estimate import estimate
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.plan import RunPlan, images_per_step, plan_runs
+from coordexp.runs.status import RunStatus, write_status
+
+B = {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}}
+
+
+def make_config(runs_dir: Path, **sections: dict[str, object]) -> ExperimentConfig:
+    tree: dict[str, object] = {
+        "experiment": {"name": "tiny", "runs_dir": str(runs_dir)},
+        "ablation": {"groups": {"A": {}, "B": B}, "seeds": [0, 1]},
+    }
+    return ExperimentConfig.model_validate(tree | sections)
+
+
+def test_whole_seeds_come_first(tmp_path):
+    plans = plan_runs(make_config(tmp_path))
+    assert [plan.name for plan in plans] == ["A-s0", "B-s0", "A-s1", "B-s1"]
+    assert [plan.run_dir for plan in plans] == [tmp_path / "tiny" / name for name in ("A-s0", "B-s0", "A-s1", "B-s1")]
+    assert plans[1].config.objective.use_geom_loss
+    assert not plans[0].config.objective.use_geom_loss
+
+
+def test_without_groups_the_configuration_is_the_one_run(tmp_path):
+    config = make_config(tmp_path, ablation={"seeds": [4]})
+    assert [plan.name for plan in plan_runs(config)] == ["A-s4"]
+
+
+def test_keys_name_the_run_and_are_distinct_and_stable(tmp_path):
+    keys = [plan.key for plan in plan_runs(make_config(tmp_path))]
+    assert keys[1].startswith("tiny/B/s0/")
+    assert len(set(keys)) == 4
+    assert keys == [plan.key for plan in plan_runs(make_config(tmp_path))]
+
+
+@pytest.mark.parametrize(
+    ("sections", "same"),
+    [
+        ({"tracking": {"max_artifact_mib": 1}}, True),
+        ({"cluster": {"executor": "inline", "max_failures": 5}}, True),
+        ({"ablation": {"groups": {"A": {}}, "seeds": [0]}}, True),
+        ({"data": {"num_workers": 3, "image_cache_mib": 64}}, True),
+        ({"training": {"max_steps": 7}}, False),
+        ({"cluster": {"num_workers": 2}}, False),
+    ],
+)
+def test_a_key_changes_with_what_the_result_depends_on(tmp_path, sections, same):
+    before = plan_runs(make_config(tmp_path))[0].key
+    assert (plan_runs(make_config(tmp_path, **sections))[0].key == before) is same
+
+
+def test_another_life_of_the_name_has_other_keys(tmp_path):
+    config = make_config(tmp_path)
+    assert plan_runs(config, instance="a")[0].key != plan_runs(config, instance="b")[0].key
+
+
+def test_a_plan_travels_whole(tmp_path):
+    plan = plan_runs(make_config(tmp_path))[1]
+    assert RunPlan.from_json(plan.to_json()) == plan
+
+
+def test_only_a_finished_run_is_finished(tmp_path):
+    plan = plan_runs(make_config(tmp_path))[0]
+    states = []
+    for state in ("running", "failed", "stopped", "finished"):
+        write_status(plan.run_dir, RunStatus(state=state))
+        states.append(plan.is_finished())
+    assert states == [False, False, False, True]
+
+
+def test_images_per_step_counts_microbatches_and_workers(tmp_path):
+    config = make_config(
+        tmp_path,
+        training={"per_device_batch_size": 3, "gradient_accumulation_steps": 5},
+        cluster={"num_workers": 7},
+    )
+    assert images_per_step(config) == 105
+
+
+def test_the_time_left_comes_from_finished_runs(tmp_path):
+    plans = plan_runs(make_config(tmp_path))
+    write_status(plans[0].run_dir, RunStatus(state="finished", seconds=100.0))
+    write_status(plans[1].run_dir, RunStatus(state="failed", seconds=5.0))
+    # three runs to do, two at once: two rounds of the mean of one
+    assert estimate(plans, slots=2).seconds == 200.0
+    assert estimate(plans, slots=4).seconds == 100.0
+
+
+def test_an_unknown_model_has_no_invented_time(tmp_path):
+    plans = plan_runs(make_config(tmp_path, model={"path": "somewhere"}, training={"max_steps": 10}))
+    expected = estimate(plans, slots=1)
+    assert expected.seconds is None
+    assert "4 x (80 images" in expected.basis

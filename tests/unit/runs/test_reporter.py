@@ -1,0 +1,54 @@
+"""Rows and checkpoints of a local run."""
+
+import pytest
+
+from coordexp.runs.commit import checkpoint_step, committed_checkpoints
+from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
+
+
+def _checkpoint(path, text="weights"):
+    path.mkdir(parents=True)
+    (path / "weights.bin").write_text(text)
+    return path
+
+
+def _row(step):
+    return Row(step=step, time=float(step), metrics={"train_total_loss": 1.0 / step})
+
+
+def test_commits_keep_the_newest_checkpoints(tmp_path):
+    reporter = LocalReporter(tmp_path / "run", keep_checkpoints=2)
+    for step in (10, 20, 30):
+        reporter.commit([_row(step)], step=step, checkpoint=_checkpoint(tmp_path / f"scratch-{step}"))
+    assert [checkpoint_step(path) for path in committed_checkpoints(tmp_path / "run")] == [20, 30]
+    assert [row.step for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [10, 20, 30]
+    assert not (tmp_path / "scratch-30").exists()
+
+
+def test_rows_beyond_the_newest_checkpoint_are_made_again(tmp_path):
+    reporter = LocalReporter(tmp_path / "run")
+    reporter.commit([_row(10)], step=10, checkpoint=_checkpoint(tmp_path / "scratch"))
+    append_rows(tmp_path / "run" / "metrics.jsonl", [_row(11), _row(12)])
+    resumed = LocalReporter(tmp_path / "run")
+    assert [row.step for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [10]
+    newest = resumed.latest_checkpoint()
+    assert newest is not None
+    assert (newest / "weights.bin").read_text() == "weights"
+
+
+def test_a_checkpoint_without_its_mark_does_not_count(tmp_path):
+    _checkpoint(tmp_path / "run" / "checkpoints" / "step_000040")
+    assert LocalReporter(tmp_path / "run").latest_checkpoint() is None
+
+
+def test_a_half_written_last_row_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    append_rows(path, [_row(1)])
+    path.write_text(path.read_text() + '{"step": 2, "ti')
+    assert [row.step for row in read_rows(path)] == [1]
+
+
+def test_nan_is_never_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        append_rows(tmp_path / "metrics.jsonl", [Row(step=1, time=0.0, metrics={"x": float("nan")})])
+    assert not (tmp_path / "metrics.jsonl").exists()

@@ -1,0 +1,101 @@
+"""Sweep files: what loads, and what each error says."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.errors import ConfigError
+from coordexp.sweep.load import load_sweep, trial_config
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SWEEPS = sorted((EXPERIMENTS / "sweeps").glob("*.yaml"))
+LAMBDA = EXPERIMENTS / "sweeps" / "lambda_coord.yaml"
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=[path.stem for path in SWEEPS])
+def test_shipped_sweeps_load_and_every_point_is_a_valid_run(path):
+    from coordexp.sweep.search import Known, propose
+
+    sweep = load_sweep(path)
+    known: list[Known] = []
+    while len(known) < min(sweep.settings.num_points, 7):
+        point = propose(sweep.settings, known)
+        config = trial_config(sweep, point, name="t000", seed=3, data={})
+        assert (config.experiment.group, config.experiment.seed) == ("t000", 3)
+        assert config.experiment.name == sweep.settings.name
+        known.append(Known(point, "running"))
+    assert sweep.experiment.experiment.name == "tiny"
+
+
+def test_the_four_shipped_sweeps_are_there():
+    assert [path.stem for path in SWEEPS] == ["alpha_beta", "lambda_coord", "lambda_coord_ce", "sigma_w1"]
+
+
+def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
+    sweep = load_sweep(LAMBDA, ["training.max_steps=7", "sweep.space.objective.lambda_coord.num=3"])
+    config = trial_config(sweep, {"objective.lambda_coord": 0.25}, name="t001", seed=0, data={"prompt": "Look."})
+    assert sweep.settings.num_points == 3
+    assert config.objective.lambda_coord == 0.25
+    assert config.training.max_steps == 7
+    assert config.data.prompt == "Look."
+    changed = config.model_dump()
+    for section, key, value in (
+        ("objective", "lambda_coord", sweep.config.objective.lambda_coord),
+        ("data", "prompt", sweep.config.data.prompt),
+        ("experiment", "group", "C"),
+    ):
+        changed[section][key] = value
+    assert changed == sweep.config.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("sweep.serch.seed=1", r"override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search\?"),
+        ("sweep.search.num_trial=1", r"unknown key search.num_trial of a sweep; did you mean search.num_trials\?"),
+        ("sweep.search.num_trials=3", r"search.num_trials has no effect on a grid"),
+        ("sweep.search.method=random", r"search.method: random needs search.num_trials"),
+        ("sweep.space.objective.lambda_coord.num=3.5", r"lambda_coord.num: got 3.5, expected an integer"),
+        ("sweep.space.objective.lambda_coord.low='1'", r"lambda_coord.low: got '1', expected a number"),
+        ("sweep.space.objective.lambda_coord.high=.inf", r"lambda_coord.high: got inf, expected a finite number"),
+        ("sweep.space.objective.lambda_coord.low=20.0", r"lambda_coord.yaml:8.*low below high, got low 20.0"),
+        ("sweep.space.objective.lambda_coord.low=-1.0", r"a log scale needs low above 0, got -1.0"),
+        ("sweep.space={objective.lambda_coor: {values: [1]}}", r"unknown key objective.lambda_coor; did you mean obj"),
+        ("sweep.space={training.learning_rate: {values: [1]}}", r"training.learning_rate is outside ablation.factor"),
+        ("sweep.space={objective: {values: [1]}}", r"space: unknown key objective"),
+        ("sweep.space={objective.alpha_l1: {values: [1, 1]}}", r"values must be distinct"),
+        ("sweep.space={objective.alpha_l1: {values: [1], low: 1.0}}", r"give either values, or low and high"),
+        ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"a grid needs space.objective.alpha_l1.num"),
+        ("sweep.group=A", r"objective.lambda_coord has no effect in group A, where objective.use_geom_loss is off"),
+        ("sweep.group=Q", r"for group 'Q'; there is A"),
+        ("sweep.winners.seeds=[1,1]", r"winners: seeds must be distinct"),
+        ("sweep.tuning_split.num_images=4", r"give num_images or fraction, one of them"),
+        ("sweep.asha=3", r"asha: got 3, expected a mapping of keys"),
+        ("sweep.search", r"expected sweep.KEY=VALUE"),
+        ("evaluation.every_steps=null", r"asha decides by AP during training, but evaluation.every_steps is null"),
+        ("training.max_stpes=3", r"unknown key training.max_stpes; did you mean training.max_steps\?"),
+    ],
+)
+def test_errors_name_place_key_and_the_nearest_name(override, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load_sweep(LAMBDA, [override])
+
+
+def test_an_error_in_the_file_names_its_line(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        f"name: x\nexperiment: {EXPERIMENTS}/tiny.yaml\ngroup: C\nspace:\n  objective.lambda_cord: {{values: [1]}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"sweep.yaml:5: space: unknown key objective.lambda_cord; did you mean"):
+        load_sweep(path)
+    path.write_text(
+        f"name: x\nexperiment: {EXPERIMENTS}/tinny.yaml\ngroup: C\nspace: {{objective.alpha_l1: {{values: [1]}}}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"tinny.yaml: cannot read the configuration file"):
+        load_sweep(path)
+
+
+def test_a_point_outside_the_schema_is_refused():
+    sweep = load_sweep(LAMBDA)
+    with pytest.raises(ConfigError, match=r"trial t002 of sweep sweep_lambda_coord: objective.lambda_coord: got -1"):
+        trial_config(sweep, {"objective.lambda_coord": -1.0}, name="t002", seed=0, data={})

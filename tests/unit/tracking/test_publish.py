@@ -1,0 +1,117 @@
+"""How runs end in MLflow while the server comes and goes."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.status import RunStatus, write_status
+from coordexp.tracking import ServerUnreachableError, Tracker, open_tracker
+from coordexp.tracking.connection import connect
+from coordexp.tracking.exported_model import storage_uri
+from coordexp.tracking.publish import Recorder
+
+DONE = RunStatus("finished", step=3, seconds=1.0)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> RunPlan:
+    (plan,) = plan_runs(
+        ExperimentConfig.model_validate(
+            {"experiment": {"name": "tiny", "runs_dir": str(tmp_path)}, "ablation": {"groups": {"A": {}}, "seeds": [0]}}
+        )
+    )
+    (plan.run_dir / "merged").mkdir(parents=True)
+    (plan.run_dir / "merged" / "model.safetensors").write_bytes(b"0" * 100)
+    append_rows(plan.run_dir / "metrics.jsonl", [Row(step=3, time=9.0, metrics={"constrained/expected/AP": 0.5})])
+    return plan
+
+
+@pytest.fixture(scope="module")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mlflow") / "template.db"
+    connect(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def tracker(tmp_path: Path, migrated_database: Path) -> Tracker:
+    shutil.copy(migrated_database, tmp_path / "mlflow.db")
+    return open_tracker(f"sqlite:///{tmp_path}/mlflow.db", experiment="tiny", artifact_root=tmp_path / "artifacts")
+
+
+def models(tracker: Tracker) -> list[str]:
+    found = MlflowClient(tracker.uri).search_logged_models([tracker.experiment_id])
+    return [f"{model.name} {model.status}" for model in found]
+
+
+def run_of(tracker: Tracker) -> tuple[str, dict[str, str]]:
+    (run,) = MlflowClient(tracker.uri).search_runs([tracker.experiment_id], "tags.seed = '0'")
+    return run.info.status, dict(run.data.tags)
+
+
+def test_an_upload_that_breaks_off_is_no_model_until_it_is_whole(
+    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    recorder.start_runs({plan.name: "f"})
+    write_status(plan.run_dir, DONE)
+    real, tries = tracker.log_directory, 0
+
+    def away(*arguments: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise ServerUnreachableError("the server went away in the middle of model.safetensors")
+
+    monkeypatch.setattr(tracker, "log_directory", away)
+    recorder.end_run(plan, DONE)
+    assert tries >= 1
+    assert models(tracker) == []
+    assert "merged_checkpoint" not in run_of(tracker)[1]
+    assert not (plan.run_dir / "recorded.json").exists()
+    monkeypatch.setattr(tracker, "log_directory", real)
+    assert recorder.close() == []  # the server is back
+    assert models(tracker) == ["A-s0 READY"]
+    status, tags = run_of(tracker)
+    assert (status, tags["merged_checkpoint"]) == ("FINISHED", str(plan.run_dir / "merged"))
+
+
+def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
+    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    recorder.start_runs({plan.name: "f"})
+    write_status(plan.run_dir, DONE)
+    with monkeypatch.context() as patch:
+
+        def away(*arguments: object) -> None:
+            raise ServerUnreachableError("nobody answers")
+
+        patch.setattr(tracker, "log_directory", away)
+        patch.setattr("coordexp.tracking.sync.RowSync.close", lambda self: [])  # it would wait for half a minute
+        recorder.end_run(plan, DONE)
+        assert recorder.close() == ["A-s0: nobody answers"]
+        recorder._sync._closing.set()
+        recorder._sync._thread.join()
+    again = Recorder(tracker, [plan], parent_key="tiny")
+    again.start_runs({plan.name: "f"})
+    assert again.close() == []
+    assert models(tracker) == ["A-s0 READY"]
+
+
+def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:
+    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    recorder.start_runs({plan.name: "f"})
+    write_status(plan.run_dir, RunStatus("running"))  # whatever ended the command did not reach it
+    recorder.close()
+    assert MlflowClient(tracker.uri).get_run(recorder.parent_id).info.status == "KILLED"
+
+
+def test_the_place_of_a_checkpoint_names_the_machine(tmp_path: Path) -> None:
+    host, _, path = storage_uri(tmp_path / "a b").removeprefix("file://").partition("/")
+    assert host
+    assert f"/{path}" == str(tmp_path / "a%20b")

@@ -1,0 +1,109 @@
+"""Alarms: raised after their patience, once, and not by a healthy run."""
+
+import pytest
+import torch
+
+from coordexp.losses.criterion import Criterion, WeightedTerm
+from coordexp.losses.term import Term, find_term
+from coordexp.train.checks.alarms import Alarms
+from coordexp.train.checks.term_gradients import gradients_at_hidden
+
+UNITS = {"tokens": 40.0, "text_tokens": 20.0, "coord_tokens": 20.0, "boxes": 5.0}
+
+
+@pytest.fixture
+def alarms(make_criterion):
+    criterion = make_criterion(use_coordexp_loss=True, use_geom_loss=True)
+    return Alarms(criterion, patience=3, factor=5.0)
+
+
+def _gradients(alarms, **changes):
+    return {weighted.term.name: 1.0 for weighted in alarms.criterion.terms} | changes
+
+
+def test_a_healthy_run_raises_none(alarms):
+    assert [alarms.silent_terms(_gradients(alarms), UNITS) for _ in range(10)] == [[]] * 10
+    assert alarms.apart({"text_ce": 1.0, "box_l1": 0.2}, {"text_ce": 1.5, "box_l1": 0.1}) == []
+    assert alarms.raised == 0
+
+
+def test_a_term_without_gradient_is_named_after_its_patience_and_once(alarms):
+    said = [alarms.silent_terms(_gradients(alarms, box_giou=0.0), UNITS) for _ in range(6)]
+    assert [len(sentences) for sentences in said] == [0, 0, 1, 0, 0, 0]
+    assert said[2] == ["the term box_giou is on (weight 1) but had zero gradient in the last 3 logging steps"]
+    assert alarms.raised == 1
+
+
+def test_a_term_that_spoke_in_between_starts_again(alarms):
+    for gradient in (0.0, 0.0, 1.0, 0.0, 0.0):
+        assert alarms.silent_terms(_gradients(alarms, box_giou=gradient), UNITS) == []
+    assert len(alarms.silent_terms(_gradients(alarms, box_giou=0.0), UNITS)) == 1
+
+
+def test_no_unit_to_count_is_another_sentence(alarms):
+    for _ in range(2):
+        alarms.silent_terms(_gradients(alarms), UNITS | {"boxes": 0.0})
+    said = alarms.silent_terms(_gradients(alarms), UNITS | {"boxes": 0.0})
+    assert [sentence.split(" but ")[1] for sentence in said] == [
+        "had no boxes to count in the last 3 logging steps"
+    ] * 2
+
+
+def test_terms_that_are_off_may_be_silent(alarms):
+    for _ in range(5):
+        assert alarms.silent_terms(_gradients(alarms, soft_ce=0.0, w1=0.0, gate=0.0), UNITS) == []
+
+
+def test_a_resumed_run_goes_on_counting(alarms):
+    for _ in range(2):
+        alarms.silent_terms(_gradients(alarms, coord_ce=0.0), UNITS)
+    resumed = Alarms(alarms.criterion, patience=3, factor=5.0)
+    resumed.resume(alarms.state())
+    assert len(resumed.silent_terms(_gradients(alarms, coord_ce=0.0), UNITS)) == 1
+
+
+def test_a_normalisation_bug_between_training_and_validation_is_named(alarms):
+    """Validation that forgot to divide by 8."""
+    (said,) = alarms.apart({"text_ce": 1.0, "w1": 0.01}, {"text_ce": 8.0, "w1": 1.0})
+    assert said.startswith("the term text_ce is 1 in training and 8 on validation images, more than a factor 5 apart")
+
+
+@pytest.fixture
+def hidden():
+    return torch.randn(13, 8, generator=torch.Generator().manual_seed(4)).requires_grad_()
+
+
+def test_gradients_at_hidden_tell_a_living_term_from_a_dead_one(make_inputs, make_criterion, hidden):
+    dead = Term(name="dead", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.detach().sum(), 1))
+    flat = Term(name="flat", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.sum() * 0, 1))
+    living = make_criterion(use_coordexp_loss=True, use_geom_loss=True).terms
+    criterion = Criterion([*living, WeightedTerm(dead, 1.0), WeightedTerm(flat, 1.0)])
+    norms = gradients_at_hidden(criterion, make_inputs(hidden=hidden), hidden)
+    assert set(norms) == {"text_ce", "coord_ce", "box_l1", "box_giou", "dead", "flat"}
+    assert {name for name, norm in norms.items() if float(norm) == 0} == {"dead", "flat"}
+
+
+def test_a_saturated_gate_has_no_gradient(make_inputs):
+    """All mass on the coord vocabulary, as far as float32 can tell: the term is on and teaches nothing."""
+    weight = torch.zeros(1050, 8)
+    weight[30:1030, 0] = 1.0
+    sure = torch.full((8, 8), 200.0, requires_grad=True)
+    criterion = Criterion([WeightedTerm(find_term("gate"), 1.0), WeightedTerm(find_term("coord_ce"), 1.0)])
+    norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=sure), sure)
+    assert float(norms["gate"]) == 0
+    unsure = torch.zeros(8, 8, requires_grad=True)
+    norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=unsure), unsure)
+    assert float(norms["gate"]) > 0  # control
+
+
+def test_gradients_at_hidden_leave_the_graph_alone(make_inputs, make_criterion, hidden):
+    inputs = make_inputs(hidden=hidden)
+    gradients_at_hidden(make_criterion(), inputs, hidden)
+    assert hidden.grad is None
+    inputs.ce_T.sum().backward()  # still there to go through
+    assert hidden.grad is not None
+
+
+def test_a_metric_that_is_not_finite_is_an_alarm(alarms):
+    assert alarms.not_finite(["a", "b"]) == ["not finite, and left out of the record: a, b"]
+    assert alarms.raised == 1

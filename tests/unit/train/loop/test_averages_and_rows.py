@@ -1,0 +1,108 @@
+"""Windows of means, and the names they get."""
+
+import pytest
+import torch
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.metrics import is_registered
+from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.messages import progress_line
+from coordexp.train.loop.metric_rows import means_to_metrics, train_metrics
+from coordexp.train.loop.throughput import FlopCounter, Utilisation
+from coordexp.train.setup.objective import build_criterion
+from coordexp.train.trainer import StepLog
+
+# 1 x 300 + .5 x 30,000 + 2 x 100 + .1 x 5,000 + 3 x 20 = 16,060 operations in 2 seconds.
+UTILISATION = Utilisation(FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0), peak=80_300.0)
+
+
+def _means(criterion):
+    return {weighted.term.name: float(i + 1) for i, weighted in enumerate(criterion.terms)} | {
+        "coord_vocab_mass": 0.5,
+        "expected_bin_mae": 3.0,
+        "inverted_fraction": 0.0,
+    }
+
+
+def _log(means):
+    sums = {
+        "num_coord_tokens": 8.0,
+        "num_tokens": 20.0,
+        "num_images": 4.0,
+        "num_sequence_tokens": 300.0,
+        "num_sequence_tokens_squared": 30_000.0,
+        "num_patches": 100.0,
+        "num_patches_squared": 5_000.0,
+        "data_wait_seconds": 0.5,
+    }
+    return StepLog(step=10, means=means, sums=sums, seconds=2.0, grad_norm=1.0, learning_rate=1e-3, epoch=0.5)
+
+
+def test_a_mean_weighs_units_not_microbatches():
+    meter = Meter()
+    meter.add("loss", torch.tensor(6.0), 2)
+    meter.add("loss", torch.tensor(2.0), 6)
+    means, sums = meter.read()
+    assert (means["loss"], sums["loss"]) == (1.0, 8.0)
+    assert meter.read() == ({}, {})
+
+
+def test_a_value_without_units_has_no_mean():
+    meter = Meter()
+    meter.add("box_l1", torch.tensor(0.0), 0)
+    assert meter.read() == ({}, {"box_l1": 0.0})
+
+
+@pytest.mark.parametrize("prefix", ["train", "eval"])
+def test_every_name_is_registered(prefix):
+    config = ExperimentConfig.model_validate({"objective": {"extra": {"text_gate": 0.1}}})
+    criterion = build_criterion(config)
+    metrics = means_to_metrics(_means(criterion), prefix=prefix, config=config, criterion=criterion)
+    assert {f"{prefix}_{name}_loss" for name in ("total", "text", "coord", "coord_ce")} <= set(metrics)
+    log = _log(_means(criterion))
+    logged = metrics | train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
+    assert [name for name in logged if not is_registered(name)] == []
+
+
+def test_the_total_weighs_what_it_says():
+    objective = {
+        "use_coordexp_loss": True,
+        "use_geom_loss": True,
+        "lambda_coord": 2.0,
+        "alpha_l1": 3.0,
+        "beta_giou": 5.0,
+    }
+    config = ExperimentConfig.model_validate({"objective": objective})
+    criterion = build_criterion(config)
+    means = _means(criterion)
+    metrics = means_to_metrics(means, prefix="train", config=config, criterion=criterion)
+    box = 3.0 * means["box_l1"] + 5.0 * means["box_giou"]
+    assert metrics["train_coord_loss"] == pytest.approx(box)
+    assert metrics["train_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"] + 2.0 * box)
+
+
+def test_a_window_without_boxes_has_no_coord_loss():
+    config = ExperimentConfig()
+    criterion = build_criterion(config)
+    means = {name: value for name, value in _means(criterion).items() if not name.startswith("box_")}
+    metrics = means_to_metrics(means, prefix="eval", config=config, criterion=criterion)
+    assert "eval_coord_loss" not in metrics
+    assert metrics["eval_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"])
+
+
+def test_waiting_is_told_as_a_share_of_the_time():
+    config = ExperimentConfig()
+    criterion = build_criterion(config)
+    metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, utilisation=UTILISATION)
+    assert metrics["throughput/data_wait_fraction"] == 0.25
+    assert metrics["throughput/mfu"] == pytest.approx(0.1)
+
+
+def test_progress_line_tells_speed_and_time_left():
+    config = ExperimentConfig()
+    criterion = build_criterion(config)
+    log = _log(_means(criterion))
+    metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
+    line = progress_line("A-s0", log, metrics=metrics, max_steps=100, seconds_per_step=1.0)
+    assert line.startswith("A-s0  step 10/100  loss 3.000 (text 1.000, coord ce 2.000")
+    assert line.endswith("2 img/s  1:30 left")

@@ -1,0 +1,63 @@
+"""What a device could do: published figures by its name, and by the device that trains, not where the model lies."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import Qwen3VLConfig
+
+from coordexp.train.loop import throughput as flops
+from coordexp.train.loop.throughput import FlopCounter, peak_flops, utilisation_of
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Return a function that pretends a GPU of some name; what is not published is measured as 1.0."""
+
+    def pretend(name):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+        monkeypatch.setattr(flops, "_measured_peak", lambda device, dtype: 1.0)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "single"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12, 19.5e12),
+        ("NVIDIA A100 80GB PCIe", 312e12, 19.5e12),
+        ("NVIDIA A10", 125e12, 31.2e12),
+        ("NVIDIA A10G", 70e12, 35e12),
+        ("NVIDIA H100 80GB HBM3", 989e12, 67e12),
+        ("NVIDIA H100 PCIe", 756e12, 51e12),
+        ("NVIDIA H100 NVL", 835e12, 60e12),
+        ("NVIDIA H200", 989e12, 67e12),
+        ("NVIDIA H200 NVL", 835e12, 60e12),
+        ("NVIDIA GH200 480GB", 989e12, 67e12),
+        ("NVIDIA B200", 2.25e15, 75e12),
+        ("NVIDIA GB200", 2.5e15, 80e12),
+        ("NVIDIA L40S", 362e12, 91.6e12),
+        ("NVIDIA GeForce RTX 4090", 165e12, 82.6e12),
+        # Other devices whose names only begin alike, and parts of one: measured.
+        ("NVIDIA RTX A1000", 1.0, 1.0),
+        ("NVIDIA H20", 1.0, 1.0),
+        ("NVIDIA L40", 1.0, 1.0),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 1.0, 1.0),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 1.0, 1.0),
+        ("NVIDIA GeForce RTX 4090 D", 1.0, 1.0),
+    ],
+)
+def test_the_peak_of_a_gpu_by_its_name(gpu, name, half, single):
+    gpu(name)
+    assert peak_flops(torch.device("cuda"), torch.bfloat16) == half
+    assert peak_flops(torch.device("cuda"), torch.float32) == single
+
+
+def test_a_model_that_the_trainer_will_move_is_measured_against_the_gpu(gpu, monkeypatch):
+    model = nn.Linear(2, 2)
+    model.config = Qwen3VLConfig()
+    monkeypatch.setattr(flops, "count_flops", lambda model, config: FlopCounter(1.0, 0.0, 0.0, 0.0, 0.0))
+    gpu("NVIDIA H100 80GB HBM3")
+    assert utilisation_of(model, half_precision=True, num_devices=2).peak == 2 * 989e12
+    assert utilisation_of(model, half_precision=False, num_devices=1).peak == 67e12
