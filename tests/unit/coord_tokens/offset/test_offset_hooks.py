@@ -30,7 +30,7 @@ from tests.unit.coord_tokens.offset.offset_support import (
 
 
 def _num_hooks(model) -> int:
-    return sum("offset_hooks" in type(hook).__module__ for m in model.modules() for hook in m._forward_hooks.values())
+    return sum("offset.hooks" in type(hook).__module__ for m in model.modules() for hook in m._forward_hooks.values())
 
 
 def test_reattaching_twice_adds_nothing_twice():

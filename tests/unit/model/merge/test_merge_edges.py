@@ -1,5 +1,6 @@
 """Merges that must be refused, and what a merge says."""
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -53,8 +54,8 @@ def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapte
 
         right(file, specs, some)
 
-    monkeypatch.setattr("coordexp.model.merge.merge_files.write_safetensors", full)
-    monkeypatch.setattr("coordexp.model.expand.expand_files.write_safetensors", full)
+    for name in ("coordexp.model.merge.merge_files", "coordexp.model.expand.expand_files"):
+        monkeypatch.setattr(importlib.import_module(name), "write_safetensors", full)
     capsys.readouterr()  # what making the fixtures drew
     code = main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "merged"), "--base", str(bare)])
     captured = capsys.readouterr()

@@ -24,7 +24,6 @@ from coordexp.report.watch.mlflow import MlflowSource
 from coordexp.report.watch.rows import RunRow, Snapshot, group_means, patience, seconds_to_end
 from coordexp.report.watch.view import Frame, ago, duration, render, state_word
 from coordexp.report.watch.watch import Chosen, watch
-from coordexp.report.watch.watch import watch as watching
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import open_tracker
@@ -542,8 +541,8 @@ def test_an_unreachable_server_keeps_the_last_table(uri: str, monkeypatch: pytes
     tracker.start_run("k", parent_id=parent, group="A", seed=0, fingerprint="f", params={}, tags={})
     source = MlflowSource(uri, None)
     assert len(source.read(NOW).runs) == 1
-    connect = watching.MlflowSource.__init__.__globals__["connect"]
-    away = watching.MlflowSource.__init__.__globals__["ServerUnreachableError"]("connection refused")
+    connect = MlflowSource.__init__.__globals__["connect"]
+    away = MlflowSource.__init__.__globals__["ServerUnreachableError"]("connection refused")
 
     def refuse(uri: str) -> None:
         raise away
