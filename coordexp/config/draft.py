@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.config.explain import nearest_of
-from coordexp.config.keys import leaves, merged, place_of, with_value
+from coordexp.config.keys import leaves, merged, place_of, with_named_weights, with_value
 from coordexp.config.schema import Experiment
 from coordexp.config.yaml_file import Document, Tree, parse_value, read_mapping
 from coordexp.errors import ConfigError
@@ -43,10 +43,12 @@ class Draft:
         """Read ``path`` and, below it, the one file it extends."""
         document = read_mapping(path)
         if "extends" not in document.tree:
-            return cls(path=path, tree=document.tree, places=_places(document), folders=(path.parent,))
+            tree = with_named_weights(document.tree)
+            return cls(path=path, tree=tree, places=_places(document), folders=(path.parent,))
         base = _extended(document)
-        own = {name: value for name, value in document.tree.items() if name != "extends"}
-        tree = merged(_without_groups(base.tree) if _has_groups(own) else base.tree, own)
+        own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
+        below = with_named_weights(base.tree)
+        tree = merged(_without_groups(below) if _has_groups(own) else below, own)
         places = _places(base) | _places(document)
         return cls(path=path, tree=tree, places=places, folders=(path.parent, base.path.parent))
 

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from coordexp.config.draft import GROUPS, Draft, absolute_paths, group_trees, with_groups
 from coordexp.config.explain import nearest_of, validated
-from coordexp.config.keys import known_keys, leaves, merged, nearest, place_of, within
+from coordexp.config.keys import known_keys, leaves, merged, nearest, place_of, with_named_weights, within
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Name
 from coordexp.config.yaml_file import Tree, read_mapping
@@ -153,7 +153,7 @@ def _read_group(draft: Draft, name: str) -> Tree:
         raise ConfigError(f"{document.where('extends')}: a group holds only its difference and cannot extend a file")
     draft.places[f"{GROUPS}.{name}"] = str(path)
     draft.places |= {f"{GROUPS}.{name}.{key}": document.where(key) for key in document.lines}
-    return document.tree
+    return with_named_weights(document.tree)
 
 
 def _is_name(text: str) -> bool:

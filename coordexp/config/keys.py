@@ -60,22 +60,44 @@ def merged(base: Mapping[str, JsonValue], over: Mapping[str, JsonValue]) -> Tree
     return result
 
 
+def with_named_weights(tree: Mapping[str, JsonValue]) -> Tree:
+    """Return a raw tree in which each ``objective.extra.NAME: 0.5`` is ``NAME: {weight: 0.5}``, also in its groups.
+
+    Laid on top of another such tree, it changes the weight and keeps the knobs, or the other way round.
+    """
+    result: Tree = dict(tree)
+    objective, ablation = tree.get("objective"), tree.get("ablation")
+    extra = objective.get("extra") if isinstance(objective, dict) else None
+    if isinstance(objective, dict) and isinstance(extra, dict):
+        named: Tree = {}
+        for name, value in extra.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            named[name] = {"weight": value} if is_number else value
+        result["objective"] = {**objective, "extra": named}
+    groups = ablation.get("groups") if isinstance(ablation, dict) else None
+    if isinstance(ablation, dict) and isinstance(groups, dict):
+        overlays: Tree = {}
+        for name, overlay in groups.items():
+            overlays[name] = with_named_weights(overlay) if isinstance(overlay, dict) else overlay
+        result["ablation"] = {**ablation, "groups": overlays}
+    return result
+
+
 def with_value(tree: Tree, parts: list[str], value: JsonValue, *, place: str) -> Tree:
     """Return the tree with ``value`` at a path; sections on the way are made, mappings merge.
 
     Raises:
         ConfigError: naming ``place``, if the path goes through something that is no mapping.
     """
-    name, *rest = parts
-    below = tree.get(name)
-    if not rest:
-        return merged(tree, {name: value})
-    if below is None:
-        below = {}
-    if not isinstance(below, dict):
-        raise ConfigError(f"{place}: {name} is a value ({below!r}) and has no keys below it")
-    changed: Tree = {name: with_value(below, rest, value, place=place)}
-    return tree | changed
+    below: JsonValue = tree
+    for at, name in enumerate(parts):
+        if not isinstance(below, dict):
+            raise ConfigError(f"{place}: {parts[at - 1]} is a value ({below!r}) and has no keys below it")
+        below = {} if below.get(name) is None else below[name]
+    over: Tree = {parts[-1]: value}
+    for name in reversed(parts[:-1]):
+        over = {name: over}
+    return merged(tree, with_named_weights(over))
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str | None:

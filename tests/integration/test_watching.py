@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import TrainingError
 from coordexp.losses.term import Term, find_term
 from coordexp.runs.commit import committed_checkpoints
@@ -27,7 +28,8 @@ def _with_term(monkeypatch, config, compute, *, name="planted"):
     """Return ``config`` with a planted term that is on."""
     planted = Term(name=name, unit="tokens", compute=compute)
     monkeypatch.setattr(objective, "find_term", lambda wanted: planted if wanted == name else find_term(wanted))
-    return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": {name: 1.0}})})
+    extra = {name: ExtraTerm(weight=1.0)}
+    return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": extra})})
 
 
 def _session(config, lines):

@@ -1,8 +1,10 @@
 """Sections ``objective`` and ``custom``: the losses and the switches of the method."""
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
 from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section
 from coordexp.coord_tokens.bins import NUM_BINS
@@ -60,6 +62,34 @@ class Custom(Section):
     coord_offset: CoordOffset = CoordOffset()
 
 
+Scalar = bool | int | float | str | None
+
+
+class ExtraTerm(Section):
+    """A further loss term: its weight, and the knobs that the term itself declares and checks."""
+
+    model_config = ConfigDict(extra="allow")
+
+    weight: NotNegative
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_bare_number_is_the_weight(cls, value: object) -> object:
+        return value if isinstance(value, Mapping | ExtraTerm) else {"weight": value}
+
+    @model_validator(mode="after")
+    def _knobs_are_single_values(self) -> "ExtraTerm":
+        for name, value in (self.model_extra or {}).items():
+            if not isinstance(value, Scalar) or (isinstance(value, float) and not math.isfinite(value)):
+                raise ValueError(f"{name}: got {value!r}, expected a number, text, true, false or null")
+        return self
+
+    @property
+    def knobs(self) -> dict[str, Scalar]:
+        """What was set besides the weight."""
+        return dict(self.model_extra or {})
+
+
 class Objective(Section):
     """Loss flags and weights: what the groups differ in."""
 
@@ -70,7 +100,10 @@ class Objective(Section):
     lambda_coord_ce: NotNegative = 1.0
     alpha_l1: NotNegative = 1.0
     beta_giou: NotNegative = 1.0
-    extra: dict[str, NotNegative] = Field(default={}, description="further terms by name, with their weights")
+    extra: dict[str, ExtraTerm] = Field(
+        default={},
+        description="further loss terms by name: a weight, or a mapping of weight and the term's own knobs",
+    )
 
     @model_validator(mode="after")
     def _geometry_needs_boxes(self) -> "Objective":

@@ -40,7 +40,7 @@ def build_criterion(config: ExperimentConfig) -> Criterion:
         WeightedTerm(w1_term(shape), on * distribution.w1_weight),
         WeightedTerm(find_term("gate"), on * distribution.gate_weight),
     ]
-    terms += [WeightedTerm(find_term(name), weight) for name, weight in sorted(objective.extra.items())]
+    terms += [WeightedTerm(find_term(name), extra.weight) for name, extra in sorted(objective.extra.items())]
     return Criterion(terms)
 
 
