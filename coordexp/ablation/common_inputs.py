@@ -8,7 +8,7 @@ from coordexp.data.splits.splits import annotations_path
 from coordexp.detection.coco_eval import codec_ceiling
 from coordexp.errors import ConfigError
 from coordexp.files import sha256_of_file, write_json
-from coordexp.runs.folder import data_dir, experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.train.setup.objective import build_criterion
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment
@@ -40,8 +40,8 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
 
 def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to."""
-    annotations = annotations_path(config.data, "val", data_dir=data_dir(config))
-    path = experiment_dir(config) / "codec_ceiling.json"
+    annotations = annotations_path(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    path = ExperimentFolder.of(config).codec_ceiling
     stamp = sha256_of_file(annotations)
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if kept.get("annotations") == stamp:

@@ -12,7 +12,6 @@ from coordexp.train.setup.prepare import PreparedExperiment
 from coordexp.train.setup.token_stream import token_stream_hash
 
 MIN_FREE_BYTES = 256 * 2**20
-_FINGERPRINT = "fingerprint.json"
 
 
 def fingerprint_runs(
@@ -37,7 +36,7 @@ def fingerprint_runs(
         )
     known: dict[str, Fingerprint] = {}
     for plan in plans:
-        path = plan.run_dir / _FINGERPRINT
+        path = plan.folder.fingerprint
         if plan.status() is not None and path.is_file():
             known[f"{plan.name} (before)"] = Fingerprint.from_json(path.read_text(encoding="utf-8"))
     ablation = plans[0].config.ablation
@@ -48,9 +47,9 @@ def fingerprint_runs(
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
     """Write what a run directory says of itself before it begins."""
-    write_text(plan.run_dir / "config.yaml", to_yaml(plan.config))
-    if plan.status() is None or not (plan.run_dir / _FINGERPRINT).is_file():
-        write_text(plan.run_dir / _FINGERPRINT, identity.to_json() + "\n")
+    write_text(plan.folder.config, to_yaml(plan.config))
+    if plan.status() is None or not (plan.folder.fingerprint).is_file():
+        write_text(plan.folder.fingerprint, identity.to_json() + "\n")
 
 
 def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:

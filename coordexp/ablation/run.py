@@ -15,7 +15,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CoordExpError
 from coordexp.runs.budget import BudgetKeeper, whole_seeds
 from coordexp.runs.experiment import check_disk, open_experiment
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.functions import TrainFunction, train
 from coordexp.runs.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.runs.listeners import Listeners
@@ -68,8 +68,8 @@ def run_ablation(
     """
     config = with_absolute_paths(config)
     with experiment_lock(config), terminated_is_interrupted():
-        check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
-        clear_stop(experiment_dir(config))  # a request ends with the command it stopped
+        check_disk(ExperimentFolder.of(config).path, needed_bytes=MIN_FREE_BYTES)
+        clear_stop(ExperimentFolder.of(config).path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         record = open_experiment(config, fresh=fresh)
         plans = plan_runs(config, instance=record.instance)
@@ -127,7 +127,7 @@ def _run(
 
     # Again: Ray has installed a handler of its own, which aborts.
     with (
-        stop_on_signal(experiment_dir(plans[0].config), show=show),
+        stop_on_signal(ExperimentFolder.of(plans[0].config).path, show=show),
         Watcher(pending, show=show, on_end=on_end) as watcher,
         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
     ):
@@ -198,7 +198,7 @@ def _reported(config: ExperimentConfig, console: Console, *, seeds: Sequence[int
         report_experiment(
             tracking_uri(config),
             name,
-            output=experiment_dir(config) / "report",
+            output=ExperimentFolder.of(config).report,
             console=console,
             allow_differences=config.ablation.allow_differences,
             seeds=seeds,

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from coordexp.cli.evaluation_table import print_metrics
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, named, open_decoder
 from coordexp.files import write_json
+from coordexp.runs.folder import EvaluationFolder
 
 
 def evaluate_checkpoint(
@@ -43,7 +44,7 @@ def evaluate_checkpoint(
         for decoding in job.spec.decoding:
             started = time.monotonic()
             records = decoder.decode(decoding, decoder.batches, on_batch=advance)
-            found = split.finish(output / decoding, [records], started=started)
+            found = split.finish(EvaluationFolder(output).decoding(decoding).path, [records], started=started)
             metrics |= named(decoding, found)
     conclude(job, metrics, output=output, num_images=len(split.samples), console=console)
     return metrics
@@ -51,7 +52,7 @@ def evaluate_checkpoint(
 
 def conclude(job: EvaluationJob, metrics: dict[str, float], *, output: Path, num_images: int, console: Console) -> None:
     """Write ``metrics.json``, print the tables and where the files are."""
-    write_json(output / "metrics.json", metrics, indent=1)
+    write_json(EvaluationFolder(output).metrics, metrics, indent=1)
     print_metrics(metrics, job.spec.decoding, num_images=num_images, console=console)
     console.print(f"written to {output}", highlight=False, soft_wrap=True)
 

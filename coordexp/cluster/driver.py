@@ -12,8 +12,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from coordexp.cluster.retries import Attempts, telling_failure
 from coordexp.cluster.scaling import torch_trainer
-from coordexp.runs.commit import mark_checkpoint, prune_checkpoints
+from coordexp.runs.commit import commit_checkpoint, prune_checkpoints
 from coordexp.runs.disk_full import explained
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import one_sentence, set_state
 from coordexp.runs.plan import RunPlan
@@ -40,9 +41,9 @@ class RowsCallback(UserCallback):
     ) -> None:
         """Commit one report."""
         del run_context
-        append_rows(self._run_dir / "metrics.jsonl", [Row(**row) for row in metrics[0]["rows"]])
+        append_rows(RunFolder(self._run_dir).metrics, [Row(**row) for row in metrics[0]["rows"]])
         if checkpoint is not None:
-            mark_checkpoint(Path(checkpoint.path), rows_file=self._run_dir / "metrics.jsonl")
+            commit_checkpoint(Path(checkpoint.path), rows_file=RunFolder(self._run_dir).metrics)
             prune_checkpoints(self._run_dir, keep=self._keep)
 
 
@@ -76,7 +77,7 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
         return
     before = plan.status()
     # Our marks say where to resume. Ray's record may name checkpoints that another executor has pruned.
-    (plan.run_dir / "checkpoints" / _RAY_RECORD).unlink(missing_ok=True)
+    (plan.folder.checkpoints / _RAY_RECORD).unlink(missing_ok=True)
     try:
         rows = RowsCallback(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
         callbacks = [Attempts(plan, previous=previous), rows, *([LatestRowToTune()] if tell_tune else [])]

@@ -20,6 +20,7 @@ from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder
 from coordexp.evaluate.records import ImageRecord
 from coordexp.metrics import Decoding
+from coordexp.runs.folder import EvaluationFolder
 
 _MAX_RESTARTS = 2
 _Result = TypeVar("_Result")
@@ -97,7 +98,9 @@ def evaluate_on_ray(
         for decoding in job.spec.decoding:
             started = time.monotonic()
             parts = _decode_all(pool, decoding, batches, on_images)
-            metrics |= named(decoding, split.finish(output / decoding, parts, started=started))
+            metrics |= named(
+                decoding, split.finish(EvaluationFolder(output).decoding(decoding).path, parts, started=started)
+            )
     finally:
         for worker in pool:
             ray.kill(worker)  # pyright: ignore[reportArgumentType]

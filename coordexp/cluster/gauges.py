@@ -170,7 +170,7 @@ def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[Sample]:
 
 def final_samples(plan: RunPlan) -> list[Sample]:
     """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
-    for row in reversed(read_rows(plan.run_dir / "metrics.jsonl")):
+    for row in reversed(read_rows(plan.folder.metrics)):
         found = [sample for sample in row_samples(row) if sample.labels.get("images") == "all"]
         if found:
             return found
@@ -201,7 +201,7 @@ def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
     if status is None:
         return "waiting"
     with contextlib.suppress(OSError):  # the file was there a moment ago
-        written = (plan.run_dir / "status.json").stat().st_mtime
+        written = plan.folder.status.stat().st_mtime
         if status.state in ("running", "failed", "stopped") and written < since - _CLOCKS_APART_SECONDS:
             return "waiting"
     return status.state
@@ -210,7 +210,7 @@ def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
 def has_diverged(plan: RunPlan) -> bool:
     """Tell whether the error that a failed run's status gives was a loss or gradient that is not finite."""
     status = plan.status()
-    log = plan.run_dir / "error.log"
+    log = plan.folder.error_log
     if status is None or status.state != "failed" or not log.is_file():
         return False
     raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
@@ -38,7 +38,7 @@ def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SE
     nodes.pop(here, None)
     if not nodes:
         return
-    directory = experiment_dir(config)
+    directory = ExperimentFolder.of(config).path
     marker = directory / f".seen-{uuid.uuid4().hex}"
     marker.touch()
     try:

@@ -16,6 +16,7 @@ from ray.tune.search import Searcher
 from coordexp.cluster.driver import drive
 from coordexp.cluster.tune_executor import available_slots
 from coordexp.config.schema import Cluster
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import set_state
 from coordexp.runs.plan import RunPlan
@@ -101,7 +102,7 @@ def search_on_ray(source: TrialSource, function: TrainFunction, *, cluster: Clus
         directory: of the sweep; Tune keeps its notes below it.
     """
     slots = available_slots(cluster)
-    records = directory / ".tune"
+    records = ExperimentFolder(directory).ray_records
     shutil.rmtree(records, ignore_errors=True)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the trials' own statuses

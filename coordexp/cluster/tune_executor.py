@@ -79,7 +79,7 @@ def execute(plans: Sequence[RunPlan], function: TrainFunction, events: RunEvents
     def trial(point: dict[str, str]) -> None:
         drive(packed[point["run"]], function, previous=previous.get(point["run"]))
 
-    records = plans[0].run_dir.parent / ".tune"
+    records = plans[0].folder.experiment.ray_records
     shutil.rmtree(records, ignore_errors=True)
     for name in ("ray.tune", "ray.train"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by the runs' own statuses

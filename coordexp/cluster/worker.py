@@ -10,8 +10,9 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from coordexp.cluster.live_metrics import RunMetrics
 from coordexp.errors import CoordExpError
-from coordexp.runs.commit import checkpoint_name, drop_uncommitted
+from coordexp.runs.commit import drop_uncommitted
 from coordexp.runs.disk_full import explained
+from coordexp.runs.folder import RunFolder, step_name
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
@@ -37,7 +38,7 @@ class RayReporter:
             live: publishes rows for dashboards; rank 0 has it.
         """
         self._live = live
-        self._checkpoints = run_dir / "checkpoints"
+        self._folder = RunFolder(run_dir)
         first = ray.train.get_context().get_world_rank() == 0
         newest = drop_uncommitted(run_dir, warn=warn) if first else None
         # One rank looks: a shared file system may show a new mark to another node a little later.
@@ -55,14 +56,14 @@ class RayReporter:
         ray.train.report(
             metrics,
             checkpoint=ray.train.Checkpoint.from_directory(str(checkpoint)) if checkpoint else None,
-            checkpoint_dir_name=checkpoint_name(step) if checkpoint else None,
+            checkpoint_dir_name=step_name(step) if checkpoint else None,
             delete_local_checkpoint_after_upload=True if checkpoint else None,
         )
         ray.train.get_all_reported_checkpoints(consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED)
         if self._live is not None:
             self._live.waited(time.monotonic() - started)
         if checkpoint is not None:
-            self._newest = str(self._checkpoints / checkpoint_name(step))
+            self._newest = str(self._folder.checkpoint(step).path)
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest committed checkpoint."""

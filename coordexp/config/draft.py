@@ -109,9 +109,14 @@ def completed(tree: Tree, *, environ: Mapping[str, str] = os.environ) -> Tree:
         runs_dir = str(Experiment().runs_dir)
         tree = _fill(tree, "experiment.runs_dir", runs_dir)
     if _get(tree, "tracking.uri") is None and isinstance(runs_dir, str):
-        uri = environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir}/mlflow.db"
+        uri = environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir)
         tree = _fill(tree, "tracking.uri", uri)
     return absolute_paths(tree)
+
+
+def database_uri(runs_dir: str | Path) -> str:
+    """Return the tracking database of a folder of experiments."""
+    return f"sqlite:///{runs_dir}/mlflow.db"
 
 
 def absolute_paths(tree: Tree) -> Tree:

@@ -21,7 +21,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.annotations import Head, read_head
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
-from coordexp.runs.folder import data_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.samples import read_split
 
 WHOLE_FILE_BYTES = 24 * 2**20  # COCO's val2017 has 20 MB
@@ -60,10 +60,13 @@ def examine_split(run: ExperimentConfig, split: Split, findings: Findings) -> Da
     if run.data.format == "shapes":
         spec = ShapesSpec(**run.data.shapes.model_dump())
         count = spec.num_train if split == "train" else spec.num_val
-        findings.ok(f"{split} data", f"{count:,} images will be generated in {data_dir(run)}, unless they are there")
+        findings.ok(
+            f"{split} data",
+            f"{count:,} images will be generated in {ExperimentFolder.of(run).data}, unless they are there",
+        )
         return DataFacts(frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES, CATEGORIES)
-    annotations = annotations_path(run.data, split, data_dir=data_dir(run))
-    images = images_path(run.data, split, data_dir=data_dir(run))
+    annotations = annotations_path(run.data, split, data_dir=ExperimentFolder.of(run).data)
+    images = images_path(run.data, split, data_dir=ExperimentFolder.of(run).data)
     found = findings.attempt(f"{split} annotations", lambda: _require_file(annotations, f"data.{split}_annotations"))
     folder = findings.attempt(f"{split} images", lambda: _require_folder(images, f"data.{split}_images"))
     if found is None or folder is None:
@@ -148,7 +151,7 @@ def _large(
         f"{len(head.categories)} categories; the other annotations were not read",
     )
     _judge_bad(run, check, annotations, head, findings)
-    root = images_path(run.data, split, data_dir=data_dir(run))
+    root = images_path(run.data, split, data_dir=ExperimentFolder.of(run).data)
     usable = _named(run, split, head.images, root, folder, findings)
     pictures = [_Picture(root / name, row.width, row.height) for name, row in _some(usable)]
     _open_images(split, pictures, num_all=len(usable), findings=findings)

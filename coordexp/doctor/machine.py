@@ -14,7 +14,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings, size_text
 from coordexp.errors import ResourceError
 from coordexp.runs.experiment import check_disk, check_experiment
-from coordexp.runs.folder import base_dir, experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 
 _PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
@@ -58,13 +58,13 @@ class Machine:
 
 def examine_experiment(run: ExperimentConfig, findings: Findings) -> None:
     """Check that the experiment's name is free or goes on, and that its directory can be written."""
-    directory = experiment_dir(run)
+    directory = ExperimentFolder.of(run).path
     before = len(findings.all)
     findings.attempt("experiment", lambda: check_experiment(run))
     findings.attempt("runs_dir", lambda: _check_writable(directory))
     findings.attempt("experiment", lambda: _check_free(directory))
     if len(findings.all) == before:
-        goes_on = (directory / "experiment.json").is_file()
+        goes_on = ExperimentFolder(directory).record.is_file()
         findings.ok("runs_dir", f"{directory}: {'goes on there' if goes_on else 'new'}, writable")
 
 
@@ -85,7 +85,7 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None, findings: Find
     if weights_bytes is None:
         findings.warn("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
         return
-    bases = {base_dir(plan.config) for plan in pending}
+    bases = {ExperimentFolder.of(plan.config).base(plan.config) for plan in pending}
     needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
 
     def check() -> str:
@@ -113,7 +113,7 @@ def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine, 
 
 def _check_free(directory: Path) -> None:
     """Refuse an experiment that another process is running, without touching its lock."""
-    path = directory.with_name(f".{directory.name}.lock")
+    path = ExperimentFolder(directory).lock
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as handle:

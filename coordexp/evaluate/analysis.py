@@ -25,6 +25,7 @@ from coordexp.evaluate.analysis_file import (
 )
 from coordexp.evaluate.object_table import ObjectTable, read_objects
 from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.runs.folder import DecodingFolder
 
 MIN_IOU = 0.1
 _IOU_EDGES = np.linspace(0.0, 1.0, 21)
@@ -47,12 +48,11 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     Raises:
         DataError: if a file is missing or malformed, or they do not belong together.
     """
-    ground_truth = read_ground_truth(annotations_json)
+    ground_truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
     runs: dict[BoxKind, BoxRun] = {
-        kind: BoxRun(ground_truth, read_detections(folder / f"detections.{kind}.json", ground_truth))
-        for kind in BOX_KINDS
+        kind: BoxRun(ground_truth, read_detections(files.detections(kind), ground_truth)) for kind in BOX_KINDS
     }
-    return analyse_runs(runs, read_objects(folder / "objects.jsonl"))
+    return analyse_runs(runs, read_objects(files.objects))
 
 
 def analyse_runs(runs: Mapping[BoxKind, BoxRun], objects: ObjectTable) -> Analysis:

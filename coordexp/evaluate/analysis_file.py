@@ -14,8 +14,7 @@ from coordexp.detection.quality import ScoreBin
 from coordexp.evaluate.json_model import read_model
 from coordexp.files import write_json
 from coordexp.metrics import BoxKind
-
-FILE_NAME = "analysis.json"
+from coordexp.runs.folder import DecodingFolder
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Analysis:
 
     def write(self, folder: Path) -> None:
         """Write ``folder/analysis.json``."""
-        write_json(folder / FILE_NAME, asdict(self))
+        write_json(DecodingFolder(folder).analysis, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> "Analysis":

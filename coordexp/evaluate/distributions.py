@@ -18,11 +18,11 @@ from coordexp.coord_tokens.grammar.parse import ParsedObject
 from coordexp.detection.coco_files import GroundTruth
 from coordexp.evaluate.json_model import read_model
 from coordexp.files import write_json
+from coordexp.runs.folder import DecodingFolder
 
 NUM_IMAGES = 24
 NUM_OBJECTS = 4
 UNITS = 100_000
-FILE_NAME = "distributions.json"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Distributions:
 
     def write(self, folder: Path) -> None:
         """Write ``folder/distributions.json``; at most about 2 MB."""
-        write_json(folder / FILE_NAME, asdict(self))
+        write_json(DecodingFolder(folder).distributions, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> "Distributions":

@@ -24,6 +24,7 @@ from coordexp.evaluate.generate.decode import EvaluationSpec, SplitDecoder
 from coordexp.evaluate.records import ImageRecord, Scorer
 from coordexp.metrics import Decoding
 from coordexp.model.load import load
+from coordexp.runs.folder import RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
 
@@ -139,7 +140,7 @@ def default_output(job: EvaluationJob) -> Path:
     if job.num_images is not None:
         name += f"-{job.num_images}"
     parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()
-    return parent / "eval" / name
+    return RunFolder(parent).evaluation(name).path
 
 
 def check_output(output: Path) -> None:

@@ -17,6 +17,7 @@ from coordexp.evaluate.finish import finish_decoding
 from coordexp.evaluate.generate.decode import EvaluationSpec, SplitDecoder
 from coordexp.evaluate.generate.generation import Progress, Samples
 from coordexp.evaluate.records import ImageRecord, Scorer
+from coordexp.runs.folder import EvaluationFolder
 
 Gather = Callable[[list[ImageRecord]], list[list[ImageRecord]] | None]
 
@@ -97,7 +98,7 @@ def evaluate_split(
         if rank != 0 or gathered is None:
             continue
         found = finish_decoding(
-            output / decoding,
+            EvaluationFolder(output).decoding(decoding).path,
             gathered,
             scorer=scorer,
             ground_truth=ground_truth,

@@ -18,6 +18,7 @@ from coordexp.evaluate.distributions import ObjectCurves
 from coordexp.evaluate.object_table import ObjectTable
 from coordexp.files import write_json, write_text
 from coordexp.metrics import BOX_KINDS, BoxKind
+from coordexp.runs.folder import DecodingFolder
 
 _DUPLICATE_IOU = 0.9
 _Box = tuple[int, int, int, int]
@@ -85,6 +86,7 @@ def write_records(folder: Path, records: Sequence[ImageRecord], scorer: Scorer) 
 
     ``unknown.json`` counts the descriptions that name no category, most frequent first.
     """
+    files = DecodingFolder(folder)
     for kind in BOX_KINDS:
         entries = [
             {
@@ -95,10 +97,10 @@ def write_records(folder: Path, records: Sequence[ImageRecord], scorer: Scorer) 
             }
             for dt in scorer.detections(records, kind)
         ]
-        write_json(folder / f"detections.{kind}.json", entries)
+        write_json(files.detections(kind), entries)
     lines = [json.dumps(_line(record, scorer), allow_nan=False, ensure_ascii=False) + "\n" for record in records]
-    write_text(folder / "objects.jsonl", "".join(lines))
-    write_json(folder / "unknown.json", dict(_unknown(records, scorer).most_common()), indent=1)
+    write_text(files.objects, "".join(lines))
+    write_json(files.unknown, dict(_unknown(records, scorer).most_common()), indent=1)
 
 
 def record_counts(records: Sequence[ImageRecord], scorer: Scorer) -> dict[str, float]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from coordexp.config.draft import database_uri
 from coordexp.errors import CoordExpError
 from coordexp.report.study.analysis import Settings
 from coordexp.report.study.data import ExperimentData
@@ -18,6 +19,7 @@ from coordexp.report.text.export import to_csv, to_json, to_latex
 from coordexp.report.text.render import render_report, to_markdown
 from coordexp.report.watch.watch import Chosen, watch
 from coordexp.report.write import announce, store_report, study_of, write_report
+from coordexp.runs.folder import ExperimentFolder
 
 _NARROW_PIPE = 120
 
@@ -63,7 +65,7 @@ def _watch(arguments: argparse.Namespace, console: Console) -> int:
 
 def _report(arguments: argparse.Namespace, console: Console, errors: Console) -> None:
     data = _load(arguments)
-    output: Path = arguments.output or arguments.runs_dir / _folder(data.name) / "report"
+    output: Path = arguments.output or ExperimentFolder(arguments.runs_dir / _folder(data.name)).report
     settings = Settings(
         resamples=arguments.resamples,
         num_pictures=arguments.pictures,
@@ -100,8 +102,8 @@ def _folder(name: str) -> str:
 
 
 def _uri(arguments: argparse.Namespace) -> str:
-    database = arguments.runs_dir.absolute() / "mlflow.db"
-    return arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
+    runs_dir: Path = arguments.runs_dir
+    return arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,10 +8,11 @@ from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.study import Study
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking import open_tracker
 
-REPORT_FOLDER = "report"
+REPORT_FOLDER = ExperimentFolder(Path()).report.name
 MAX_ANNOTATIONS_BYTES = 64 * 2**20
 _NOT_IN_NAMES = re.compile(r"[^\w.\- ]")
 

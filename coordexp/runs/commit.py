@@ -1,72 +1,100 @@
-"""Marks of committed checkpoints: what is not marked was never committed, what differs from its mark is damaged."""
+"""Committed checkpoints: one without its commit marker never counted, one that differs from its checksums is damaged."""
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordexp.files import replace_directory, write_json, write_text
-from coordexp.runs.checksums import Seal, broken_seal, seal_of
+from coordexp.runs.folder import CheckpointFolder, RunFolder, step_of
 
-CHECKPOINT_MARK = "coordexp.json"
+# A file is hashed whole up to this size. Of a larger one only both ends: many GB must not stall the run.
+WHOLE_BYTES = 32 * 2**20
+END_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Mark:
+class Checksum:
+    """Enough of a file's content to notice later that it was cut off or overwritten.
+
+    Attributes:
+        bytes: the file's size.
+        sha256: of its content up to ``WHOLE_BYTES``; of a larger file's first and last ``END_BYTES`` together,
+            where safetensors and zip archives (``torch.save``) keep their tables.
+    """
+
+    bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(path: Path) -> "Checksum":
+        """Return the checksum of a complete file."""
+        size = path.stat().st_size
+        with path.open("rb") as handle:
+            if size <= WHOLE_BYTES:
+                return Checksum(size, hashlib.file_digest(handle, "sha256").hexdigest())
+            digest = hashlib.sha256(handle.read(END_BYTES))
+            handle.seek(-END_BYTES, os.SEEK_END)
+            digest.update(handle.read(END_BYTES))
+        return Checksum(size, digest.hexdigest())
+
+    def mismatch(self, path: Path) -> str | None:
+        """Return how a file differs from this checksum, or None where it does not."""
+        if not path.is_file():
+            return f"{path.name} is missing"
+        size = path.stat().st_size
+        if size != self.bytes:
+            return f"{path.name} has {size:,} of {self.bytes:,} bytes"
+        return None if Checksum.of(path) == self else f"the content of {path.name} has changed"
+
+
+@dataclass(frozen=True)
+class CommitMarker:
     """What is known of a checkpoint since it was committed.
 
     Attributes:
         step: optimizer steps done.
         rows: rows of metrics written by then. Rows of the final evaluation have the last checkpoint's step,
-            and a run that dies right after them makes them again. None in marks of before it was kept.
-        files: what tells each file's damage, by its path in the checkpoint; empty in marks of before.
+            and a run that dies right after them makes them again.
+        files: checksum of each file, by its path in the checkpoint.
     """
 
     step: int
-    rows: int | None
-    files: dict[str, Seal]
+    rows: int
+    files: dict[str, Checksum]
 
 
-def checkpoint_name(step: int) -> str:
-    """Return the directory name of a checkpoint, ``step_000100``."""
-    return f"step_{step:06d}"
+def commit_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
+    """Write the commit marker of a complete checkpoint directory: it counts, with the rows written so far."""
+    marker = CheckpointFolder(checkpoint).commit_marker
+    files = {
+        str(path.relative_to(checkpoint)): Checksum.of(path)
+        for path in sorted(checkpoint.rglob("*"))
+        if path.is_file() and path != marker
+    }
+    write_json(marker, asdict(CommitMarker(step=step_of(checkpoint), rows=len(whole_rows(rows_file)), files=files)))
 
 
-def checkpoint_step(checkpoint: Path) -> int:
-    """Return the step a checkpoint directory's name tells."""
-    return int(checkpoint.name.removeprefix("step_"))
+def read_commit_marker(checkpoint: Path) -> CommitMarker | None:
+    """Return a checkpoint's commit marker, or None where it cannot be read."""
+    try:
+        values = json.loads(CheckpointFolder(checkpoint).commit_marker.read_text(encoding="utf-8"))
+        files = {name: Checksum(**checksum) for name, checksum in values["files"].items()}
+        return CommitMarker(step=int(values["step"]), rows=int(values["rows"]), files=files)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def committed_checkpoints(run_dir: Path) -> list[Path]:
     """Return the committed checkpoints of a run, oldest first."""
-    found = (mark.parent for mark in (run_dir / "checkpoints").glob(f"step_*/{CHECKPOINT_MARK}"))
-    return sorted(found, key=checkpoint_step)
-
-
-def mark_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
-    """Mark a complete checkpoint directory as committed, together with the rows written so far."""
-    files = {
-        str(path.relative_to(checkpoint)): seal_of(path)
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != CHECKPOINT_MARK
-    }
-    mark = Mark(step=checkpoint_step(checkpoint), rows=len(whole_rows(rows_file)), files=files)
-    write_json(checkpoint / CHECKPOINT_MARK, asdict(mark))
-
-
-def read_mark(checkpoint: Path) -> Mark | None:
-    """Return a checkpoint's mark, or None where the file is no such mark."""
-    try:
-        values = json.loads((checkpoint / CHECKPOINT_MARK).read_text(encoding="utf-8"))
-        files = {name: Seal(**seal) for name, seal in values.get("files", {}).items()}
-        return Mark(step=int(values["step"]), rows=values.get("rows"), files=files)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return [found.path for found in RunFolder(run_dir).all_checkpoints() if found.commit_marker.is_file()]
 
 
 def move_checkpoint(source: Path, target: Path) -> None:
-    """Move a complete checkpoint directory to ``target``, replacing an older try; it is not marked yet."""
+    """Move a complete checkpoint directory to ``target``, replacing an older try; it is not committed yet."""
     with replace_directory(target) as building:
         for entry in sorted(source.iterdir()):
             shutil.move(entry, building / entry.name)
@@ -79,40 +107,36 @@ def prune_checkpoints(run_dir: Path, *, keep: int) -> None:
         _delete(old)
 
 
-def _silent(sentence: str) -> None:
-    del sentence
-
-
-def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = _silent) -> Path | None:
+def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sentence: None) -> Path | None:
     """Delete rows and checkpoints that a former try left uncommitted or damaged; return the newest good checkpoint.
 
     Args:
         run_dir: of the run; nobody else writes there meanwhile.
-        warn: told, in one sentence each, what was damaged and where the run goes on instead.
+        warn: gets a sentence for each damaged checkpoint: what is wrong, and where the run goes on instead.
     """
-    rows_file = run_dir / "metrics.jsonl"
-    rows, damaged = len(whole_rows(rows_file)), list[str]()
+    folder = RunFolder(run_dir)
+    rows, damaged = len(whole_rows(folder.metrics)), list[str]()
     found = committed_checkpoints(run_dir)
     while found and (reason := _damage(found[-1], rows)):
         damaged.append(f"checkpoint {found.pop().name} is damaged ({reason})")
     newest = found[-1] if found else None
     for sentence in damaged:
         warn(f"{sentence}; the run {f'goes on from {newest.name}' if newest else 'starts from the beginning'}")
-    _truncate(rows_file, newest)
-    for directory in (run_dir / "checkpoints").glob("step_*"):
-        if directory not in found:
-            _delete(directory)
+    _truncate(folder.metrics, newest)
+    for checkpoint in folder.all_checkpoints():
+        if checkpoint.path not in found:
+            _delete(checkpoint.path)
     return newest
 
 
-def delete_unmarked(run_dir: Path) -> None:
+def delete_uncommitted(run_dir: Path) -> None:
     """Delete checkpoints that were never committed, such as one that did not fit on the disk.
 
     Several ranks may do so at once.
     """
-    for directory in (run_dir / "checkpoints").glob("step_*"):
-        if not (directory / CHECKPOINT_MARK).is_file():
-            shutil.rmtree(directory, ignore_errors=True)
+    for checkpoint in RunFolder(run_dir).all_checkpoints():
+        if not checkpoint.commit_marker.is_file():
+            shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
 def whole_rows(rows_file: Path) -> list[str]:
@@ -133,25 +157,26 @@ def _is_row(line: str) -> bool:
 
 
 def _damage(checkpoint: Path, rows: int) -> str | None:
-    """Say what is wrong with a committed checkpoint, or None."""
-    mark = read_mark(checkpoint)
-    if mark is None or mark.step != checkpoint_step(checkpoint):
-        return f"its {CHECKPOINT_MARK} cannot be read"
-    if mark.rows is not None and mark.rows > rows:
-        return f"metrics.jsonl has only {rows} whole rows of its {mark.rows}"
-    reasons = (broken_seal(checkpoint / name, seal) for name, seal in mark.files.items())
+    """Return what is wrong with a committed checkpoint, or None."""
+    marker = read_commit_marker(checkpoint)
+    if marker is None or marker.step != step_of(checkpoint):
+        return f"its {CheckpointFolder(checkpoint).commit_marker.name} cannot be read"
+    if marker.rows > rows:
+        return f"the run has only {rows} whole rows of metrics of its {marker.rows}"
+    reasons = (checksum.mismatch(checkpoint / name) for name, checksum in marker.files.items())
     return next((reason for reason in reasons if reason), None)
 
 
 def _truncate(rows_file: Path, newest: Path | None) -> None:
-    mark = read_mark(newest) if newest else Mark(step=0, rows=0, files={})
-    assert mark is not None  # of a checkpoint that was found good
-    kept = [line for line in whole_rows(rows_file) if json.loads(line)["step"] <= mark.step][: mark.rows]
+    """Keep the rows that were committed with a checkpoint, or none."""
+    marker = read_commit_marker(newest) if newest else CommitMarker(step=0, rows=0, files={})
+    assert marker is not None  # of a checkpoint that was found good
+    kept = [line for line in whole_rows(rows_file) if json.loads(line)["step"] <= marker.step][: marker.rows]
     if rows_file.is_file() and "".join(kept).encode() != rows_file.read_bytes():
         write_text(rows_file, "".join(kept))
 
 
 def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, its mark first: one that is half gone must not look committed."""
-    (checkpoint / CHECKPOINT_MARK).unlink(missing_ok=True)
+    """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
+    CheckpointFolder(checkpoint).commit_marker.unlink(missing_ok=True)
     shutil.rmtree(checkpoint)

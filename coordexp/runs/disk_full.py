@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from coordexp.errors import ResourceError
-from coordexp.runs.commit import committed_checkpoints, delete_unmarked, read_mark
+from coordexp.runs.commit import committed_checkpoints, delete_uncommitted, read_commit_marker
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # As safetensors, torch's zip writer and numpy word it; the last three hide the system's reason.
@@ -23,7 +23,7 @@ def explained(error: Exception, run_dir: Path) -> Exception:
     """
     if not is_disk_full(error):
         return error
-    delete_unmarked(run_dir)
+    delete_uncommitted(run_dir)
     return ResourceError(_sentence(run_dir))
 
 
@@ -41,11 +41,11 @@ def _sentence(run_dir: Path) -> str:
     disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
     free = f"the disk at {disk} is full: {_mib(shutil.disk_usage(run_dir).free)} are free"
     found = committed_checkpoints(run_dir)
-    mark = read_mark(found[-1]) if found else None
-    if mark is None:
+    marker = read_commit_marker(found[-1]) if found else None
+    if marker is None:
         return f"{free} and the first checkpoint did not fit; make room, and the same command starts again"
-    needed = _mib(sum(seal.bytes for seal in mark.files.values()))
-    return f"{free} and a checkpoint needs {needed}; make room, and the same command goes on from step {mark.step}"
+    needed = _mib(sum(checksum.bytes for checksum in marker.files.values()))
+    return f"{free} and a checkpoint needs {needed}; make room, and the same command goes on from step {marker.step}"
 
 
 def _mib(number: int) -> str:

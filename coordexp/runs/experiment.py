@@ -13,9 +13,8 @@ from coordexp.config import group_config, group_names
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, write_json
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 
-RECORD = "experiment.json"
 _SHOWN_DIFFERENCES = 8
 
 
@@ -48,7 +47,7 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
     Raises:
         ConfigError: if the name exists with another configuration.
     """
-    directory = experiment_dir(config)
+    directory = ExperimentFolder.of(config).path
     if fresh:
         move_aside(directory)
     current = _record_of(config)
@@ -60,7 +59,7 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
             groups=recorded.groups | current.groups,
             seeds=sorted({*recorded.seeds, *current.seeds}),
         )
-    write_json(directory / RECORD, vars(current), indent=2)
+    write_json(ExperimentFolder(directory).record, vars(current), indent=2)
     return current
 
 
@@ -70,10 +69,10 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     Raises:
         ConfigError: if the name exists with another configuration, and a run of it has begun.
     """
-    directory = experiment_dir(config)
+    directory = ExperimentFolder.of(config).path
     recorded = read_record(directory)
     changes = _changes(recorded, _record_of(config)) if recorded else []
-    if changes and any(directory.glob("*/status.json")):
+    if changes and ExperimentFolder(directory).begun_runs():
         _refuse(directory, changes)
     return None if changes else recorded
 
@@ -84,7 +83,7 @@ def read_record(directory: Path) -> ExperimentRecord | None:
     Raises:
         ConfigError: if the file is no such record.
     """
-    path = directory / RECORD
+    path = ExperimentFolder(directory).record
     if not path.is_file():
         return None
     try:

@@ -1,29 +1,301 @@
-"""Where an experiment and its runs keep their files."""
+"""Where an experiment and its runs keep their files: every name is written here once.
+
+```
+runs_dir/EXPERIMENT/
+  experiment.json  codec_ceiling.json  stop.json  data/  base-STRUCTURE-HASH/  report/
+  GROUP-sSEED/
+    config.yaml  fingerprint.json  param_groups.json  status.json  stop.json  recorded.json
+    metrics.jsonl  progress.log  error.log  merged/
+    checkpoints/step_000100/   what Hugging Face writes, and commit.json, training_state.json, averages_RANK.safetensors
+    eval/step_000100/, eval/final/
+      constrained/, free/      detections.argmax.json, detections.expected.json, objects.jsonl ...
+```
+"""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.files import sha256_of_text
+from coordexp.metrics import BoxKind, Decoding
+
+_STEP = "step_"
 
 
-def experiment_dir(config: ExperimentConfig) -> Path:
-    """Return the directory of the whole experiment."""
-    return config.experiment.runs_dir / config.experiment.name
+@dataclass(frozen=True)
+class DecodingFolder:
+    """The files of one evaluation under one decoding."""
+
+    path: Path
+
+    def detections(self, box: BoxKind) -> Path:
+        """Return the detections in COCO's results format."""
+        return self.path / f"detections.{box}.json"
+
+    @property
+    def objects(self) -> Path:
+        """All parsed objects, one image a line."""
+        return self.path / "objects.jsonl"
+
+    @property
+    def unknown(self) -> Path:
+        """Descriptions that name no category, with their counts."""
+        return self.path / "unknown.json"
+
+    @property
+    def analysis(self) -> Path:
+        """What stands behind the numbers: parts of AP, histograms, calibration."""
+        return self.path / "analysis.json"
+
+    @property
+    def distributions(self) -> Path:
+        """Whole coord distributions of some objects."""
+        return self.path / "distributions.json"
 
 
-def run_dir(config: ExperimentConfig) -> Path:
-    """Return the directory of one run, ``GROUP-sSEED``."""
-    return experiment_dir(config) / f"{config.experiment.group}-s{config.experiment.seed}"
+@dataclass(frozen=True)
+class EvaluationFolder:
+    """One evaluation of a checkpoint."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """Metrics by name; written by the verb ``evaluate``, a run has them in its rows."""
+        return self.path / "metrics.json"
+
+    def decoding(self, decoding: Decoding) -> DecodingFolder:
+        """Return the folder of one decoding."""
+        return DecodingFolder(self.path / decoding)
 
 
-def data_dir(config: ExperimentConfig) -> Path:
-    """Return where a generated data set lies."""
-    return experiment_dir(config) / "data"
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """One checkpoint; it counts once its commit marker is there."""
+
+    path: Path
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done, from the folder's name."""
+        return step_of(self.path)
+
+    @property
+    def commit_marker(self) -> Path:
+        """Written last, with a checksum of every other file."""
+        return self.path / "commit.json"
+
+    @property
+    def training_state(self) -> Path:
+        """What training knows besides weights, optimizer and random states."""
+        return self.path / "training_state.json"
+
+    def averages(self, rank: int) -> Path:
+        """Return the running averages of one rank since the last logging step."""
+        return self.path / f"averages_{rank:05d}.safetensors"
+
+    def all_averages(self) -> dict[int, Path]:
+        """Return the running averages that are there, by rank."""
+        found = sorted(self.path.glob("averages_*.safetensors"))
+        return {int(path.stem.removeprefix("averages_")): path for path in found}
 
 
-def base_dir(config: ExperimentConfig) -> Path:
-    """Return the expanded checkpoint that every run with this model and target structure starts from."""
-    model = config.model
-    tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
-    return experiment_dir(config) / f"base-{config.data.structure}-{tag}"
+@dataclass(frozen=True)
+class RunFolder:
+    """Everything one run writes; ``RunFolder(Path())`` gives names within any run, as artifacts have them too."""
+
+    path: Path
+
+    @staticmethod
+    def of(config: ExperimentConfig) -> "RunFolder":
+        """Return the folder of the run that a resolved configuration describes."""
+        return ExperimentFolder.of(config).run(config.experiment.group, config.experiment.seed)
+
+    @property
+    def name(self) -> str:
+        """``GROUP-sSEED``, unique within the experiment."""
+        return self.path.name
+
+    @property
+    def experiment(self) -> "ExperimentFolder":
+        """The experiment the run belongs to."""
+        return ExperimentFolder(self.path.parent)
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration of this run alone."""
+        return self.path / "config.yaml"
+
+    @property
+    def fingerprint(self) -> Path:
+        """What decides the run's results, as hashes."""
+        return self.path / "fingerprint.json"
+
+    @property
+    def param_groups(self) -> Path:
+        """The optimizer's groups."""
+        return self.path / "param_groups.json"
+
+    @property
+    def status(self) -> Path:
+        """Where the run stands."""
+        return self.path / "status.json"
+
+    @property
+    def stop(self) -> Path:
+        """A request to stop this run; its experiment may have one for all."""
+        return self.path / "stop.json"
+
+    @property
+    def recorded(self) -> Path:
+        """Says which tracking server has the whole run."""
+        return self.path / "recorded.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Committed rows of metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def progress_log(self) -> Path:
+        """Progress as lines for a person."""
+        return self.path / "progress.log"
+
+    @property
+    def error_log(self) -> Path:
+        """Tracebacks of failures."""
+        return self.path / "error.log"
+
+    @property
+    def merged(self) -> Path:
+        """The merged checkpoint of a finished run."""
+        return self.path / "merged"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> CheckpointFolder:
+        """Return the checkpoint after ``step`` optimizer steps."""
+        return CheckpointFolder(self.checkpoints / step_name(step))
+
+    def all_checkpoints(self) -> list[CheckpointFolder]:
+        """Return the checkpoints that are there, committed or not, oldest first."""
+        return [CheckpointFolder(path) for _, path in sorted(_by_step(self.checkpoints).items())]
+
+    def evaluation(self, at: int | str) -> EvaluationFolder:
+        """Return the evaluation after ``at`` steps, or the one of that name: ``final`` is on every image."""
+        return EvaluationFolder(self.path / "eval" / (at if isinstance(at, str) else step_name(at)))
+
+    def evaluations(self) -> dict[int, EvaluationFolder]:
+        """Return the evaluations during training that are there, by step."""
+        return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / "eval").items())}
+
+    def scratch(self) -> list[Path]:
+        """Return temporary folders that killed processes have left."""
+        return list(self.path.glob(f"{SCRATCH_PREFIX}*"))
+
+
+@dataclass(frozen=True)
+class ExperimentFolder:
+    """One experiment: what its runs share, and the runs."""
+
+    path: Path
+
+    @staticmethod
+    def of(config: ExperimentConfig) -> "ExperimentFolder":
+        """Return the folder of an experiment."""
+        return ExperimentFolder(config.experiment.runs_dir / config.experiment.name)
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.path.name
+
+    @property
+    def record(self) -> Path:
+        """The configuration that the name is bound to."""
+        return self.path / "experiment.json"
+
+    @property
+    def sweep_record(self) -> Path:
+        """The same of a sweep."""
+        return self.path / "sweep.json"
+
+    @property
+    def data(self) -> Path:
+        """Where a generated data set lies."""
+        return self.path / "data"
+
+    @property
+    def codec_ceiling(self) -> Path:
+        """AP of the ground truth itself after encoding and decoding."""
+        return self.path / "codec_ceiling.json"
+
+    @property
+    def report(self) -> Path:
+        """Tables, plots and the page."""
+        return self.path / "report"
+
+    @property
+    def inspected(self) -> Path:
+        """Pictures that the verb ``inspect`` has drawn."""
+        return self.path / "inspect"
+
+    @property
+    def ray_records(self) -> Path:
+        """What Ray Tune and Ray Train keep for themselves."""
+        return self.path / ".tune"
+
+    @property
+    def stop(self) -> Path:
+        """A request to stop all runs."""
+        return self.path / "stop.json"
+
+    @property
+    def lock(self) -> Path:
+        """The lock of the one command that runs the experiment; beside the folder, which ``--fresh`` moves."""
+        return self.path.with_name(f".{self.path.name}.lock")
+
+    def run(self, group: str, seed: int) -> RunFolder:
+        """Return the folder of one run."""
+        return RunFolder(self.path / f"{group}-s{seed}")
+
+    def begun_runs(self) -> list[RunFolder]:
+        """Return the runs that have a status, by name."""
+        return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
+
+    def base(self, config: ExperimentConfig) -> Path:
+        """Return the expanded checkpoint that every run with this model and target structure starts from."""
+        model = config.model
+        tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
+        return self.path / f"base-{config.data.structure}-{tag}"
+
+
+SCRATCH_PREFIX = ".scratch-"
+
+
+def experiments_in(runs_dir: Path) -> list[ExperimentFolder]:
+    """Return the experiments that have begun in a folder of experiments."""
+    return [ExperimentFolder(path.parent) for path in sorted(runs_dir.glob("*/experiment.json"))]
+
+
+def step_name(step: int) -> str:
+    """Return the folder name of a checkpoint or an evaluation, ``step_000100``."""
+    return f"{_STEP}{step:06d}"
+
+
+def step_of(folder: Path) -> int:
+    """Return the step that a folder's name says.
+
+    Raises:
+        ValueError: if it is not a name of :func:`step_name`.
+    """
+    return int(folder.name.removeprefix(_STEP))
+
+
+def _by_step(directory: Path) -> dict[int, Path]:
+    found = (path for path in directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdigit())
+    return {step_of(path): path for path in found}

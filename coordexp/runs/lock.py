@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 
 
 @contextlib.contextmanager
@@ -22,8 +22,8 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
     Raises:
         ResourceError: if another process holds it, or the file system cannot lock.
     """
-    directory = experiment_dir(config)
-    path = directory.with_name(f".{directory.name}.lock")
+    folder = ExperimentFolder.of(config)
+    path = folder.lock
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = path.open("a+", encoding="utf-8")
@@ -32,20 +32,20 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
             f"{path.parent}: cannot be written ({error.strerror}); choose experiment.runs_dir"
         ) from error
     with handle:
-        _acquire(handle.fileno(), path)
+        _acquire(handle.fileno(), path, name=folder.name)
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         handle.flush()
         yield
 
 
-def _acquire(descriptor: int, path: Path) -> None:
+def _acquire(descriptor: int, path: Path, *, name: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = path.read_text(encoding="utf-8").strip() or "another process"
         raise ResourceError(
-            f"experiment {path.name[1:-5]} is being run by {holder}; wait for it or choose another experiment.name"
+            f"experiment {name} is being run by {holder}; wait for it or choose another experiment.name"
         ) from error
     except OSError as error:
         raise ResourceError(f"{path}: this file system has no locks ({error.strerror})") from error

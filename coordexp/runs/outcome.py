@@ -40,7 +40,7 @@ def note_workers(plan: RunPlan) -> None:
 
 def alive_until(plan: RunPlan) -> float:
     """Return the Unix time of a run's last sign of life; 0 if it has given none."""
-    signs = [plan.run_dir / name for name in ("status.json", "progress.log", "metrics.jsonl")]
+    signs = [plan.folder.status, plan.folder.progress_log, plan.folder.metrics]
     return max((path.stat().st_mtime for path in signs if path.is_file()), default=0.0)
 
 
@@ -78,7 +78,7 @@ def set_state(plan: RunPlan, state: State, *, message: str = "", seconds: float 
 def note_traceback(plan: RunPlan) -> None:
     """Append the exception being handled to ``error.log`` of the run, for whoever has to mend it."""
     try:
-        with (plan.run_dir / "error.log").open("a", encoding="utf-8") as handle:
+        with plan.folder.error_log.open("a", encoding="utf-8") as handle:
             handle.write(traceback.format_exc() + "\n")
     except OSError as error:
         if not is_disk_full(error):  # its sentence tells as much
@@ -103,7 +103,7 @@ def _elapsed(before: RunStatus | None) -> float:
 def _write(
     plan: RunPlan, state: State, *, message: str, seconds: float, restarts: int, since: float | None = None
 ) -> None:
-    rows = read_rows(plan.run_dir / "metrics.jsonl")
+    rows = read_rows(plan.folder.metrics)
     step = rows[-1].step if rows else 0
     write_status(
         plan.run_dir,

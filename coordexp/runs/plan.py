@@ -7,7 +7,7 @@ from pathlib import Path
 from coordexp.config import from_json, group_config, group_names, to_json
 from coordexp.config.schema import ExperimentConfig
 from coordexp.files import JsonValue, sha256_of_text
-from coordexp.runs.folder import run_dir as run_dir_of
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.status import RunStatus, read_status
 
 # What a result does not depend on. The worker count stays: it multiplies the batch.
@@ -37,6 +37,11 @@ class RunPlan:
     def name(self) -> str:
         """``A-s0``, unique within the experiment."""
         return self.run_dir.name
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run directory and the names in it."""
+        return RunFolder(self.run_dir)
 
     def status(self) -> RunStatus | None:
         """Return what the run directory says, or None for a run never begun."""
@@ -114,5 +119,5 @@ def _plan(config: ExperimentConfig, instance: str) -> RunPlan:
         group=experiment.group,
         seed=experiment.seed,
         config=config,
-        run_dir=run_dir_of(config),
+        run_dir=RunFolder.of(config).path,
     )

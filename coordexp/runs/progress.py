@@ -5,18 +5,18 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.errors import CoordExpError
 from coordexp.runs.status import RunStatus
 
-LOG_NAME = "progress.log"
 SHOW_SECONDS = 0.5
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 
 
 def announce_to(run_dir: Path) -> Callable[[str], None]:
     """Return a function that appends a line to a run's progress log."""
-    path = run_dir / LOG_NAME
+    path = RunFolder(run_dir).progress_log
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def announce(line: str) -> None:
@@ -41,7 +41,7 @@ class Watcher:
         self._plans = list(plans)
         self._show = show
         self._on_end = on_end
-        self._offsets = {plan.name: _size(plan.run_dir / LOG_NAME) for plan in plans}
+        self._offsets = {plan.name: _size(plan.folder.progress_log) for plan in plans}
         self._seen = {plan.name: _changed_at(plan) for plan in plans}
         self._running: dict[str, RunPlan] = {}
         self._events: queue.SimpleQueue[tuple[RunPlan, bool] | None] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class Watcher:
             self._on_end(plan, status)
 
     def _show_new_lines(self, plan: RunPlan) -> None:
-        path = plan.run_dir / LOG_NAME
+        path = plan.folder.progress_log
         if _size(path) <= self._offsets[plan.name]:
             return
         with path.open("rb") as handle:
@@ -130,6 +130,6 @@ def _size(path: Path) -> int:
 
 def _changed_at(plan: RunPlan) -> int:
     try:
-        return (plan.run_dir / "status.json").stat().st_mtime_ns
+        return plan.folder.status.stat().st_mtime_ns
     except FileNotFoundError:
         return 0

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 from coordexp.runs.commit import (
-    checkpoint_name,
     drop_uncommitted,
-    mark_checkpoint,
+    commit_checkpoint,
     move_checkpoint,
     prune_checkpoints,
     whole_rows,
 )
+from coordexp.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class LocalReporter:
             warn: told what was damaged, one sentence each.
         """
         self._run_dir = run_dir
-        self._rows_file = run_dir / "metrics.jsonl"
+        self._rows_file = RunFolder(run_dir).metrics
         self._keep = keep_checkpoints
         self._newest = drop_uncommitted(run_dir, warn=warn)
 
@@ -80,12 +80,12 @@ class LocalReporter:
         del row
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
-        """Append the rows, then move the checkpoint into place and mark it: a marked one has all its rows."""
+        """Append the rows, then move the checkpoint into place and commit it: a committed one has all its rows."""
         append_rows(self._rows_file, rows)
         if checkpoint is not None:
-            self._newest = self._run_dir / "checkpoints" / checkpoint_name(step)
+            self._newest = RunFolder(self._run_dir).checkpoint(step).path
             move_checkpoint(checkpoint, self._newest)
-            mark_checkpoint(self._newest, rows_file=self._rows_file)
+            commit_checkpoint(self._newest, rows_file=self._rows_file)
             prune_checkpoints(self._run_dir, keep=self._keep)
 
     def latest_checkpoint(self) -> Path | None:

@@ -2,14 +2,14 @@
 
 import errno
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from coordexp.files import write_json
+from coordexp.runs.folder import RunFolder
 
 State = Literal["running", "finished", "failed", "stopped", "pruned"]
-_FILE = "status.json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,25 +39,23 @@ def read_status(run_dir: Path) -> RunStatus | None:
     """Return the status of a run, or None if it never started.
 
     A file that is damaged counts as stopped: the next try goes on from the last checkpoint and writes it
-    anew. Fields of a newer version are left out.
+    anew.
     """
-    path = run_dir / _FILE
+    path = RunFolder(run_dir).status
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    known = {field.name for field in fields(RunStatus)}
     try:
-        values = {name: value for name, value in json.loads(text).items() if name in known}
-        status = RunStatus(**values)
-    except (ValueError, TypeError, AttributeError):
+        status = RunStatus(**json.loads(text))
+    except (ValueError, TypeError):
         return _unreadable(path)
     return status if status.state in get_args(State) else _unreadable(path)
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:
     """Replace the status of a run; on a full disk, in the room that the old one has."""
-    path = run_dir / _FILE
+    path = RunFolder(run_dir).status
     try:
         write_json(path, asdict(status))
     except OSError as error:

@@ -8,9 +8,8 @@ from pathlib import Path
 from coordexp.config.schema import ExperimentConfig
 from coordexp.files import write_json
 from coordexp.runs import ranks
-from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 
-STOP_NAME = "stop.json"
 LOOK_SECONDS = 1.0
 _MOST_STEPS = 200  # between two looks, however fast steps were
 
@@ -30,20 +29,20 @@ def request_stop(directory: Path, reason: str) -> None:
         directory: of an experiment, for all its runs, or of one run.
         reason: becomes the message of each stopped run.
     """
-    write_json(directory / STOP_NAME, {"reason": reason})
+    write_json(ExperimentFolder(directory).stop, {"reason": reason})
 
 
 def clear_stop(directory: Path) -> None:
     """Withdraw the requests for an experiment and for each of its runs, or for one run."""
-    for path in (directory / STOP_NAME, *directory.glob(f"*/{STOP_NAME}")):
-        path.unlink(missing_ok=True)
+    for folder in (directory, *(path for path in directory.glob("*") if path.is_dir())):
+        RunFolder(folder).stop.unlink(missing_ok=True)
 
 
 def stop_reason(run_directory: Path) -> str | None:
     """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
     for directory in (run_directory, run_directory.parent):
         try:
-            text = (directory / STOP_NAME).read_text(encoding="utf-8")
+            text = RunFolder(directory).stop.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             continue
         return _reason(text)
@@ -100,8 +99,7 @@ class StopListener:
 
 def listener_for(config: ExperimentConfig) -> StopListener:
     """Return the listener of one run."""
-    assert run_dir(config).parent == experiment_dir(config)
-    return StopListener(run_dir(config))
+    return StopListener(RunFolder.of(config).path)
 
 
 def _reason(text: str) -> str:

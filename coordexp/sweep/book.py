@@ -9,15 +9,13 @@ from functools import cached_property
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue, write_json
 from coordexp.runs.budget import hours_of
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.stop import stop_reason
 from coordexp.sweep.halving import FINAL_AP, SUBSET_AP
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.search import Known, Point, propose
-
-RECORD = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,13 @@ def final_ap(plan: RunPlan) -> float | None:
     """Return the AP of a finished run on its whole validation split; None if there is none, or not yet."""
     if not plan.is_finished():
         return None
-    rows = read_rows(plan.run_dir / "metrics.jsonl")
+    rows = read_rows(plan.folder.metrics)
     return next((row.metrics[FINAL_AP] for row in reversed(rows) if FINAL_AP in row.metrics), None)
 
 
 def ap_curve(plan: RunPlan) -> list[tuple[int, float]]:
     """Return ``(step, AP)`` of a run's evaluations on the subset."""
-    rows = read_rows(plan.run_dir / "metrics.jsonl")
+    rows = read_rows(plan.folder.metrics)
     return [(row.step, row.metrics[SUBSET_AP]) for row in rows if SUBSET_AP in row.metrics]
 
 
@@ -87,7 +85,7 @@ class SweepBook:
         trial = self._add(propose(self.sweep.settings, [self._known(trial) for trial in self.trials]))
         points: list[JsonValue] = [dict(trial.point) for trial in self.trials]
         write_json(
-            experiment_dir(self.sweep.config) / RECORD,
+            ExperimentFolder.of(self.sweep.config).sweep_record,
             {"search": _bound(self.sweep), "points": points},
             indent=2,
         )
@@ -100,7 +98,7 @@ class SweepBook:
 
     def stop_reason(self) -> str | None:
         """Return why the whole sweep is asked to stop; None if it is not."""
-        return stop_reason(experiment_dir(self.sweep.config) / "any run")
+        return stop_reason(ExperimentFolder.of(self.sweep.config).path / "any run")
 
     def is_spent(self) -> bool:
         """Tell whether the runs have used ``cluster.max_gpu_hours``; trials that run then end as they would."""
@@ -116,7 +114,7 @@ class SweepBook:
         """Return every run that has begun, of the search and of winners."""
         plans = [trial.plan for trial in self.trials]
         seeds = [seed for seed in self.sweep.settings.winners.seeds if seed != self.seed]
-        names = {path.parent.name for path in experiment_dir(self.sweep.config).glob("*/status.json")}
+        names = {run.name for run in ExperimentFolder.of(self.sweep.config).begun_runs()}
         plans += [
             self.plan(trial.name, trial.point, seed)
             for trial in self.trials
@@ -146,8 +144,8 @@ def recorded_points(sweep: Sweep) -> list[Point]:
     Raises:
         ConfigError: if the name holds another search, or the record is none.
     """
-    directory = experiment_dir(sweep.config)
-    path = directory / RECORD
+    folder = ExperimentFolder.of(sweep.config)
+    path = folder.sweep_record
     if not path.is_file():
         return []
     try:
@@ -160,9 +158,9 @@ def recorded_points(sweep: Sweep) -> list[Point]:
     changed = [name for name in wanted if search.get(name) != wanted[name]]
     if not changed:
         return points
-    if any(directory.glob("*/status.json")):
+    if folder.begun_runs():
         raise ConfigError(
-            f"sweep {directory.name} exists in {directory.parent} with another {' and another '.join(changed)}; choose "
+            f"sweep {folder.name} exists in {folder.path.parent} with another {' and another '.join(changed)}; choose "
             "another name (sweep.name=NAME), or --fresh"
         )
     return []

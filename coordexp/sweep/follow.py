@@ -25,7 +25,6 @@ from coordexp.tracking.store import FinalStatus
 from coordexp.train.setup.prepare import PreparedExperiment
 from coordexp.train.setup.token_stream import token_stream_hash
 
-_SENT = "recorded.json"
 _HELD_PRUNED = 4  # the last rows of so many pruned runs may still be on their way
 
 
@@ -151,13 +150,13 @@ class Follower:
             is_pruned = status is not None and status.state == "pruned"
             if is_pruned and not missing:  # of finished ones the recorder itself notes it
                 write_json(
-                    followed.plan.run_dir / _SENT, {"uri": without_secrets(self._tracker.uri), "key": followed.plan.key}
+                    followed.plan.folder.recorded, {"uri": without_secrets(self._tracker.uri), "key": followed.plan.key}
                 )
         except TrackingError as error:
             self._missing.append(f"{followed.plan.name}: {error}")
 
     def _is_sent(self, plan: RunPlan) -> bool:
-        path = plan.run_dir / _SENT
+        path = plan.folder.recorded
         return path.is_file() and f'"{without_secrets(self._tracker.uri)}"' in path.read_text(encoding="utf-8")
 
 

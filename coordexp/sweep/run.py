@@ -15,7 +15,7 @@ from coordexp.data.splits.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.experiment import check_disk, open_experiment
-from coordexp.runs.folder import data_dir, experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.functions import TrainFunction, train
 from coordexp.runs.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.runs.listeners import Listeners
@@ -80,8 +80,8 @@ def run_sweep(
     """
     config = sweep.config
     with experiment_lock(config), terminated_is_interrupted():
-        check_disk(experiment_dir(config), needed_bytes=MIN_FREE_BYTES)
-        clear_stop(experiment_dir(config))  # a request ends with the command it stopped
+        check_disk(ExperimentFolder.of(config).path, needed_bytes=MIN_FREE_BYTES)
+        clear_stop(ExperimentFolder.of(config).path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         instance = open_experiment(config, fresh=fresh).instance
         with console.status("dividing the training images"):
@@ -120,8 +120,8 @@ def divide(sweep: Sweep) -> TuningSplit:
     settings = sweep.settings.tuning_split
     return write_tuning_split(
         sweep.config.data,
-        experiment_dir(sweep.config),
-        data_dir=data_dir(sweep.config),
+        ExperimentFolder.of(sweep.config).path,
+        data_dir=ExperimentFolder.of(sweep.config).data,
         num_images=settings.num_images,
         fraction=settings.fraction,
         seed=settings.seed,
@@ -168,7 +168,7 @@ def _run(work: _Work, executor: Executor) -> _Ending:
     """Search, then run the winners again; say how that ended."""
     book = work.book
     # Again: Ray has installed a handler of its own, which aborts.
-    with stop_on_signal(experiment_dir(book.sweep.config), show=work.follower.show):
+    with stop_on_signal(ExperimentFolder.of(book.sweep.config).path, show=work.follower.show):
         try:
             if not book.is_searched():
                 _search(work)
@@ -198,7 +198,7 @@ def _search(work: _Work) -> None:
         return
     from coordexp.cluster.sweep_executor import search_on_ray
 
-    search_on_ray(source, function, cluster=config.cluster, directory=experiment_dir(config))
+    search_on_ray(source, function, cluster=config.cluster, directory=ExperimentFolder.of(config).path)
 
 
 def _run_winners(work: _Work, executor: Executor) -> bool:

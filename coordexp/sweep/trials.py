@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import set_state
 from coordexp.runs.plan import RunPlan
@@ -87,7 +87,7 @@ def without_model(function: TrainFunction) -> TrainFunction:
 
     def searched(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
         function(config, reporter=reporter, announce=announce)
-        shutil.rmtree(run_dir(config) / "merged", ignore_errors=True)
+        shutil.rmtree(RunFolder.of(config).merged, ignore_errors=True)
 
     return searched
 

@@ -9,13 +9,13 @@ from urllib.parse import quote
 from coordexp.data.splits.splits import annotations_path
 from coordexp.files import sha256_of_file
 from coordexp.metrics import BOX_KINDS, DECODINGS
-from coordexp.runs.folder import data_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import read_rows
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.rows import PointData, row_points
 
-ARTIFACT = "merged"
+ARTIFACT = RunFolder(Path()).merged.name
 _HEADLINE = "constrained/expected/AP"
 _SHOWN = [
     f"{decoding}/{kind}/{name}" for decoding in DECODINGS for kind in BOX_KINDS for name in ("AP", "AP50", "AP75")
@@ -31,7 +31,7 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
         num_bytes: size of the checkpoint.
         as_artifact: MLflow has a copy; otherwise it lies in the run's directory only.
     """
-    directory = plan.run_dir / "merged"
+    directory = plan.folder.merged
     uri = f"runs:/{run_id}/{ARTIFACT}" if as_artifact else storage_uri(directory)
     place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
     points = _final_points(plan)
@@ -53,14 +53,14 @@ def storage_uri(directory: Path) -> str:
 
 def _final_points(plan: RunPlan) -> list[PointData]:
     """Return the detection metrics of the last evaluation on all images, exactly as the run's rows have them."""
-    rows = read_rows(plan.run_dir / "metrics.jsonl")
+    rows = read_rows(plan.folder.metrics)
     final = next((row for row in reversed(rows) if _HEADLINE in row.metrics), None)
     return [point for point in row_points(final, {}) if point.name in _SHOWN] if final else []
 
 
 def _validation_data(plan: RunPlan) -> EvaluatedOn | None:
     config = plan.config
-    path = annotations_path(config.data, "val", data_dir=data_dir(config))
+    path = annotations_path(config.data, "val", data_dir=ExperimentFolder.of(config).data)
     if not path.is_file():
         return None
     name = "shapes_val" if config.data.format == "shapes" else path.stem

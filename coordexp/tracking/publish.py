@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from coordexp.config.draft import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_json
@@ -15,8 +15,6 @@ from coordexp.tracking.connection import without_secrets
 from coordexp.tracking.exported_model import ARTIFACT, merged_model
 from coordexp.tracking.store import FinalStatus
 
-_RECORDED = "recorded.json"
-_RUN_FILES = ("config.yaml", "fingerprint.json", "param_groups.json", "progress.log", "error.log")
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
     "failed": "FAILED",
@@ -27,7 +25,7 @@ _FINAL: dict[State, FinalStatus] = {
 
 def tracking_uri(config: ExperimentConfig) -> str:
     """Return where runs are recorded; a database in the runs' directory if nothing else was said."""
-    return config.tracking.uri or f"sqlite:///{config.experiment.runs_dir.absolute()}/mlflow.db"
+    return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
 def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
@@ -76,7 +74,7 @@ class Recorder:
                 tags={**(tags or {}), "run_dir": str(plan.run_dir)},
                 status="SCHEDULED",
             )
-        sources = [(self._run_ids[plan.name], plan.run_dir / "metrics.jsonl") for plan in self._plans]
+        sources = [(self._run_ids[plan.name], plan.folder.metrics) for plan in self._plans]
         self._sync = RowSync(self._tracker, lambda: sources, also=self._end_waiting)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
@@ -136,21 +134,22 @@ class Recorder:
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
         run_id = self._run_ids[plan.name]
-        for name in _RUN_FILES:
-            if (plan.run_dir / name).is_file():
-                self._tracker.log_file(run_id, plan.run_dir / name)
+        run = plan.folder
+        for path in (run.config, run.fingerprint, run.param_groups, run.progress_log, run.error_log):
+            if path.is_file():
+                self._tracker.log_file(run_id, path)
         if status.state == "finished":
             self._store_results(run_id, plan)
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message)
         if status.state == "finished":
-            write_json(plan.run_dir / _RECORDED, {"uri": without_secrets(self._tracker.uri), "key": plan.key})
+            write_json(plan.folder.recorded, {"uri": without_secrets(self._tracker.uri), "key": plan.key})
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
-        final, merged = plan.run_dir / "eval" / "final", plan.run_dir / "merged"
+        final, merged = plan.folder.evaluation("final").path, plan.folder.merged
         if final.is_dir():
-            self._tracker.log_directory(run_id, final, "eval/final")
+            self._tracker.log_directory(run_id, final, str(final.relative_to(plan.run_dir)))
         if not merged.is_dir():
             return
         num_bytes = directory_bytes(merged)
@@ -172,5 +171,5 @@ def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
 
 
 def _is_recorded(plan: RunPlan, uri: str) -> bool:
-    path: Path = plan.run_dir / _RECORDED
+    path = plan.folder.recorded
     return plan.is_finished() and path.is_file() and f'"{without_secrets(uri)}"' in path.read_text(encoding="utf-8")

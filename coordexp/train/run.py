@@ -16,7 +16,7 @@ from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
 from coordexp.model.merge.merge import merge_model
 from coordexp.runs import ranks
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import SCRATCH_PREFIX, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.batch import model_inputs
@@ -60,15 +60,15 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
     torch.use_deterministic_algorithms(True, warn_only=True)
     parts = build_components(config)
     session = Session(config=config, parts=parts, reporter=reporter, announce=announce)
-    run_dir(config).mkdir(parents=True, exist_ok=True)
+    RunFolder.of(config).path.mkdir(parents=True, exist_ok=True)
     if ranks.rank() == 0:
-        for left_over in run_dir(config).glob(".scratch-*"):  # of a killed process; the experiment is locked
+        for left_over in RunFolder.of(config).scratch():  # of a killed process; the experiment is locked
             shutil.rmtree(left_over, ignore_errors=True)
     ranks.barrier()
     if ranks.rank() == 0:
-        write_param_groups(parts, run_dir(config))
+        write_param_groups(parts, RunFolder.of(config).path)
     # On the run's own disk, whose room was checked before the start.
-    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=run_dir(config)) as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=RunFolder.of(config).path) as scratch:
         _train(session, Path(scratch), listener)
     _finish(session, started, listener)
 
@@ -166,7 +166,7 @@ def _finish(session: Session, started: float, listener: StopListener) -> None:
     session.commit(step, None)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
         samples = _merge_samples(session)
-        merge_model(parts.model, parts.processor, run_dir(config) / "merged", overwrite=True, samples=samples)
+        merge_model(parts.model, parts.processor, RunFolder.of(config).merged, overwrite=True, samples=samples)
         metrics = {"final/train_seconds": session.train_seconds, "final/steps": float(step)}
         metrics["final/seconds"] = time.monotonic() - started
         session.add_row(step, metrics)

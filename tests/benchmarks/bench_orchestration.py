@@ -29,7 +29,7 @@ def timed_train(config, *, reporter, announce):
     """Train as ever, and leave how long it took and how much of that was waiting for commits."""
     import time as clock  # this function travels to Ray's workers by value
 
-    from coordexp.runs.folder import run_dir
+    from coordexp.runs.folder import RunFolder
     from coordexp.runs.functions import train
 
     began, waited = clock.time(), []
@@ -43,7 +43,7 @@ def timed_train(config, *, reporter, announce):
     reporter.commit = timed_commit
     train(config, reporter=reporter, announce=announce)
     found = {"began": began, "ended": clock.time(), "commits": len(waited), "commit_seconds": sum(waited)}
-    (run_dir(config) / "bench.json").write_text(json.dumps(found))
+    (RunFolder.of(config).path / "bench.json").write_text(json.dumps(found))
 
 
 @dataclass(frozen=True)

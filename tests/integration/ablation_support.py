@@ -8,7 +8,7 @@ from rich.console import Console
 from coordexp.ablation.run import run_ablation
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
 
 GEOMETRY = {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}
@@ -46,10 +46,10 @@ class StandIn:
         announce(f"{group}-s0  step 1/1")
         if group in self.broken:
             raise self.broken[group]
-        merged = run_dir(config) / "merged"
+        merged = RunFolder.of(config).merged
         merged.mkdir(exist_ok=True)
         (merged / "model.safetensors").write_bytes(b"0" * 1000)
-        final = run_dir(config) / "eval" / "final" / "constrained"
+        final = RunFolder.of(config).evaluation("final").path / "constrained"
         final.mkdir(parents=True, exist_ok=True)
         (final / "detections.expected.json").write_text("[]")
         metrics = {"constrained/expected/AP": 0.25 if group == "A" else 0.5, "final/steps": 1.0}

@@ -28,8 +28,7 @@ from coordexp.ablation.run import run_ablation
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
-from coordexp.runs.commit import checkpoint_step
-from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
 
@@ -71,7 +70,7 @@ def small_sgd(config, *, reporter, announce):
     torch.manual_seed(config.experiment.seed)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    where, newest, first = run_dir(config), reporter.latest_checkpoint(), ranks.rank() == 0
+    where, newest, first = RunFolder.of(config).path, reporter.latest_checkpoint(), ranks.rank() == 0
     done = _load(newest, model, optimizer) if newest else 0
     if first:
         with (where / "attempts").open("a") as handle:
@@ -99,7 +98,7 @@ def small_sgd(config, *, reporter, announce):
 
 def happens(config, step: int) -> None:
     """Let a group's fault happen in the middle of a step, once."""
-    where, group = run_dir(config), config.experiment.group
+    where, group = RunFolder.of(config).path, config.experiment.group
     if not is_due(config):
         return
     newest = sorted((where / "checkpoints").glob("step_*/state.pt"))
@@ -135,7 +134,7 @@ def die(where: Path) -> None:
 
 def is_due(config) -> bool:
     """Tell whether a run's fault is still to come."""
-    where = run_dir(config)
+    where = RunFolder.of(config).path
     return (where.parent.parent / "disturbed").is_dir() and not (where / "happened").exists()
 
 
@@ -148,7 +147,7 @@ def fill_disk(ballast: Path, *, leave: int) -> None:
 
 
 def _save(config, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Path:
-    where, group = run_dir(config), config.experiment.group
+    where, group = RunFolder.of(config).path, config.experiment.group
     scratch = Path(tempfile.mkdtemp(dir=where, prefix=".scratch-"))
     try:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, scratch / "state.pt")
@@ -167,7 +166,7 @@ def _load(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) 
     state = torch.load(checkpoint / "state.pt", weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    return checkpoint_step(checkpoint)
+    return step_of(checkpoint)
 
 
 def wait_for(condition: Callable[[], object], *, what: str, seconds: float = 240) -> None:
@@ -213,7 +212,7 @@ def progress(plan: RunPlan) -> str:
 
 def plans_of(config: ExperimentConfig) -> dict[str, RunPlan]:
     """Return the runs of an experiment that has begun, by name, with the keys that MLflow knows."""
-    instance = json.loads((experiment_dir(config) / "experiment.json").read_text())["instance"]
+    instance = json.loads((ExperimentFolder.of(config).record).read_text())["instance"]
     return {plan.name: plan for plan in plan_runs(config, instance=instance)}
 
 

@@ -12,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.batches import dataset as dataset_module
 from coordexp.data.images.patches import read_image
 from coordexp.runs import ranks
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
 from tests.integration.ranks_support import leave_group
@@ -60,7 +60,7 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
     announce = (lambda line: None) if lines is None else lines.append
     finish, run_module._finish = run_module._finish, lambda session, started, listener: None
     try:
-        run_module.train_run(config, reporter=StopsAt(run_dir(config), step=stop), announce=announce)
+        run_module.train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), announce=announce)
     except KeyboardInterrupt:
         assert stop is not None
     finally:
@@ -70,7 +70,7 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
 def numbers(config: ExperimentConfig) -> dict[int, dict[str, float]]:
     """Return by step what was logged, without times."""
     found: dict[int, dict[str, float]] = {}
-    for row in read_rows(run_dir(config) / "metrics.jsonl"):
+    for row in read_rows(RunFolder.of(config).metrics):
         named = {name: value for name, value in row.metrics.items() if "throughput" not in name}
         found.setdefault(row.step, {}).update(named)
     return found

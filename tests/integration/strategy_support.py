@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.runs import ranks
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.checkpointing import Session
 from coordexp.train.loop.schedule import Cadence
@@ -60,10 +60,10 @@ def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | 
     """One process of a run; an error goes to a file."""
     _join(rank, world, port)
     config = ExperimentConfig.model_validate_json(config_json)
-    _note_images(run_dir(config))
+    _note_images(RunFolder.of(config).path)
     lines: list[str] = []
     try:
-        train_run(config, reporter=RanksReporter(run_dir(config), stop=stop), announce=lines.append)
+        train_run(config, reporter=RanksReporter(RunFolder.of(config).path, stop=stop), announce=lines.append)
     except KeyboardInterrupt:
         pass
     except ValueError as error:
@@ -144,14 +144,14 @@ def run_on(world: int, config: ExperimentConfig, output: Path, *, stop: int | No
 
 def losses_of(config: ExperimentConfig) -> list[float]:
     """Return the training loss of each step."""
-    rows = read_rows(run_dir(config) / "metrics.jsonl")
+    rows = read_rows(RunFolder.of(config).metrics)
     return [row.metrics["train_total_loss"] for row in rows if "train_total_loss" in row.metrics]
 
 
 def images_of(config: ExperimentConfig) -> dict[int, list[int]]:
     """Return the ids of the images that all processes saw at each step."""
     found: dict[int, list[int]] = {}
-    for path in run_dir(config).glob("images-*"):
+    for path in RunFolder.of(config).path.glob("images-*"):
         for line in path.read_text().splitlines():
             step, *ids = map(int, line.split())
             found[step] = sorted([*found.get(step, []), *ids])

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.runs.commit import checkpoint_step
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder, step_of
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.sweep.halving import FINAL_AP, SUBSET_AP
@@ -65,8 +64,8 @@ class StandIn:
 
     def __call__(self, config, *, reporter, announce):
         newest = reporter.latest_checkpoint()
-        done = checkpoint_step(newest) if newest else 0
-        directory = run_dir(config)
+        done = step_of(newest) if newest else 0
+        directory = RunFolder.of(config).path
         with (directory / "attempts").open("a") as handle:
             handle.write(f"{done}\n")
         ap = true_ap(config.objective.lambda_coord, config.experiment.seed)

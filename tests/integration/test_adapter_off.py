@@ -7,7 +7,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset, reattach_coord_o
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups
-from coordexp.runs.folder import base_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.components import build_components
 from tests.integration.adapter_support import encode, logits, samples
 from tests.integration.training_support import prepared, small_config, write_base
@@ -29,7 +29,7 @@ def _without(config, custom):
 
 def _never_heard_of_it(config):
     """The same run by the parts below the configuration, none of which names an offset."""
-    model = load(base_dir(config)).model
+    model = load(ExperimentFolder.of(config).base(config)).model
     lora = config.training.lora
     model = apply_tuning(
         model, tuning="dora", rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, vision=lora.vision, seed=0

@@ -9,7 +9,7 @@ from torch import multiprocessing
 
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
-from coordexp.runs.folder import base_dir
+from coordexp.runs.folder import ExperimentFolder
 from tests.integration.adapter_training_support import WORLD_SIZE, train, worker
 from tests.integration.training_support import prepared, small_config, write_base
 
@@ -77,7 +77,7 @@ def test_zero2_ddp_and_one_process_agree(setting, tmp_path, monkeypatch):
             assert seen["parameter_dtype"] == {"torch.float32"}
             assert seen["losses"] == pytest.approx(alone["losses"], rel=1e-5)
         _assert_same_adapter(output / "adapter", tmp_path / "alone" / "adapter")
-        offset = active_offset(load(base_dir(config), output / "adapter").model)
+        offset = active_offset(load(ExperimentFolder.of(config).base(config), output / "adapter").model)
         assert offset.tie_head is config.custom.coord_offset.tie_head
         assert all(float(table.detach().abs().max()) > 1e-3 for table in offset.parameters())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.report.study.load import load_experiment
-from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
 from coordexp.tracking.publish import tracking_uri
@@ -53,7 +53,7 @@ class _TakesAnHour(StandIn):
         self.names: list[str] = []
 
     def __call__(self, config, *, reporter, announce):
-        self.names.append(run_dir(config).name)
+        self.names.append(RunFolder.of(config).name)
         super().__call__(config, reporter=reporter, announce=announce)
         self.clock.seconds += HOUR
 
@@ -62,8 +62,8 @@ class _EndsWhenAsked(StandIn):
     """Trains until it is asked to stop."""
 
     def __call__(self, config, *, reporter, announce):
-        self.done.append(run_dir(config).name)
-        while (reason := stop_reason(run_dir(config))) is None:
+        self.done.append(RunFolder.of(config).name)
+        while (reason := stop_reason(RunFolder.of(config).path)) is None:
             time.sleep(0.01)
         raise RunStoppedError(reason)
 
@@ -131,7 +131,7 @@ def test_time_that_passes_stops_a_running_run(base, runs_dir):
 def test_a_requested_stop_ends_cleanly_and_the_same_command_goes_on(base, runs_dir):
     class AsksItself(_EndsWhenAsked):
         def __call__(self, config, *, reporter, announce):
-            request_stop(experiment_dir(config), "the cluster is needed")
+            request_stop(ExperimentFolder.of(config).path, "the cluster is needed")
             super().__call__(config, reporter=reporter, announce=announce)
 
     config = make_config(base, runs_dir, "asked")
@@ -143,7 +143,7 @@ def test_a_requested_stop_ends_cleanly_and_the_same_command_goes_on(base, runs_d
         "A-s0": ("stopped", "the cluster is needed"),
         "C-s0": ("stopped", "the cluster is needed"),
     }
-    assert not (run_dir(plan_runs(config)[0].config) / "error.log").exists()
+    assert not (RunFolder.of(plan_runs(config)[0].config).error_log).exists()
 
     again = StandIn()
     code, _ = run(config, again)

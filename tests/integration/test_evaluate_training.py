@@ -6,7 +6,7 @@ from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions
 from coordexp.metrics import BOX_KINDS, BOX_METRICS, unregistered
-from coordexp.runs.folder import data_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from tests.integration.training_support import prepared, small_config, write_base
@@ -18,7 +18,7 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
     config = small_config(write_base(tmp_path / "base"), tmp_path / "runs")
     evaluation = config.evaluation.model_copy(update={"every_steps": 2, "subset_images": 3})
     config = prepared(config.model_copy(update={"evaluation": evaluation}))
-    folder = run_dir(config)
+    folder = RunFolder.of(config).path
     train_run(config, reporter=LocalReporter(folder), announce=lambda line: None)
 
     rows = read_rows(folder / "metrics.jsonl")
@@ -36,7 +36,7 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
             assert f"constrained/{box}/{name}" in by_step[4]
     assert {"constrained/duplicates", "free/duplicates", "constrained/malformed"} <= by_step[4].keys()
 
-    annotations = data_dir(config) / "instances_val.json"
+    annotations = ExperimentFolder.of(config).data / "instances_val.json"
     for decoding in ("constrained", "free"):
         final = folder / "eval" / "final" / decoding
         assert analyse(annotations, final) == Analysis.read(final / "analysis.json")

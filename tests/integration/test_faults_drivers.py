@@ -16,7 +16,7 @@ from torch import distributed
 from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError
 from coordexp.runs import ranks
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from tests.integration.ablation_support import make_base
 from tests.integration.fault_support import (
     Undisturbed,
@@ -97,7 +97,7 @@ def test_a_driver_killed_while_its_workers_start_leaves_no_reservation(session, 
 
 
 def rank_one_meets_wrong_input(config, *, reporter, announce):
-    with (run_dir(config) / "attempts").open("a") as handle:
+    with (RunFolder.of(config).path / "attempts").open("a") as handle:
         handle.write(f"{ranks.rank()} {os.getpid()}\n")
     distributed.barrier()
     if ranks.rank() == 1:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from coordexp.config import to_json
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from tests.integration import fault_support
 from tests.integration.ablation_support import make_base
 from tests.integration.fault_support import (
@@ -169,7 +169,7 @@ def trainer_under_fire(config, *, reporter, announce):
     from coordexp.train.run import train_run
     from coordexp.train.trainer import CoordTrainer
 
-    where = run_dir(config)
+    where = RunFolder.of(config).path
     with (where / "lives").open("a") as handle:
         handle.write(f"{reporter.latest_checkpoint()}\n")
     lives = (where / "lives").read_text().count("\n")

@@ -14,7 +14,7 @@ from coordexp.data.images.patches import read_image
 from coordexp.errors import DataError
 from coordexp.metrics import unregistered
 from coordexp.runs import ranks
-from coordexp.runs.folder import data_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
 from coordexp.train.loop.checkpointing import Session
@@ -52,10 +52,10 @@ def make_config(base, tmp_path_factory):
             training=training or {},
             experiment={"runs_dir": runs / name},
         )
-        if not run_dir(made).parent.exists():
-            run_dir(made).parent.mkdir(parents=True)
-            for part in run_dir(config).parent.iterdir():
-                (run_dir(made).parent / part.name).symlink_to(part)
+        if not RunFolder.of(made).path.parent.exists():
+            RunFolder.of(made).path.parent.mkdir(parents=True)
+            for part in RunFolder.of(config).path.parent.iterdir():
+                (RunFolder.of(made).path.parent / part.name).symlink_to(part)
         return made
 
     return make
@@ -157,10 +157,10 @@ def test_a_packed_run_resumes_too_and_learns_what_the_padded_one_does(undisturbe
 def test_a_packed_run_is_whole(make_config):
     """Validation, evaluation and merge take what packing makes of a batch."""
     config = with_changes(make_config("whole", packing=True), evaluation={"loss_images": 2})
-    run_module.train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    run_module.train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     last = numbers(config)[STEPS]
     assert {"eval_total_loss", "constrained/expected/AP"} <= last.keys()
-    assert (run_dir(config) / "merged" / "model.safetensors").is_file()
+    assert (RunFolder.of(config).merged / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_sampl
     session = Session(
         config=config,
         parts=build_components(config),
-        reporter=LocalReporter(run_dir(config)),
+        reporter=LocalReporter(RunFolder.of(config).path),
         announce=lambda line: None,
     )
     alone = run_module.make_trainer(session, tmp_path)
@@ -193,7 +193,7 @@ def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_sampl
 
 
 def test_rows_tell_how_long_training_waited(undisturbed, make_config):
-    rows = read_rows(run_dir(make_config("undisturbed")) / "metrics.jsonl")
+    rows = read_rows(RunFolder.of(make_config("undisturbed")).metrics)
     waits = [row.metrics["throughput/data_wait_fraction"] for row in rows]
     assert all(0 < wait < 1 for wait in waits)
     assert not unregistered({name for row in rows for name in row.metrics})
@@ -214,7 +214,7 @@ def test_a_broken_image_arrives_as_its_own_sentence(make_config, monkeypatch, wo
         return read_image(path, **sizes)
 
     config = make_config(f"broken-{workers}", num_workers=workers)
-    victim = sorted(data_dir(config).rglob("train*/*.*"))[5]
+    victim = sorted(ExperimentFolder.of(config).data.rglob("train*/*.*"))[5]
     monkeypatch.setattr(dataset_module, "read_image", broken)
     with pytest.raises(DataError) as error:
         train(config)

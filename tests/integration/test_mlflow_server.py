@@ -13,7 +13,7 @@ from mlflow.artifacts import download_artifacts
 
 from coordexp.errors import TrackingError
 from coordexp.report.study.load import load_experiment
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
 from tests.integration.ablation_support import GEOMETRY, make_base, make_config, run
@@ -53,7 +53,7 @@ class StandIn:
         self.done: list[str] = []
 
     def __call__(self, config, *, reporter, announce):
-        name = run_dir(config).name
+        name = RunFolder.of(config).name
         announce(f"{name}  begins")
         for step in range(1, self.num_rows + 1):
             value = 1.0 / (step + 7 * config.experiment.seed + len(name))
@@ -62,7 +62,7 @@ class StandIn:
             )
             reporter.commit([row], step=step, checkpoint=None)
             time.sleep(self.seconds_per_row)
-        merged, final = run_dir(config) / "merged", run_dir(config) / "eval" / "final"
+        merged, final = RunFolder.of(config).merged, RunFolder.of(config).evaluation("final").path
         for path, text in ((merged / "model.safetensors", name * 999), (final / "detections.expected.json", "[]")):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)

@@ -1,6 +1,5 @@
 """The Ray mechanics of the tune executor, with a stand-in for the trainer core."""
 
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,8 @@ from coordexp.cluster import tune_executor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
-from coordexp.runs.commit import checkpoint_step, committed_checkpoints
+from coordexp.runs.commit import committed_checkpoints, read_commit_marker
+from coordexp.runs.folder import step_of
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, read_rows
 from tests.integration.ray_support import private_ray_environment
@@ -50,7 +50,7 @@ def stand_in(config, *, reporter, announce):
     """Three steps, a row and a checkpoint each, then a final row; remembers nothing but its checkpoint."""
     run_dir = Path(config.experiment.runs_dir) / config.experiment.name / f"{config.experiment.group}-s0"
     newest = reporter.latest_checkpoint()
-    done = checkpoint_step(newest) if newest else 0
+    done = step_of(newest) if newest else 0
     with (run_dir / "attempts").open("a") as handle:
         handle.write(f"{done} {os.getpid()}\n")
     if newest:
@@ -98,8 +98,8 @@ def test_runs_give_rows_checkpoints_and_states(ray_on_two_cpus, tmp_path):
     assert a.is_finished()
     assert a.status().step == STEPS
     assert [path.name for path in committed_checkpoints(a.run_dir)] == ["step_000002", "step_000003"]
-    mark = json.loads((a.run_dir / "checkpoints" / "step_000003" / "coordexp.json").read_text())
-    assert (mark["step"], mark["rows"], [*mark["files"]]) == (3, 3, ["weights"])
+    marker = read_commit_marker(a.folder.checkpoint(3).path)
+    assert (marker.step, marker.rows, [*marker.files]) == (3, 3, ["weights"])
 
     assert broken.status().state == "failed"
     assert broken.status().message == "the loss is nan at step 2"

@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import step_of
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import read_status
 from tests.integration.ray_head_support import RAY, ROOT, TOKEN, Head, can_hide, ray_head, wait_for
@@ -208,9 +210,7 @@ def rows(run: Path) -> list:
 
 
 def steps_of_checkpoints(run: Path) -> list[int]:
-    return sorted(
-        int(path.name[-6:]) for path in (run / "checkpoints").glob("step_*") if (path / "coordexp.json").is_file()
-    )
+    return [step_of(path) for path in committed_checkpoints(run)]
 
 
 def is_python(process: psutil.Process) -> bool:

@@ -18,7 +18,7 @@ from coordexp.errors import ResourceError, TokenizerError
 from coordexp.model.checkpoint.skeleton import EMBEDDING
 from coordexp.model.expand.expand_files import expand_to
 from coordexp.model.load import load
-from coordexp.runs.folder import base_dir, data_dir, run_dir
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.train.setup.prepare import prepare_base, prepare_experiment, weights_hash
 from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow, write_qwen_tokenizer
 
@@ -57,7 +57,7 @@ def test_other_ids_are_refused_before_anything_is_written(narrow, tmp_path):
     with pytest.raises(TokenizerError, match=r"custom.coord_offset.ids is 151936..152935.*; leave ids out") as caught:
         prepare_base(config)
     assert "\n" not in str(caught.value)
-    assert not base_dir(config).exists()
+    assert not ExperimentFolder.of(config).base(config).exists()
 
 
 def test_flash_attention_is_refused_before_the_data_is_prepared(narrow, tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_flash_attention_is_refused_before_the_data_is_prepared(narrow, tmp_path
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ResourceError, match=r"needs a CUDA device"):
         prepare_experiment(_config(narrow, tmp_path, *changes, "cluster.executor=inline"))
-    assert not data_dir(config).exists()
+    assert not ExperimentFolder.of(config).data.exists()
 
 
 def _small(runs_dir: Path, model: Path) -> list[str]:
@@ -109,7 +109,7 @@ def _data(coco_tiny: Path) -> list[str]:
 def test_the_whole_chain(narrow, coco_tiny, tmp_path, capsys):
     overrides = [*_small(tmp_path / "runs", narrow), *_data(coco_tiny)]
     assert main(["train", "--config", EXPERIMENT, "--group", "C", *overrides]) == 0
-    run = run_dir(load_config(EXPERIMENT, [*overrides, "experiment.group=C"]))
+    run = RunFolder.of(load_config(EXPERIMENT, [*overrides, "experiment.group=C"])).path
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [row["metrics"]["train_total_loss"] for row in rows if "train_total_loss" in row["metrics"]]
     assert len(losses) == 2
@@ -163,9 +163,9 @@ def test_an_expanded_checkpoint_trains_as_the_one_it_came_from(narrow, coco_tiny
     for number, model in enumerate((narrow, tmp_path / "expanded")):
         overrides = [*_small(tmp_path / str(number), model), *_data(coco_tiny), "evaluation.decoding=[constrained]"]
         assert main(["train", "--config", EXPERIMENT, "--group", "A", *overrides]) == 0
-        run = run_dir(load_config(EXPERIMENT, [*overrides, "experiment.group=A"]))
+        run = RunFolder.of(load_config(EXPERIMENT, [*overrides, "experiment.group=A"])).path
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        base = base_dir(load_config(EXPERIMENT, overrides))
+        base = ExperimentFolder.of(load_config(EXPERIMENT, overrides)).base(load_config(EXPERIMENT, overrides))
         assert load(base).vocab.coord_ids == COORD_IDS
         assert weights_hash(base) == weights_hash(tmp_path / "expanded")
         losses.append([row["metrics"].get("train_total_loss") for row in rows])

@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import stop
 from coordexp.runs.commit import committed_checkpoints
-from coordexp.runs.folder import experiment_dir, run_dir
+from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
@@ -42,7 +42,7 @@ def make_config(base: Path, runs_dir: Path) -> ExperimentConfig:
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = make_config(base, tmp_path_factory.mktemp("runs"))
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     return config
 
 
@@ -50,7 +50,7 @@ def rows_of(config):
     volatile = ("seconds", "throughput")
     return [
         (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
-        for row in read_rows(run_dir(config) / "metrics.jsonl")
+        for row in read_rows(RunFolder.of(config).metrics)
     ]
 
 
@@ -69,11 +69,11 @@ class _AsksAt(StopListener):
 
 
 def stopped_at(config, step, monkeypatch):
-    monkeypatch.setattr("coordexp.train.run.listener_for", lambda config: _AsksAt(run_dir(config), step=step))
+    monkeypatch.setattr("coordexp.train.run.listener_for", lambda config: _AsksAt(RunFolder.of(config).path, step=step))
     with pytest.raises(RunStoppedError, match="the test says so"):
-        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     monkeypatch.undo()
-    assert committed_checkpoints(run_dir(config))[-1].name == f"step_{step:06d}"
+    assert committed_checkpoints(RunFolder.of(config).path)[-1].name == f"step_{step:06d}"
 
 
 @pytest.mark.parametrize("step", [5, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 3, 6))])
@@ -84,11 +84,11 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
     stopped_at(config, step, monkeypatch)
     if step == 3:
         assert rows_of(config) == rows_of(undisturbed)[:1]  # a stop commits the rows up to its step
-    clear_stop(experiment_dir(config))
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    clear_stop(ExperimentFolder.of(config).path)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     assert rows_of(config) == rows_of(undisturbed)
-    expected = load_file(committed_checkpoints(run_dir(undisturbed))[-1] / "adapter_model.safetensors")
-    found = load_file(committed_checkpoints(run_dir(config))[-1] / "adapter_model.safetensors")
+    expected = load_file(committed_checkpoints(RunFolder.of(undisturbed).path)[-1] / "adapter_model.safetensors")
+    found = load_file(committed_checkpoints(RunFolder.of(config).path)[-1] / "adapter_model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
@@ -98,19 +98,19 @@ def test_without_the_window_the_rows_would_differ(undisturbed, base, tmp_path, l
     """Negative control of the comparison above."""
     config = make_config(base, tmp_path)
     stopped_at(config, 5, monkeypatch)
-    clear_stop(experiment_dir(config))
-    assert list(committed_checkpoints(run_dir(config))[-1].glob("window_*"))
+    clear_stop(ExperimentFolder.of(config).path)
+    assert list(CheckpointFolder(committed_checkpoints(RunFolder.of(config).path)[-1]).all_averages())
     monkeypatch.setattr("coordexp.train.run.resume_window", lambda meter, checkpoint: None)
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     assert rows_of(config) != rows_of(undisturbed)
 
 
 def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):
     config = make_config(base, tmp_path)
-    request_stop(run_dir(config), "too late")
+    request_stop(RunFolder.of(config).path, "too late")
     with pytest.raises(RunStoppedError, match="too late"):
-        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
-    assert [path.name for path in run_dir(config).iterdir()] == ["stop.json"]
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    assert [path.name for path in RunFolder.of(config).path.iterdir()] == ["stop.json"]
 
 
 def _listen(rank: int, store: str, directory: str, output: str) -> None:

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from coordexp.report.study.load import load_experiment
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
@@ -23,7 +23,7 @@ class Terminated(StandIn):
         self.done.append(config.experiment.group)
         reporter.commit([Row(step=1, time=1.0, metrics={"train_total_loss": 1.0})], step=1, checkpoint=None)
         os.kill(os.getpid(), signal.SIGTERM)
-        reason = stop_reason(run_dir(config))
+        reason = stop_reason(RunFolder.of(config).path)
         assert reason is not None
         raise RunStoppedError(reason)
 

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
-from coordexp.runs.commit import committed_checkpoints, mark_checkpoint
-from coordexp.runs.folder import base_dir, run_dir
+from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn
 from tests.integration.training_support import prepared, small_config, write_base
 
@@ -41,7 +41,7 @@ def ddp(base, tmp_path_factory):
 
 
 def _adapter(config):
-    return committed_checkpoints(run_dir(config))[-1]
+    return committed_checkpoints(RunFolder.of(config).path)[-1]
 
 
 def _assert_same_tensors(found, expected, *, tolerance):
@@ -57,7 +57,7 @@ def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path, strateg
     """Training, evaluation on the way, a checkpoint of both ranks' shards, resume, evaluation and merge."""
     config = _config(base, tmp_path / "runs", strategy=strategy)
     run_on(2, config, tmp_path / "log", stop=STOP)
-    (checkpoint,) = committed_checkpoints(run_dir(config))
+    (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     shards = sorted(path.name for path in checkpoint.glob("global_step*/*optim_states.pt"))
     assert shards == [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)]
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
@@ -75,9 +75,9 @@ def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path, strateg
         assert (theirs / name).is_file()
     _assert_same_tensors(mine / "adapter_model.safetensors", theirs / "adapter_model.safetensors", tolerance=1e-4)
     merged = "merged/model.safetensors"
-    _assert_same_tensors(run_dir(config) / merged, run_dir(ddp) / merged, tolerance=1e-4)
-    assert (run_dir(config) / "eval" / "final" / "constrained" / "detections.expected.json").is_file()
-    offset = active_offset(load(base_dir(config), mine).model)
+    _assert_same_tensors(RunFolder.of(config).path / merged, RunFolder.of(ddp).path / merged, tolerance=1e-4)
+    assert (RunFolder.of(config).evaluation("final").path / "constrained" / "detections.expected.json").is_file()
+    offset = active_offset(load(ExperimentFolder.of(config).base(config), mine).model)
     assert offset is not None
     assert float(offset.embed_offset.detach().abs().max()) > 1e-3
 
@@ -86,7 +86,7 @@ def test_a_lost_shard_of_the_optimizer_shows(ddp, base, tmp_path):
     """Negative control: the second rank's shard is used at a resume, not only there."""
     config = _config(base, tmp_path / "runs", strategy="zero2")
     run_on(2, config, tmp_path / "log", stop=STOP)
-    (checkpoint,) = committed_checkpoints(run_dir(config))
+    (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     (shard,) = checkpoint.glob("global_step*/zero_pp_rank_1_*optim_states.pt")
     states = torch.load(shard, weights_only=False)
     moments = states["optimizer_state_dict"]["base_optimizer_state"]
@@ -96,7 +96,7 @@ def test_a_lost_shard_of_the_optimizer_shows(ddp, base, tmp_path):
                 value.zero_()
     torch.save(states, shard)
     # Sealed anew: a checkpoint that is not as it was sealed is passed over.
-    mark_checkpoint(checkpoint, rows_file=run_dir(config) / "metrics.jsonl")
+    commit_checkpoint(checkpoint, rows_file=RunFolder.of(config).metrics)
     run_on(2, config, tmp_path / "log")
     assert losses_of(config)[: STOP + 1] == pytest.approx(losses_of(ddp)[: STOP + 1], rel=1e-5)
     assert losses_of(config) != pytest.approx(losses_of(ddp), rel=1e-5)

@@ -13,8 +13,8 @@ from ray.cluster_utils import Cluster
 from coordexp.cluster import tune_executor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.commit import checkpoint_step, committed_checkpoints
-from coordexp.runs.folder import run_dir
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import RunFolder, step_of
 from coordexp.runs.functions import train
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, read_rows
@@ -46,7 +46,7 @@ def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):
         tune_executor.execute([plan], train)
 
     assert plan.is_finished(), plan.status()
-    (checkpoint,) = committed_checkpoints(run_dir(config))
+    (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
     assert len(list(checkpoint.glob("global_step2/*optim_states.pt"))) == 2
     assert not list(plan.run_dir.glob(".scratch-*/*"))
@@ -59,7 +59,7 @@ def counts_its_workers(config, *, reporter, announce):
     context = ray.train.get_context()
     directory = Path(config.experiment.runs_dir) / config.experiment.name / f"{config.experiment.group}-s0"
     newest = reporter.latest_checkpoint()
-    for step in range(checkpoint_step(newest) + 1 if newest else 1, STEPS + 1):
+    for step in range(step_of(newest) + 1 if newest else 1, STEPS + 1):
         scratch = Path(tempfile.mkdtemp()) / "checkpoint"
         scratch.mkdir()
         (scratch / f"weights-{context.get_world_rank()}").write_text(str(step))

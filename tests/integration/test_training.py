@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import multiprocessing
 
 from coordexp.runs.commit import committed_checkpoints
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
@@ -71,7 +71,7 @@ class _StopsAfter(LocalReporter):
 
 
 def _weights(config):
-    newest = committed_checkpoints(run_dir(config))[-1]
+    newest = committed_checkpoints(RunFolder.of(config).path)[-1]
     return load_file(newest / "adapter_model.safetensors")
 
 
@@ -79,19 +79,19 @@ def _metrics(config):
     volatile = ("seconds", "throughput")
     return [
         (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
-        for row in read_rows(run_dir(config) / "metrics.jsonl")
+        for row in read_rows(RunFolder.of(config).metrics)
     ]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = prepared(small_config(base, tmp_path_factory.mktemp("runs")))
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     return config
 
 
 def test_a_run_leaves_its_parts(undisturbed):
-    folder = run_dir(undisturbed)
+    folder = RunFolder.of(undisturbed).path
     assert [path.name for path in committed_checkpoints(folder)] == ["step_000002", "step_000004"]
     assert (folder / "merged" / "model.safetensors").is_file()
     for decoding in ("constrained", "free"):
@@ -101,7 +101,7 @@ def test_a_run_leaves_its_parts(undisturbed):
 
 def test_two_runs_are_identical(undisturbed, base, tmp_path):
     again = prepared(small_config(base, tmp_path))
-    train_run(again, reporter=LocalReporter(run_dir(again)), announce=lambda line: None)
+    train_run(again, reporter=LocalReporter(RunFolder.of(again).path), announce=lambda line: None)
     assert _metrics(again) == _metrics(undisturbed)
     for name, tensor in _weights(undisturbed).items():
         assert torch.equal(_weights(again)[name], tensor), name
@@ -110,9 +110,9 @@ def test_two_runs_are_identical(undisturbed, base, tmp_path):
 def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
     config = prepared(small_config(base, tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_StopsAfter(run_dir(config)), announce=lambda line: None)
+        train_run(config, reporter=_StopsAfter(RunFolder.of(config).path), announce=lambda line: None)
     lines = []
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
     assert any("resumes at step 2" in line for line in lines)
     assert _metrics(config) == _metrics(undisturbed)
     for name, tensor in _weights(undisturbed).items():
@@ -123,7 +123,7 @@ def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
     """Negative control of the comparisons above."""
     config = small_config(base, tmp_path)
     config = prepared(config.model_copy(update={"experiment": config.experiment.model_copy(update={"seed": 1})}))
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     assert _metrics(config) != _metrics(undisturbed)
 
 
@@ -139,9 +139,9 @@ class _DiesBeforeItsFinalRows(LocalReporter):
 def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_path):
     config = prepared(small_config(base, tmp_path, lr_schedule="constant", logging_steps=3))
     with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_DiesBeforeItsFinalRows(run_dir(config)), announce=lambda line: None)
+        train_run(config, reporter=_DiesBeforeItsFinalRows(RunFolder.of(config).path), announce=lambda line: None)
     before = _weights(config)
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     for name, tensor in before.items():
         assert torch.equal(_weights(config)[name], tensor), name
     metrics = _metrics(config)

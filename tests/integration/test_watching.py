@@ -10,7 +10,7 @@ from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import TrainingError
 from coordexp.losses.term import Term, find_term
 from coordexp.runs.commit import committed_checkpoints
-from coordexp.runs.folder import run_dir
+from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.checkpointing import Session
 from coordexp.train.run import make_trainer, train_run
@@ -34,7 +34,7 @@ def _with_term(monkeypatch, config, compute, *, name="planted"):
 
 def _session(config, lines):
     parts = build_components(config)
-    return Session(config=config, parts=parts, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    return Session(config=config, parts=parts, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
 
 
 class _Explodes:
@@ -66,10 +66,10 @@ def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
     # Two calls in a step: every step is a logging step, which looks at the terms twice.
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, max_steps=5)), _Explodes(at_call=7))
     with pytest.raises(TrainingError, match="^step 4: "):
-        train_run(config, reporter=LocalReporter(run_dir(config)), announce=lambda line: None)
-    assert [path.name for path in committed_checkpoints(run_dir(config))] == ["step_000002"]
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002"]
     # The rows up to the end tell how it came about, also those after the checkpoint.
-    assert [row.step for row in read_rows(run_dir(config) / "metrics.jsonl")] == [1, 2, 3]
+    assert [row.step for row in read_rows(RunFolder.of(config).metrics)] == [1, 2, 3]
 
 
 def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_path, monkeypatch):
@@ -79,10 +79,10 @@ def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_pa
 
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path)), compute)
     lines = []
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
     (said,) = [line for line in lines if "not finite" in line]
     assert said.startswith("C-s0  ALARM at step 4: not finite, and left out of the record: eval_extra/planted, eval_t")
-    assert [path.name for path in committed_checkpoints(run_dir(config))] == ["step_000002", "step_000004"]
+    assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002", "step_000004"]
 
 
 def test_an_alarm_of_the_last_validation_is_counted(base, tmp_path):
@@ -90,7 +90,7 @@ def test_an_alarm_of_the_last_validation_is_counted(base, tmp_path):
     lines = []
     make_trainer(_session(config, lines), tmp_path / "scratch").train()
     num_alarms = sum("apart: overfitting" in line for line in lines)
-    rows = [row.metrics for row in read_rows(run_dir(config) / "metrics.jsonl") if "alarms" in row.metrics]
+    rows = [row.metrics for row in read_rows(RunFolder.of(config).metrics) if "alarms" in row.metrics]
     assert num_alarms > 0
     assert rows[-1]["alarms"] == num_alarms
 
@@ -100,7 +100,7 @@ def test_training_and_validation_log_the_same_names_in_every_group(base, tmp_pat
     for group in ("A", "B", "C"):
         config = prepared(small_config(base, tmp_path / group, group=group, max_steps=2, checkpoint_steps=2))
         make_trainer(_session(config, []), tmp_path / f"scratch-{group}").train()
-        rows = read_rows(run_dir(config) / "metrics.jsonl")
+        rows = read_rows(RunFolder.of(config).metrics)
         found = {name for row in rows for name in row.metrics}
         train = {name for name in found if name.startswith(("train_", "coord_diag/"))}
         evaluated = {name for name in found if name.startswith(("eval_", "eval_coord_diag/"))}
@@ -122,7 +122,7 @@ def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path,
     assert alarms == [
         "C-s0  ALARM at step 2: the term planted is on (weight 1) but had zero gradient in the last 2 logging steps"
     ]
-    rows = [row for row in read_rows(run_dir(config) / "metrics.jsonl") if "alarms" in row.metrics]
+    rows = [row for row in read_rows(RunFolder.of(config).metrics) if "alarms" in row.metrics]
     # The last one is validation's.
     assert [(row.step, row.metrics["alarms"]) for row in rows] == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0), (4, 1.0)]
 
@@ -138,7 +138,7 @@ def test_a_healthy_run_raises_none(base, tmp_path):
 def _norms(config, scratch):
     session = _session(config, [])
     make_trainer(session, scratch).train()
-    rows = read_rows(run_dir(config) / "metrics.jsonl")
+    rows = read_rows(RunFolder.of(config).metrics)
     found = {
         row.step: values
         for row in rows
@@ -166,8 +166,8 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
 def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
     config = prepared(small_config(base, tmp_path, max_steps=1, checkpoint_steps=1))
     lines = []
-    train_run(config, reporter=LocalReporter(run_dir(config)), announce=lines.append)
-    table = json.loads((run_dir(config) / "param_groups.json").read_text())
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
+    table = json.loads((RunFolder.of(config).param_groups).read_text())
     assert {row["name"] for row in table} >= {"llm", "vision", "aligner", "coord_embed_offset"}
     for row in table:
         assert any(row["name"] in line and f"{row['num_parameters']:,}" in line for line in lines), row["name"]
@@ -178,5 +178,5 @@ def test_rows_that_join_the_adapter_are_announced(base, tmp_path):
     config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
     spec = prepared(config.model_copy(update={"data": config.data.model_copy(update={"structure": "spec"})}))
     lines = []
-    train_run(spec, reporter=LocalReporter(run_dir(spec)), announce=lines.append)
+    train_run(spec, reporter=LocalReporter(RunFolder.of(spec).path), announce=lines.append)
     assert any("the rows of the added object tokens" in line for line in lines)

@@ -397,11 +397,11 @@ def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> Non
     (tmp_path / "cache" / run.run_id).mkdir(parents=True)
     server = Server(["../../secret.json", str(secret), "eval/final/a.json"], secret)
     artifacts._client = server
-    folder = artifacts.folder(run, "eval/final")
+    folder = artifacts.folder(run, Path("eval/final"))
     assert folder == tmp_path / "cache" / run.run_id / "eval" / "final"
     assert server.asked == ["eval/final/a.json"]
     spiteful = RunData(run_id="../..", group="A", seed=0, state="finished")
-    assert artifacts.file(spiteful, "secret.json") is None
+    assert artifacts.file(spiteful, Path("secret.json")) is None
     truth = read_ground_truth(write_data(tmp_path / "data", num_images=1))
     detections = tmp_path / "detections.json"
     detections.write_text("[]")

@@ -25,7 +25,6 @@ from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
 from coordexp.statistics.verdict import verdict
 
-_STEP_DETECTIONS = "constrained/detections.expected.json"
 _CURVE_RESAMPLES = 1000
 _SAME_AP = 1e-6
 _T = TypeVar("_T")
@@ -198,7 +197,8 @@ class _Maker:
     def _convergence(self, annotations: Path) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
         for run in self._finished:
-            files = self._artifacts.step_files(run, _STEP_DETECTIONS)
+            found = self._artifacts.evaluations(run)
+            files = {step: path for step, at in found.items() if (path := at.detections("expected")).is_file()}
             if files:
                 detections.setdefault(run.group, {})[run.seed] = files
         if not detections:
@@ -241,8 +241,9 @@ class _Maker:
     def _subset(self) -> list[int]:
         """Return the images that are evaluated during training, which are the same in all runs."""
         for run in self._finished:
-            for path in self._artifacts.step_files(run, "constrained/objects.jsonl").values():
-                return image_ids_of(path)
+            for evaluation in self._artifacts.evaluations(run).values():
+                if evaluation.objects.is_file():
+                    return image_ids_of(evaluation.objects)
         raise DataError(
             "no evaluation during training has left its objects.jsonl, which names the images of the subset"
         )

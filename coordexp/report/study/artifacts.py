@@ -1,7 +1,6 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
 import json
-import re
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,16 +12,16 @@ from coordexp.detection.coco_files import GroundTruth, read_detections
 from coordexp.errors import DataError, TrackingError
 from coordexp.files import write_json
 from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.tracking.connection import connect, tracking_errors
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-FINAL = "eval/final"
-HEADLINE_DETECTIONS = f"{FINAL}/constrained/detections.expected.json"
+NAMES = RunFolder(Path())  # within a run directory, and among the artifacts of a run
+FINAL_CONSTRAINED = NAMES.evaluation("final").decoding("constrained")
+HEADLINE_DETECTIONS = FINAL_CONSTRAINED.detections("expected")
 STORED_ANNOTATIONS = "data"
-RECORDED = "recorded.json"
-_STEP_FOLDER = re.compile(r"step_(\d+)")
 
 
 class Artifacts:
@@ -46,12 +45,12 @@ class Artifacts:
         """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
-    def file(self, run: RunData, path: str) -> Path | None:
+    def file(self, run: RunData, path: Path) -> Path | None:
         """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
         local = self.run_dir(run)
         if local is not None and (local / path).is_file():
             return local / path
-        return self._fetched(run.run_id, path)
+        return self._fetched(run.run_id, path.as_posix())
 
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.
@@ -59,27 +58,23 @@ class Artifacts:
         Raises:
             ConfigError: if the file holds something else.
         """
-        path = self.file(run, "config.yaml")
+        path = self.file(run, NAMES.config)
         return {} if path is None else read_mapping(path).tree
 
-    def folder(self, run: RunData, path: str) -> Path | None:
+    def folder(self, run: RunData, path: Path) -> Path | None:
         """Return a folder of a run with all its files."""
         local = self.run_dir(run)
         if local is not None and (local / path).is_dir():
             return local / path
-        names = self._names(run.run_id, path)
+        names = self._names(run.run_id, path.as_posix())
         found = [self._fetched(run.run_id, name) for name in sorted(names)]
         return next((file.parent for file in found if file is not None), None)
 
-    def step_files(self, run: RunData, name: str) -> dict[int, Path]:
-        """Return ``eval/step_*/NAME`` by step; the evaluations during training stay in the run's directory."""
+    def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
+        """Return the constrained evaluations during training by step; they stay in the run's directory."""
         local = self.run_dir(run)
-        found: dict[int, Path] = {}
-        for folder in sorted((local / "eval").glob("step_*")) if local is not None else []:
-            step = _STEP_FOLDER.fullmatch(folder.name)
-            if step is not None and (folder / name).is_file():
-                found[int(step[1])] = folder / name
-        return found
+        found = {} if local is None else RunFolder(local).evaluations()
+        return {step: evaluation.decoding("constrained") for step, evaluation in found.items()}
 
     def annotations(self, run: RunData) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
@@ -138,7 +133,7 @@ class Artifacts:
         local = self.run_dir(run)
         if local is None and any(_taken(place, run) for place in self._places(run)):
             return None
-        return (local.parent if local is not None else self._runs_dir / run.experiment) / "data"
+        return ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
         if not _stays_below(run_id):
@@ -189,7 +184,7 @@ def _image(folder: Path, name: object) -> Path | None:
 def _taken(place: Path, run: RunData) -> bool:
     """Say whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
     try:
-        recorded = json.loads((place / RECORDED).read_text(encoding="utf-8"))
+        recorded = json.loads(RunFolder(place).recorded.read_text(encoding="utf-8"))
         return bool(run.key) and recorded["key"] != run.key
     except (OSError, ValueError, TypeError, KeyError):
         return False

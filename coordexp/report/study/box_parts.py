@@ -8,18 +8,16 @@ from pydantic import TypeAdapter
 
 from coordexp.files import JsonValue
 from coordexp.report.progress import Progress
-from coordexp.report.study.artifacts import FINAL, Artifacts
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.breakdown import Breakdown, make_breakdown
 from coordexp.report.study.cache import StatisticsCache, content_key
 from coordexp.report.study.data import RunData
 from coordexp.report.study.distributions import CoordCurves, choose_curves
+from coordexp.runs.folder import DecodingFolder
 
 if TYPE_CHECKING:
     from coordexp.evaluate.analysis_file import Analysis
 
-_CONSTRAINED = f"{FINAL}/constrained"
-_ANALYSIS = f"{_CONSTRAINED}/analysis.json"
-_DISTRIBUTIONS = f"{_CONSTRAINED}/distributions.json"
 _BREAKDOWN = TypeAdapter(Breakdown)
 _CURVES = TypeAdapter(tuple[CoordCurves, ...])
 
@@ -70,7 +68,11 @@ def group_curves(
         DataError: if a file is malformed.
     """
     first = {group: members[0] for group, members in by_group(runs).items()}
-    files = {group: path for group, run in first.items() if (path := artifacts.file(run, _DISTRIBUTIONS)) is not None}
+    files = {
+        group: path
+        for group, run in first.items()
+        if (path := artifacts.file(run, FINAL_CONSTRAINED.distributions)) is not None
+    }
     lacking = [group for group in first if group not in files]
     aliases = _aliases(runs[0], artifacts) if runs else {}
 
@@ -102,11 +104,11 @@ def _make(sources: Sequence[Path], annotations: Path) -> Breakdown:
 
 def _source(run: RunData, artifacts: Artifacts) -> Path | None:
     """Return ``analysis.json``, or the folder it can be made from."""
-    path = artifacts.file(run, _ANALYSIS)
+    path = artifacts.file(run, FINAL_CONSTRAINED.analysis)
     if path is not None:
         return path
-    folder = artifacts.folder(run, _CONSTRAINED)
-    return folder if folder is not None and (folder / "objects.jsonl").is_file() else None
+    folder = artifacts.folder(run, FINAL_CONSTRAINED.path)
+    return folder if folder is not None and DecodingFolder(folder).objects.is_file() else None
 
 
 def _files(source: Path) -> list[Path]:

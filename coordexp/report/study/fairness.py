@@ -8,7 +8,7 @@ from coordexp.config.identity.differences import diff, find_differences, flat_va
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.config.yaml_file import Tree
 from coordexp.errors import ComparisonError
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 
 _DEFAULT_FACTOR = ("objective", "custom.coord_soft_ce_w1")
@@ -98,7 +98,7 @@ def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
     Raises:
         ComparisonError: if its file is no fingerprint.
     """
-    path = artifacts.file(run, "fingerprint.json")
+    path = artifacts.file(run, NAMES.fingerprint)
     if path is None:
         return None
     try:

@@ -16,7 +16,7 @@ from coordexp.report.sweep.plot import write_response
 from coordexp.report.sweep.tables import trials_table, winners_table
 from coordexp.report.text.render import rich_table
 from coordexp.report.text.tables import Table
-from coordexp.runs.folder import experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.sweep.book import SweepBook
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.tracking import Tracker
@@ -50,8 +50,8 @@ def report_sweep(book: SweepBook, split: TuningSplit, console: Console) -> list[
         ResourceError: if the files cannot be written.
     """
     trials, ranked = trial_results(book), winners(book)
-    directory = experiment_dir(book.sweep.config)
-    output = directory / "report"
+    folder = ExperimentFolder.of(book.sweep.config)
+    output = folder.report
     try:
         output.mkdir(parents=True, exist_ok=True)
         paths = write_response(book.sweep.settings.name, book.sweep.settings.space, trials, ranked, output)
@@ -60,8 +60,8 @@ def report_sweep(book: SweepBook, split: TuningSplit, console: Console) -> list[
         write_text(output / "report.html", page_template("page.sweep.html.jinja").render(page=page))
         paths.append(output / "report.html")
         if page.group_file:
-            write_text(directory / f"{tuned_group(book)}.yaml", page.group_file)
-            paths.append(directory / f"{tuned_group(book)}.yaml")
+            paths.append(folder.path / f"{tuned_group(book)}.yaml")
+            write_text(paths[-1], page.group_file)
     except OSError as error:
         raise ResourceError(
             f"the report cannot be written to {output} ({error.strerror}): expected a directory that can be written"
@@ -77,7 +77,7 @@ def store_sweep(tracker: Tracker, parent_id: str, paths: Sequence[Path]) -> None
         TrackingError: if MLflow cannot be used.
     """
     for path in paths:
-        tracker.log_file(parent_id, path, "report")
+        tracker.log_file(parent_id, path, path.parent.name)
 
 
 def make_page(

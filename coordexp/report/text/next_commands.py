@@ -6,9 +6,10 @@ from pathlib import Path
 
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.text.tables import HEADLINE
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
-DETECTIONS = "eval/final/constrained/detections.expected.json"
+DETECTIONS = RunFolder(Path()).evaluation("final").decoding("constrained").detections("expected")
 
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
@@ -34,7 +35,7 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
     evaluate = (
         "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
         f"gt = COCO({json.dumps(_annotations(data, run))}); "
-        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/detections.expected.json")}), "bbox"); '
+        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{DETECTIONS.name}")}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
     return f"{fetch}\npython -c {shlex.quote(evaluate)}"
@@ -43,5 +44,5 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
 def _annotations(data: ExperimentData, run: RunData) -> str:
     if run.params.get("data.format") == "coco":
         return run.params["data.val_annotations"]
-    experiment = Path(run.run_dir).parent if run.run_dir else Path("runs") / data.name
-    return str(experiment / "data" / "instances_val.json")
+    experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
+    return str(experiment.data / "instances_val.json")

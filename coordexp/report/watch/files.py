@@ -13,6 +13,7 @@ from coordexp.files import JsonValue
 from coordexp.report.study.data import State
 from coordexp.report.watch.log import MetricRows, ProgressLog
 from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 
 _RUN_NAME = re.compile(r"(.+)-s(\d+)")
 _HOLDER = re.compile(r"process (\d+) on (\S+)")
@@ -68,7 +69,7 @@ class FileSource:
     def __init__(self, directory: Path) -> None:
         """Follow ``RUNS_DIR/EXPERIMENT``, which need not be there yet and may be moved away."""
         self._directory = directory
-        self._record = JsonFile(directory / "experiment.json")
+        self._record = JsonFile(ExperimentFolder(directory).record)
         self._instance: JsonValue = None
         self._runs: dict[str, _Followed] = {}
         self._bytes_before = 0
@@ -151,18 +152,15 @@ class FileSource:
 def newest_experiment(runs_dir: Path) -> str | None:
     """Return the experiment that a command began last, or None where there is none."""
     records: dict[str, float] = {}
-    for path in runs_dir.glob("*/experiment.json"):
+    for experiment in experiments_in(runs_dir):
         with contextlib.suppress(OSError):  # moved away at this moment
-            records[path.parent.name] = path.stat().st_mtime
+            records[experiment.name] = experiment.record.stat().st_mtime
     return max(records, key=lambda name: records[name], default=None)
 
 
 def _follow(directory: Path) -> _Followed:
-    return _Followed(
-        JsonFile(directory / "status.json"),
-        ProgressLog(directory / "progress.log"),
-        MetricRows(directory / "metrics.jsonl"),
-    )
+    run = RunFolder(directory)
+    return _Followed(JsonFile(run.status), ProgressLog(run.progress_log), MetricRows(run.metrics))
 
 
 def _steps_done(run: _Followed, status: dict[str, JsonValue], state: State) -> int:
@@ -202,7 +200,7 @@ def _max_steps(record: dict[str, JsonValue], group: str) -> int | None:
 def _holder_is_gone(directory: Path) -> bool:
     """Say whether the process that ran the experiment last was on this machine and is no more."""
     try:
-        text = directory.with_name(f".{directory.name}.lock").read_text(encoding="utf-8")
+        text = ExperimentFolder(directory).lock.read_text(encoding="utf-8")
     except OSError:
         return False
     holder = _HOLDER.search(text)

@@ -19,8 +19,7 @@ from coordexp.evaluate.loop import evaluate_split
 from coordexp.files import write_json
 from coordexp.metrics import BOX_KINDS, SUBSET, Decoding
 from coordexp.runs import ranks
-from coordexp.runs.commit import checkpoint_step
-from coordexp.runs.folder import data_dir, run_dir
+from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import Reporter, Row
 from coordexp.train.checks.alarms import Alarms
 from coordexp.train.loop.holdout_loss import validation_means
@@ -32,7 +31,6 @@ from coordexp.train.setup.loader import WaitNotice
 from coordexp.train.trainer import StepLog
 
 Announce = Callable[[str], None]
-_SESSION_FILE = "session.json"
 
 
 @dataclass
@@ -66,7 +64,7 @@ class Session:
     @property
     def name(self) -> str:
         """Short name of the run, ``A-s0``."""
-        return run_dir(self.config).name
+        return RunFolder.of(self.config).name
 
     def on_step_log(self, log: StepLog) -> None:
         """Make a row and a progress line of a logging step."""
@@ -115,14 +113,14 @@ class Session:
                 "train_means": {name: mean for name, mean in self._train_means.items() if math.isfinite(mean)},
                 "alarms": self._alarms.state(),
             }
-            write_json(checkpoint / _SESSION_FILE, state)
+            write_json(CheckpointFolder(checkpoint).training_state, state)
         self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
         self.rows = []
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint's step and training time."""
-        self.first_step = checkpoint_step(checkpoint)
-        state = json.loads((checkpoint / _SESSION_FILE).read_text(encoding="utf-8"))
+        self.first_step = CheckpointFolder(checkpoint).step
+        state = json.loads((CheckpointFolder(checkpoint).training_state).read_text(encoding="utf-8"))
         self.train_seconds = state["train_seconds"]
         self._paused_seconds = -state.get("window_seconds", 0.0)  # the next row covers them too
         self._train_means = state.get("train_means", {})
@@ -158,14 +156,14 @@ class Session:
 
     def evaluate_subset(self, step: int) -> None:
         """Add a row of AP on the fixed subset, under constrained decoding."""
-        metrics = self._evaluate(self.subset_indices(), output=f"step_{step:06d}", decoding=("constrained",))
+        metrics = self._evaluate(self.subset_indices(), at=step, decoding=("constrained",))
         if ranks.rank() == 0:
             self.add_row(step, {SUBSET + name: value for name, value in metrics.items()})
             self.announce(f"{self.name}  step {step}  {_headline(metrics)} on {len(self.subset_indices())} images")
 
     def evaluate_all(self, step: int) -> dict[str, float]:
         """Add a row of the final evaluation on every image, and of its part on the subset."""
-        metrics = self._evaluate(None, output="final", decoding=self.config.evaluation.decoding)
+        metrics = self._evaluate(None, at="final", decoding=self.config.evaluation.decoding)
         if ranks.rank() == 0:
             self.add_row(step, metrics)
             if self.config.evaluation.every_steps is not None:
@@ -188,7 +186,7 @@ class Session:
                 self.announce(f"{self.name}  ALARM at step {step}: {sentence}")
 
     def _evaluate(
-        self, indices: Sequence[int] | None, *, output: str, decoding: tuple[Decoding, ...]
+        self, indices: Sequence[int] | None, *, at: int | str, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
         samples = self.parts.val.samples if indices is None else [self.parts.val.samples[i] for i in indices]
         evaluation = self.config.evaluation
@@ -211,7 +209,7 @@ class Session:
                     score=evaluation.score,
                     aliases=evaluation.aliases,
                 ),
-                output=run_dir(self.config) / "eval" / output,
+                output=RunFolder.of(self.config).evaluation(at).path,
                 rank=ranks.rank(),
                 world_size=ranks.world_size(),
                 gather=ranks.gather_to_first,
@@ -223,17 +221,17 @@ class Session:
     def _subset_of_final(self) -> dict[str, float]:
         """Score the final detections on the subset's images: the last point of the curve."""
         image_ids = [self.parts.val.samples[i].image_id for i in self.subset_indices()]
-        folder = run_dir(self.config) / "eval" / "final" / "constrained"
+        files = RunFolder.of(self.config).evaluation("final").decoding("constrained")
         ground_truth = read_ground_truth(self._val_annotations())
         metrics: dict[str, float] = {}
         for box in BOX_KINDS:
-            detections = read_detections(folder / f"detections.{box}.json", ground_truth)
+            detections = read_detections(files.detections(box), ground_truth)
             found = BoxRun(ground_truth, detections, image_ids=image_ids).metrics()
             metrics |= {f"{SUBSET}constrained/{box}/{name}": value for name, value in found.items()}
         return metrics
 
     def _val_annotations(self) -> Path:
-        return annotations_path(self.config.data, "val", data_dir=data_dir(self.config))
+        return annotations_path(self.config.data, "val", data_dir=ExperimentFolder.of(self.config).data)
 
 
 def _headline(metrics: dict[str, float]) -> str:

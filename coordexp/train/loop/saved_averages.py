@@ -5,17 +5,15 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from coordexp.runs import ranks
+from coordexp.runs.folder import CheckpointFolder
 from coordexp.train.loop.averages import Meter
-
-_PREFIX = "window_"
-_SUFFIX = ".safetensors"
 
 
 def save_window(meter: Meter, checkpoint: Path) -> None:
     """Write this rank's sums into a checkpoint directory; nothing where the checkpoint is at a logging step."""
     state = meter.state()
     if state:
-        save_file(state, checkpoint / f"{_PREFIX}{ranks.rank():05d}{_SUFFIX}")
+        save_file(state, CheckpointFolder(checkpoint).averages(ranks.rank()))
 
 
 def resume_window(meter: Meter, checkpoint: Path) -> None:
@@ -23,8 +21,6 @@ def resume_window(meter: Meter, checkpoint: Path) -> None:
 
     With as many ranks as before, each takes its own; with fewer or more, all parts are still taken once.
     """
-    parts = sorted(checkpoint.glob(f"{_PREFIX}*{_SUFFIX}"))
-    for part in parts:
-        rank = int(part.name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
+    for rank, part in CheckpointFolder(checkpoint).all_averages().items():
         if rank % ranks.world_size() == ranks.rank():
             meter.resume(load_file(part))

@@ -11,9 +11,8 @@ from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.summary import data_lines
 from coordexp.files import write_json
 from coordexp.model.param_groups import GroupRow, describe
+from coordexp.runs.folder import RunFolder
 from coordexp.train.setup.components import Components
-
-PARAM_GROUPS_FILE = "param_groups.json"
 
 
 def start_lines(parts: Components, dataset: DetectionDataset) -> list[str]:
@@ -45,7 +44,7 @@ def group_table(rows: Sequence[GroupRow]) -> list[str]:
 
 def write_param_groups(parts: Components, run_dir: Path) -> None:
     """Keep the table of optimizer groups beside the run's configuration."""
-    write_json(run_dir / PARAM_GROUPS_FILE, [asdict(row) for row in describe(parts.param_groups)], indent=2)
+    write_json(RunFolder(run_dir).param_groups, [asdict(row) for row in describe(parts.param_groups)], indent=2)
 
 
 def _notes(parts: Components) -> list[str]:

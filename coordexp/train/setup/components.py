@@ -24,7 +24,7 @@ from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
-from coordexp.runs.folder import base_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.batch import with_rows
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.setup.objective import build_criterion
@@ -118,7 +118,7 @@ def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordV
 
 def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftModel, Processor, CoordVocab]:
     loaded = load(
-        str(base_dir(config)),
+        str(ExperimentFolder.of(config).base(config)),
         dtype=config.model.dtype,
         structure=config.data.structure,
         attn_implementation=config.model.attn_implementation,

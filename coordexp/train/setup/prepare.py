@@ -21,7 +21,7 @@ from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
 from coordexp.model.expand.expand_files import expand_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
-from coordexp.runs.folder import base_dir, data_dir, experiment_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.samples import read_split
 from coordexp.train.setup.strategy import check_strategy
 
@@ -57,7 +57,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     """
     check_strategy(config)
     _check_attention(config)
-    root = data_dir(config)
+    root = ExperimentFolder.of(config).data
     train = read_split(config, "train")
     val = read_split(config, "val")
     _check_images(config, [*train.samples, *val.samples])
@@ -68,7 +68,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     splits: tuple[Literal["train", "val"], ...] = ("train", "val")
     paths = [where(config.data, split, data_dir=root) for split in splits for where in (annotations_path, images_path)]
     return PreparedExperiment(
-        directory=experiment_dir(config),
+        directory=ExperimentFolder.of(config).path,
         base=base,
         train=train,
         val=val,
@@ -87,7 +87,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
         TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
         ResourceError: if the disk is too small.
     """
-    target = base_dir(config)
+    target = ExperimentFolder.of(config).base(config)
     stamp = {
         "path": config.model.path,
         "revision": config.model.revision,

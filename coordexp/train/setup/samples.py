@@ -3,7 +3,7 @@
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.coco import CocoData
 from coordexp.data.splits.splits import Split, load_split
-from coordexp.runs.folder import data_dir
+from coordexp.runs.folder import ExperimentFolder
 
 
 def read_split(config: ExperimentConfig, split: Split) -> CocoData:
@@ -14,4 +14,4 @@ def read_split(config: ExperimentConfig, split: Split) -> CocoData:
     """
     tokens = config.custom.coord_tokens
     prequantised = tokens.enabled and tokens.skip_bbox_norm
-    return load_split(config.data, split, data_dir=data_dir(config), accept_prequantised=prequantised)
+    return load_split(config.data, split, data_dir=ExperimentFolder.of(config).data, accept_prequantised=prequantised)

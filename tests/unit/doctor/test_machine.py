@@ -10,7 +10,7 @@ from coordexp.doctor.finding import Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
 from coordexp.files import write_text
 from coordexp.runs.experiment import open_experiment
-from coordexp.runs.folder import base_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import plan_runs
 from tests.unit.doctor.doctor_support import tree
 
@@ -96,7 +96,7 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
 
     both = 2 * (1 + 3 / 5) + 0.25
     assert (verdict(both + 1.9), verdict(both + 2.1)) == ("failure", "ok")
-    base_dir(plan_runs(config)[0].config).mkdir(parents=True)
+    ExperimentFolder.of(plan_runs(config)[0].config).base(plan_runs(config)[0].config).mkdir(parents=True)
     assert (verdict(both + 0.9), verdict(both + 1.1)) == ("failure", "ok")
     assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs need about 4.45 GiB"
 

@@ -1,15 +1,19 @@
-import json
-
-from coordexp.runs.commit import committed_checkpoints, drop_uncommitted, mark_checkpoint, prune_checkpoints
+from coordexp.runs.commit import (
+    commit_checkpoint,
+    committed_checkpoints,
+    drop_uncommitted,
+    prune_checkpoints,
+    read_commit_marker,
+)
 from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
 
 
-def write_checkpoint(run_dir, step, *, marked=True):
+def write_checkpoint(run_dir, step, *, committed=True):
     path = run_dir / "checkpoints" / f"step_{step:06d}"
     path.mkdir(parents=True)
     (path / "weights").write_text(str(step))
-    if marked:
-        mark_checkpoint(path, rows_file=run_dir / "metrics.jsonl")
+    if committed:
+        commit_checkpoint(path, rows_file=run_dir / "metrics.jsonl")
     return path
 
 
@@ -25,7 +29,7 @@ def test_rows_and_checkpoints_after_the_last_mark_are_dropped(tmp_path):
     add_row(tmp_path, 1)
     first = write_checkpoint(tmp_path, 1)
     add_row(tmp_path, 2)
-    orphan = write_checkpoint(tmp_path, 2, marked=False)
+    orphan = write_checkpoint(tmp_path, 2, committed=False)
     assert drop_uncommitted(tmp_path) == first
     assert steps(tmp_path) == [1]
     assert not orphan.exists()
@@ -70,4 +74,4 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
         write_checkpoint(tmp_path, step)
     prune_checkpoints(tmp_path, keep=2)
     assert [path.name for path in committed_checkpoints(tmp_path)] == ["step_000003", "step_000010"]
-    assert json.loads((tmp_path / "checkpoints" / "step_000010" / "coordexp.json").read_text())["step"] == 10
+    assert read_commit_marker(tmp_path / "checkpoints" / "step_000010").step == 10

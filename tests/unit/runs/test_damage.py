@@ -1,15 +1,15 @@
 """Damaged checkpoints, rows and states: noticed, said in one sentence, and the run goes on."""
 
-import json
 import os
 
 import pytest
 
-from coordexp.runs import checksums as seals
-from coordexp.runs.checksums import broken_seal, seal_of
-from coordexp.runs.commit import CHECKPOINT_MARK, drop_uncommitted, mark_checkpoint, prune_checkpoints, read_mark
+from coordexp.runs import commit
+from coordexp.runs.commit import Checksum, drop_uncommitted, commit_checkpoint, prune_checkpoints, read_commit_marker
 from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status
+
+MARKER = "commit.json"
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run_dir(tmp_path):
         (path / "shards").mkdir(parents=True)
         (path / "weights").write_bytes(bytes(range(100)))
         (path / "shards" / "optimizer").write_bytes(b"moments")
-        mark_checkpoint(path, rows_file=tmp_path / "metrics.jsonl")
+        commit_checkpoint(path, rows_file=tmp_path / "metrics.jsonl")
     return tmp_path
 
 
@@ -48,18 +48,18 @@ def zero(path):
         ("weights", zero, "the content of weights has changed"),
         ("shards/optimizer", cut, "optimizer has 6 of 7 bytes"),
         ("shards/optimizer", lambda path: path.unlink(), "optimizer is missing"),
-        (CHECKPOINT_MARK, cut, None),
-        (CHECKPOINT_MARK, lambda path: path.write_text(""), f"its {CHECKPOINT_MARK} cannot be read"),
-        (CHECKPOINT_MARK, lambda path: path.write_text("[]"), f"its {CHECKPOINT_MARK} cannot be read"),
-        (CHECKPOINT_MARK, lambda path: path.write_text('{"rows": 2}'), f"its {CHECKPOINT_MARK} cannot be read"),
-        (CHECKPOINT_MARK, lambda path: os.truncate(path, 40), f"its {CHECKPOINT_MARK} cannot be read"),
+        (MARKER, cut, None),
+        (MARKER, lambda path: path.write_text(""), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: path.write_text("[]"), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: path.write_text('{"rows": 2}'), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: os.truncate(path, 40), f"its {MARKER} cannot be read"),
     ],
 )
 def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(run_dir, file, damage, reason):
     damage(checkpoint(run_dir, 4) / file)
     said: list[str] = []
     newest = drop_uncommitted(run_dir, warn=said.append)
-    if reason is None:  # the last newline of the mark is no information
+    if reason is None:  # the last newline of the marker is no information
         assert (newest, said) == (checkpoint(run_dir, 4), [])
         return
     assert newest == checkpoint(run_dir, 2)
@@ -85,7 +85,7 @@ def test_rows_that_are_lost_cost_the_checkpoint_they_belong_to(run_dir, tail):
     assert steps(run_dir) == [2]
     said: list[str] = []
     assert drop_uncommitted(run_dir, warn=said.append) == checkpoint(run_dir, 2)
-    assert "metrics.jsonl has only 1 whole rows of its 2" in said[0]
+    assert "only 1 whole rows of metrics of its 2" in said[0]
     assert path.read_text().count("\n") == 1
 
 
@@ -97,34 +97,27 @@ def test_undamaged_checkpoints_are_left_alone(run_dir):
     assert steps(run_dir) == [2, 4]
 
 
-def test_marks_of_before_files_were_sealed_still_count(run_dir):
-    (checkpoint(run_dir, 4) / CHECKPOINT_MARK).write_text('{"step": 4, "rows": 2}')
-    (checkpoint(run_dir, 2) / CHECKPOINT_MARK).write_text('{"step": 2}')
-    assert drop_uncommitted(run_dir) == checkpoint(run_dir, 4)
-    assert steps(run_dir) == [2, 4]
-
-
 def test_a_checkpoint_that_is_half_pruned_is_no_checkpoint(run_dir, monkeypatch):
     monkeypatch.setattr("coordexp.runs.commit.shutil.rmtree", lambda path: None)  # killed here
     prune_checkpoints(run_dir, keep=1)
-    assert read_mark(checkpoint(run_dir, 4)) is not None
-    assert not (checkpoint(run_dir, 2) / CHECKPOINT_MARK).exists()
+    assert read_commit_marker(checkpoint(run_dir, 4)) is not None
+    assert not (checkpoint(run_dir, 2) / MARKER).exists()
 
 
 @pytest.mark.parametrize("at", [0, 5_000, 9_999])
-def test_of_a_large_file_both_ends_are_sealed(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(seals, "WHOLE_BYTES", 1_000)
-    monkeypatch.setattr(seals, "END_BYTES", 100)
+def test_of_a_large_file_both_ends_are_hashed(tmp_path, monkeypatch, at):
+    monkeypatch.setattr(commit, "WHOLE_BYTES", 1_000)
+    monkeypatch.setattr(commit, "END_BYTES", 100)
     path = tmp_path / "large"
     path.write_bytes(bytes(10_000))
-    seal = seal_of(path)
-    assert broken_seal(path, seal) is None
+    checksum = Checksum.of(path)
+    assert checksum.mismatch(path) is None
     content = bytearray(10_000)
     content[at] = 1
     path.write_bytes(content)
-    assert (broken_seal(path, seal) is None) == (at == 5_000)  # the middle of a large file is not read
+    assert (checksum.mismatch(path) is None) == (at == 5_000)  # the middle of a large file is not read
     path.write_bytes(bytes(9_999))
-    assert broken_seal(path, seal) == "large has 9,999 of 10,000 bytes"
+    assert checksum.mismatch(path) == "large has 9,999 of 10,000 bytes"
 
 
 @pytest.mark.parametrize(
@@ -138,12 +131,7 @@ def test_a_damaged_status_counts_as_stopped_so_that_the_same_command_goes_on(tmp
     assert status.message == f"{tmp_path}/status.json cannot be read; the same command goes on and writes it anew"
 
 
-def test_status_files_of_older_and_newer_versions_are_read(tmp_path):
-    old = {"state": "finished", "message": "", "step": 7, "seconds": 2.0}
-    (tmp_path / "status.json").write_text(json.dumps(old))
-    assert read_status(tmp_path) == RunStatus("finished", step=7, seconds=2.0, restarts=0)
-    (tmp_path / "status.json").write_text(json.dumps(old | {"restarts": 3, "of_tomorrow": [1]}))
-    assert read_status(tmp_path) == RunStatus("finished", step=7, seconds=2.0, restarts=3)
+def test_a_run_without_a_status_never_began(tmp_path):
     assert read_status(tmp_path / "none") is None
 
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from coordexp.errors import DataError, ResourceError
-from coordexp.runs.commit import mark_checkpoint
+from coordexp.runs.commit import commit_checkpoint
 from coordexp.runs.disk_full import explained, is_disk_full
 
 _Usage = namedtuple("_Usage", "total used free")
@@ -24,7 +24,7 @@ def run_dir(tmp_path):
     for step in (2, 4):
         (tmp_path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
         (tmp_path / "checkpoints" / f"step_{step:06d}" / "weights").write_bytes(bytes(3 * 2**20))
-    mark_checkpoint(tmp_path / "checkpoints" / "step_000002", rows_file=tmp_path / "metrics.jsonl")
+    commit_checkpoint(tmp_path / "checkpoints" / "step_000002", rows_file=tmp_path / "metrics.jsonl")
     return tmp_path
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from coordexp.runs.commit import checkpoint_step, committed_checkpoints
+from coordexp.runs.commit import committed_checkpoints
+from coordexp.runs.folder import step_of
 from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
 
 
@@ -20,7 +21,7 @@ def test_commits_keep_the_newest_checkpoints(tmp_path):
     reporter = LocalReporter(tmp_path / "run", keep_checkpoints=2)
     for step in (10, 20, 30):
         reporter.commit([_row(step)], step=step, checkpoint=_checkpoint(tmp_path / f"scratch-{step}"))
-    assert [checkpoint_step(path) for path in committed_checkpoints(tmp_path / "run")] == [20, 30]
+    assert [step_of(path) for path in committed_checkpoints(tmp_path / "run")] == [20, 30]
     assert [row.step for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [10, 20, 30]
     assert not (tmp_path / "scratch-30").exists()
 

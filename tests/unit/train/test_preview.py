@@ -10,7 +10,7 @@ from rich.console import Console
 from coordexp.cli.inspect import STYLES, draw, legend, show
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import load_split
-from coordexp.runs.folder import data_dir
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.preview import previews
 
 
@@ -57,11 +57,12 @@ def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
 def test_training_samples_come_in_their_order_and_validation_in_the_files(tmp_path):
     config = _config(tmp_path)
     seen = [preview.sample.image_id for preview in previews(config, num=12)]
-    file = [sample.image_id for sample in load_split(config.data, "train", data_dir=data_dir(config)).samples]
+    data_dir = ExperimentFolder.of(config).data
+    file = [sample.image_id for sample in load_split(config.data, "train", data_dir=data_dir).samples]
     assert sorted(seen) == sorted(file)
     assert seen != file
     val = [preview.sample.image_id for preview in previews(config, num=2, split="val")]
-    assert val == [sample.image_id for sample in load_split(config.data, "val", data_dir=data_dir(config)).samples[:2]]
+    assert val == [sample.image_id for sample in load_split(config.data, "val", data_dir=data_dir).samples[:2]]
 
 
 def test_it_is_printed_in_colour_and_drawn(tmp_path):

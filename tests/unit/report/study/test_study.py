@@ -84,7 +84,7 @@ def test_without_run_directories_the_files_come_from_mlflow(store: Path) -> None
     assert path is not None
     assert not path.is_relative_to(store / "away")
     assert path.read_bytes() == (store / "away" / "A-s0" / HEADLINE_DETECTIONS).read_bytes()
-    assert artifacts.file(away[0], "eval/final/constrained/other.json") is None
+    assert artifacts.file(away[0], HEADLINE_DETECTIONS.with_name("other.json")) is None
     found = study(data, store / "none", store / "cache")
     assert found.comparison is None
     assert "annotations of the validation split are not on this machine" in "\n".join(found.missing)
@@ -218,7 +218,7 @@ def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None
     kept = artifacts.file(run, HEADLINE_DETECTIONS)
     assert kept is not None
     assert len(json.loads(kept.read_text())) > 1  # from MLflow
-    assert artifacts.step_files(run, "constrained/detections.expected.json") == {}
+    assert artifacts.evaluations(run) == {}
     assert artifacts.annotations(run) is None  # nor is the data beside it
     assert artifacts.images(run) == {}
 
