@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from coordexp.config.identity.parts import deciding
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import annotations_path
 from coordexp.detection.coco_eval import codec_ceiling
@@ -31,7 +32,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:
-        parts = plan.config.model_dump_json(include={"model": True, "data": True, "custom": {"coord_offset"}})
+        parts = deciding(plan.config, "data", "base")
         if parts not in made:
             made[parts] = prepare_experiment(plan.config)
         prepared[plan.name] = made[parts]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coordexp.config import Difference, Fingerprint, check_comparable, find_differences, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
+from coordexp.config.identity.parts import deciding
 from coordexp.files import write_text
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan
@@ -28,7 +29,7 @@ def fingerprint_runs(
     current: dict[str, Fingerprint] = {}
     for plan in plans:
         shared = prepared[plan.name]
-        parts = plan.config.model_dump_json(include={"data": True, "training": True, "experiment": {"seed"}})
+        parts = deciding(plan.config, "tokens")
         if parts not in streams:
             streams[parts] = token_stream_hash(plan.config, shared)
         current[plan.name] = fingerprint(

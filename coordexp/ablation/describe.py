@@ -10,12 +10,13 @@ from coordexp.ablation.estimate import Estimate, estimate, local_slots, num_val_
 from coordexp.ablation.packing import hint, pack
 from coordexp.cluster.probe import Nodes, cluster_address, local_nodes, nodes_of
 from coordexp.config import group_names, to_yaml
+from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment, flatten
 from coordexp.runs.outcome import alive_until
-from coordexp.runs.plan import RunPlan, identity, images_per_step, plan_runs, with_absolute_paths
+from coordexp.runs.plan import RunPlan, images_per_step, plan_runs, with_absolute_paths
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.strategy import check_strategy
 

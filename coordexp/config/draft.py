@@ -7,19 +7,12 @@ from pathlib import Path
 
 from coordexp.config.explain import nearest_of
 from coordexp.config.keys import leaves, merged, place_of, with_named_weights, with_value
-from coordexp.config.schema import Experiment
+from coordexp.config.schema import KEYS, Experiment
 from coordexp.config.yaml_file import Document, Tree, parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 
 GROUPS = "ablation.groups"
-_PATH_KEYS = (
-    "experiment.runs_dir",
-    "data.train_annotations",
-    "data.train_images",
-    "data.val_annotations",
-    "data.val_images",
-)
 
 
 @dataclass
@@ -124,7 +117,7 @@ def absolute_paths(tree: Tree) -> Tree:
 
     ``model.path`` is one only where such a path exists; otherwise it is a hub id.
     """
-    for key in _PATH_KEYS:
+    for key in (name for name, declared in KEYS.items() if declared.is_path):
         value = _get(tree, key)
         if isinstance(value, str):
             if "://" in value:

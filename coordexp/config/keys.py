@@ -2,12 +2,10 @@
 
 import difflib
 import functools
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from coordexp.config.schema import ExperimentConfig
-from coordexp.config.schema.fields import Section
+from coordexp.config.schema import KEYS
+from coordexp.config.schema.fields import Key
 from coordexp.config.yaml_file import Tree
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
@@ -15,8 +13,19 @@ from coordexp.files import JsonValue
 
 @functools.cache
 def known_keys() -> tuple[str, ...]:
-    """Return every dotted key of a configuration, sections included."""
-    return tuple(_walk(ExperimentConfig, prefix=""))
+    """Return every dotted key of a configuration, sections included, in the order of the schema."""
+    return tuple(dict.fromkeys(above for key in KEYS for above in (*_above(key), key)))
+
+
+@functools.cache
+def sections() -> frozenset[str]:
+    """Return the dotted keys that have keys below them."""
+    return frozenset(above for key in KEYS for above in _above(key))
+
+
+def key_of(dotted: str) -> Key | None:
+    """Return the key that a dotted name is, or lies in: ``evaluation.aliases.tv`` lies in ``evaluation.aliases``."""
+    return next((KEYS[name] for name in (dotted, *reversed(_above(dotted))) if name in KEYS), None)
 
 
 def nearest(key: str) -> str | None:
@@ -114,14 +123,7 @@ def within(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def _walk(section: type[Section], *, prefix: str) -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        yield f"{prefix}{name}"
-        for nested in _sections(field.annotation):
-            yield from _walk(nested, prefix=f"{prefix}{name}.")
-
-
-def _sections(annotation: object) -> list[type[Section]]:
-    """Return the section types in an annotation: ``Shapes`` or ``IdRange | None``, but not ``dict[str, ...]``."""
-    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return [member for member in members if isinstance(member, type) and issubclass(member, Section)]
+def _above(dotted: str) -> list[str]:
+    """Return the sections that a dotted name lies in, the outermost first."""
+    parts = dotted.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coordexp.ablation.estimate import local_slots
 from coordexp.config import load_config
+from coordexp.config.identity.parts import without_loss
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.write import text_encoder
 from coordexp.data.splits.splits import Split
@@ -93,7 +94,7 @@ class _Examiner:
         largest: tuple[Estimate | None, Shape | None] = (None, None)
         seen: set[str] = set()
         for plan in self._plans:
-            parts = _without_loss(plan.config)
+            parts = without_loss(plan.config)
             if parts in seen:
                 continue
             seen.add(parts)
@@ -160,19 +161,6 @@ def _planned(run: ExperimentConfig) -> list[RunPlan]:
     for plan in plans:
         build_criterion(plan.config)
     return plans
-
-
-def _without_loss(run: ExperimentConfig) -> str:
-    """Return what a check depends on: groups that differ in the loss alone share all of it."""
-    return run.model_dump_json(
-        include={
-            "model": True,
-            "data": True,
-            "training": True,
-            "evaluation": True,
-            "custom": {"coord_tokens", "coord_offset"},
-        }
-    )
 
 
 def _names(plans: list[RunPlan]) -> list[str]:

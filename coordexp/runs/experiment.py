@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from coordexp.runs.plan import identity
 from coordexp.config import group_config, group_names
+from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, write_json

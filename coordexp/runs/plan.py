@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.config import from_json, group_config, group_names, to_json
+from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
-from coordexp.files import JsonValue, sha256_of_text
+from coordexp.files import sha256_of_text
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.status import RunStatus, read_status
-
-# What a result does not depend on. The worker count stays: it multiplies the batch.
-_NOT_IDENTITY = ("tracking", "cluster", "ablation")
-_NOT_IDENTITY_OF_DATA = ("num_workers", "image_cache_mib")  # a run goes on with others, as it advises itself
 
 
 @dataclass(frozen=True)
@@ -84,25 +81,6 @@ def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
         for seed in config.ablation.seeds
         for group in group_names(config)
     ]
-
-
-def identity(config: ExperimentConfig) -> dict[str, JsonValue]:
-    """Return the part of a configuration that decides its results, as JSON values."""
-    values: dict[str, JsonValue] = config.model_dump(mode="json")
-    experiment = values["experiment"]
-    data = values["data"]
-    assert isinstance(experiment, dict)
-    assert isinstance(data, dict)
-    experiment.pop("runs_dir")
-    for key in _NOT_IDENTITY_OF_DATA:
-        data.pop(key)
-    kept = {name: section for name, section in values.items() if name not in _NOT_IDENTITY}
-    cluster: dict[str, JsonValue] = {"num_workers": config.cluster.num_workers}
-    # Equal to rounding only; unnamed where it is the usual, as older records have it.
-    if config.cluster.strategy != "ddp":
-        cluster["strategy"] = config.cluster.strategy
-    kept["cluster"] = cluster
-    return kept
 
 
 def images_per_step(config: ExperimentConfig) -> int:

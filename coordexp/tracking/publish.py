@@ -4,11 +4,12 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from coordexp.config.draft import database_uri
+from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_json
 from coordexp.runs.experiment import directory_bytes
-from coordexp.runs.plan import RunPlan, identity
+from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking import RowSync, ServerUnreachableError, Tracker, open_tracker
 from coordexp.tracking.connection import without_secrets

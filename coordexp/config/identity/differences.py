@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.config.identity.fingerprint import Fingerprint
-from coordexp.config.keys import leaves, within
+from coordexp.config.keys import key_of, leaves, within
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.fields import Part
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
 
@@ -49,30 +50,13 @@ class Difference:
         return _shown(self.other_value)
 
 
-# Which differences in the configuration explain a difference of a hash.
-_SOURCES: dict[str, tuple[str, ...]] = {
-    "code": (),
-    "data": ("data",),
-    "weights": (
-        "experiment.seed",
-        "model",
-        "training.tuning",
-        "training.lora",
-        "custom.coord_tokens",
-        "custom.coord_offset",
-        "data.structure",
-    ),
-    "tokens": (
-        "experiment.seed",
-        "model",
-        "data",
-        "custom.coord_tokens",
-        "training.max_steps",
-        "training.per_device_batch_size",
-        "training.gradient_accumulation_steps",
-        "cluster.num_workers",
-    ),
-    "evaluation": ("evaluation",),
+# Which part of a run each hash is of; a declared key that decides one of them explains that the hash differs.
+_HASHES: dict[str, frozenset[Part]] = {
+    "code": frozenset(),
+    "data": frozenset(["data"]),
+    "weights": frozenset(["base", "weights"]),
+    "tokens": frozenset(["tokens"]),
+    "evaluation": frozenset(["evaluation"]),
 }
 
 
@@ -95,8 +79,9 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
         differences: what :func:`diff` returned.
         factor: dotted keys or sections that may differ.
     """
-    declared = [key for key in differences if key not in _SOURCES and within(key, tuple(factor))]
-    explained = {name for name, sources in _SOURCES.items() if any(within(key, sources) for key in declared)}
+    declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
+    decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
+    explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
     return {key: values for key, values in differences.items() if key not in declared and key not in explained}
 
 

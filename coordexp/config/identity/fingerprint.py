@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.keys import within
+from coordexp.config.identity.parts import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.yaml_file import Tree
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text
 
@@ -23,31 +22,6 @@ _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
 )  # fmt: skip
-
-# Keys that cannot change a number. Paths are here because the bytes they lead to are hashed.
-_NOT_SCIENTIFIC = (
-    "experiment.name",
-    "experiment.runs_dir",
-    "experiment.group",
-    "model.path",
-    "model.revision",
-    "data.train_annotations",
-    "data.train_images",
-    "data.val_annotations",
-    "data.val_images",
-    "data.num_workers",
-    "data.image_cache_mib",
-    "training.logging_steps",
-    "training.checkpoint_steps",
-    "training.keep_checkpoints",
-    "tracking",
-    "cluster.executor",
-    "cluster.max_concurrent_runs",
-    "cluster.max_failures",
-    "cluster.max_gpu_hours",
-    "cluster.min_workers",
-    "ablation",
-)
 
 
 @dataclass(frozen=True)
@@ -116,18 +90,15 @@ def fingerprint(
         tokens: hash of the token stream.
         packages: versions; None: those installed here.
     """
-    values: Tree = config.model_dump(mode="json")
     return Fingerprint(
-        config=_scientific(values),
+        config=scientific(config),
         code=code_hash() if code is None else code,
         packages=package_versions() if packages is None else dict(packages),
         data=data,
         weights=weights,
         tokens=tokens,
         evaluation=sha256_of_text(
-            json.dumps(values["evaluation"], sort_keys=True)
-            + code_hash(_PACKAGE / "evaluate")
-            + code_hash(_PACKAGE / "detection")
+            deciding(config, "evaluation") + code_hash(_PACKAGE / "evaluate") + code_hash(_PACKAGE / "detection")
         ),
         source=git_state(),
     )
@@ -170,12 +141,3 @@ def _git(root: Path, *arguments: str) -> str:
         errors="replace",
     )
     return done.stdout
-
-
-def _scientific(tree: Tree, *, prefix: str = "") -> Tree:
-    kept: Tree = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if not within(key, _NOT_SCIENTIFIC):
-            kept[name] = _scientific(value, prefix=f"{key}.") if isinstance(value, dict) else value
-    return kept

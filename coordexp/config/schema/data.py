@@ -5,18 +5,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
-from coordexp.config.schema.fields import Fraction, NaturalInt, PositiveInt, Section
+from coordexp.config.schema.fields import Fraction, NaturalInt, PositiveInt, Section, Text, key
 
 
 class Shapes(Section):
     """The generated data set, for ``data.format: shapes``."""
 
-    num_train: PositiveInt = 2400
-    num_val: PositiveInt = 300
-    max_objects: PositiveInt = 4
-    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = 40
-    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = 124
-    seed: NaturalInt = 0
+    num_train: PositiveInt = key(2400, "results", "Number of generated training images.", decides=["data", "tokens"])
+    num_val: PositiveInt = key(300, "results", "Number of generated validation images.", decides=["data", "tokens"])
+    max_objects: PositiveInt = key(
+        4, "results", "The most objects that a generated image holds.", decides=["data", "tokens"]
+    )
+    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = key(
+        40, "results", "Shortest side of a generated object, in pixels of a 128 px image.", decides=["data", "tokens"]
+    )
+    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = key(
+        124, "results", "Longest side of a generated object, in pixels of a 128 px image.", decides=["data", "tokens"]
+    )
+    seed: NaturalInt = key(0, "results", "Seed of the generated images.", decides=["data", "tokens"])
 
     @model_validator(mode="after")
     def _sides_are_a_range(self) -> "Shapes":
@@ -28,24 +34,84 @@ class Shapes(Section):
 class Data(Section):
     """Where the data is and how a sample becomes a sequence."""
 
-    format: Literal["shapes", "coco"] = "shapes"
-    train_annotations: Path | None = None
-    train_images: Path | None = None
-    val_annotations: Path | None = None
-    val_images: Path | None = None
+    format: Literal["shapes", "coco"] = key(
+        "shapes",
+        "results",
+        "shapes: a generated data set, written as COCO files; coco: the four paths below data.",
+        decides=["data", "tokens"],
+    )
+    train_annotations: Path | None = key(
+        None,
+        "input",
+        "COCO annotations of the training images, or the samples.jsonl that prepare writes.",
+        decides=["data", "tokens"],
+    )
+    train_images: Path | None = key(None, "input", "Folder of the training images.", decides=["data", "tokens"])
+    val_annotations: Path | None = key(
+        None, "input", "COCO annotations of the validation images: the ground truth of AP.", decides=["data", "tokens"]
+    )
+    val_images: Path | None = key(None, "input", "Folder of the validation images.", decides=["data", "tokens"])
     shapes: Shapes = Shapes()
-    structure: Literal["native", "spec"] = "native"
-    prompt: str = Field(default="Describe all objects in the image with their bounding boxes.", min_length=1)
-    ordering: Literal["top_left", "random"] = "top_left"
-    max_objects: PositiveInt = 30
-    max_length: PositiveInt = 4096
-    min_pixels: PositiveInt | None = None
-    max_pixels: PositiveInt | None = None
-    max_bad_fraction: Fraction = 0.0
-    length_buckets: StrictBool = True
-    packing: StrictBool = Field(default=False, description="the samples of a microbatch as one row without padding")
-    num_workers: NaturalInt = Field(default=0, description="loader processes of each rank; 0: the training process")
-    image_cache_mib: NaturalInt = Field(default=0, description="decoded images kept by each rank, in MiB")
+    structure: Literal["native", "spec"] = key(
+        "native",
+        "results",
+        "Markers around an object; native: Qwen3-VL's own, which are trained; spec: <obj_start> and <obj_end>, two new "
+        "tokens.",
+        decides=["base", "tokens"],
+    )
+    prompt: Text = key(
+        "Describe all objects in the image with their bounding boxes.",
+        "results",
+        "What the model is asked, in training and in evaluation.",
+        decides=["tokens"],
+    )
+    ordering: Literal["top_left", "random"] = key(
+        "top_left",
+        "results",
+        "Order of the objects in an answer; top_left is easy to learn, random is another one each epoch.",
+        decides=["tokens"],
+    )
+    max_objects: PositiveInt = key(
+        30,
+        "results",
+        "The largest objects of an image, up to so many, are trained on; all of them count in AP.",
+        decides=["tokens"],
+    )
+    max_length: PositiveInt = key(
+        4096,
+        "results",
+        "Tokens of a sample; a longer target loses its end, and the run counts it.",
+        decides=["tokens"],
+    )
+    min_pixels: PositiveInt | None = key(
+        None, "results", "Smaller images are enlarged to so many pixels; null: the processor's own.", decides=["tokens"]
+    )
+    max_pixels: PositiveInt | None = key(
+        None,
+        "results",
+        "Larger images are shrunk to so many pixels, for fewer tokens; null: the processor's own.",
+        decides=["tokens"],
+    )
+    max_bad_fraction: Fraction = key(
+        0.0,
+        "results",
+        "Share of rejected records that a run tolerates and leaves out; 0 stops at the first.",
+        decides=["data"],
+    )
+    length_buckets: StrictBool = key(
+        True, "results", "Batches of alike lengths: less padding, a less random order.", decides=["tokens"]
+    )
+    packing: StrictBool = key(
+        False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
+    )
+    num_workers: NaturalInt = key(
+        0,
+        "machine",
+        "Loader processes of each rank, 0: none beside it; raise it until throughput/data_wait_fraction is near 0.",
+    )
+    image_cache_mib: NaturalInt = key(
+        0, "machine", "Memory for decoded images of each rank in MiB, shared out over its loader processes."
+    )
 
     @model_validator(mode="after")
     def _coco_needs_files(self) -> "Data":

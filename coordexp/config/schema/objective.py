@@ -6,34 +6,61 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, StrictBool, model_validator
 
-from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section
+from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section, declaration, key
 from coordexp.coord_tokens.bins import NUM_BINS
 
 
 class CoordTokens(Section):
     """Coord tokens in the data."""
 
-    enabled: StrictBool = True
-    skip_bbox_norm: StrictBool = True
+    enabled: StrictBool = key(
+        True, "results", "Write coordinates as coord tokens, one of 1000 bins each.", decides=["weights", "tokens"]
+    )
+    skip_bbox_norm: StrictBool = key(
+        True,
+        "results",
+        "Accept boxes that are bins already, and never scale them a second time.",
+        decides=["weights", "tokens"],
+    )
 
 
 class CoordSoftCeW1(Section):
     """Group D: soft CE, Wasserstein-1 and the coord-vocabulary gate."""
 
-    enabled: StrictBool = False
-    soft_ce_weight: NotNegative = 1.0
-    w1_weight: NotNegative = 1.0
-    gate_weight: NotNegative = 1.0
-    temperature: Positive = 1.0
-    target_sigma: Positive = 2.0
-    target_truncate: PositiveInt | None = 16
+    enabled: StrictBool = key(
+        False, "results", "Switch on the three losses of the distribution over bins.", decides=["loss"]
+    )
+    soft_ce_weight: NotNegative = key(
+        1.0, "results", "Weight of the cross-entropy against a Gaussian around the true bin.", decides=["loss"]
+    )
+    w1_weight: NotNegative = key(
+        1.0, "results", "Weight of the Wasserstein-1 distance to that Gaussian.", decides=["loss"]
+    )
+    gate_weight: NotNegative = key(
+        1.0,
+        "results",
+        "Weight of the gate, -log of the coord vocabulary's probability, which makes a model emit coord tokens.",
+        decides=["loss"],
+    )
+    temperature: Positive = key(
+        1.0, "results", "Temperature of the distribution over bins in soft CE and W1.", decides=["loss"]
+    )
+    target_sigma: Positive = key(
+        2.0, "results", "Standard deviation of the target Gaussian, in bins: how soft the target is.", decides=["loss"]
+    )
+    target_truncate: PositiveInt | None = key(
+        16,
+        "results",
+        "Bins after which the target Gaussian is cut off; null: not at all.",
+        decides=["loss"],
+    )
 
 
 class IdRange(Section):
     """Token ids, both ends included."""
 
-    start: NaturalInt
-    end: NaturalInt
+    start: NaturalInt = Field(description="First id.", json_schema_extra=declaration("results", ["base", "weights"]))
+    end: NaturalInt = Field(description="Last id.", json_schema_extra=declaration("results", ["base", "weights"]))
 
     @model_validator(mode="after")
     def _holds_all_bins(self) -> "IdRange":
@@ -45,13 +72,37 @@ class IdRange(Section):
 class CoordOffset(Section):
     """The coord-offset adapter."""
 
-    enabled: StrictBool = False
-    tie_head: StrictBool = True
-    ids: IdRange | None = Field(default=None, description="checked against the tokenizer; None: take the tokenizer's")
-    embed_lr: Positive = 1e-4
-    head_lr: Positive = 1e-4
-    weight_decay: NotNegative = 0.0
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    enabled: StrictBool = key(
+        False,
+        "results",
+        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise.",
+        decides=["base", "weights"],
+    )
+    tie_head: StrictBool = key(
+        True, "results", "One offset table for embedding and head; false: one table each.", decides=["weights"]
+    )
+    ids: IdRange | None = key(
+        None,
+        "results",
+        "Ids of the coord tokens, checked against the tokenizer; null: take the tokenizer's.",
+        decides=["base", "weights"],
+    )
+    embed_lr: Positive = key(
+        1e-4,
+        "results",
+        "Peak learning rate of the embedding's offsets, or of the one tied table.",
+        decides=["weights"],
+    )
+    head_lr: Positive = key(
+        1e-4, "results", "Peak learning rate of the head's offsets with tie_head: false.", decides=["weights"]
+    )
+    weight_decay: NotNegative = key(0.0, "results", "Weight decay of the offsets.", decides=["weights"])
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
+        "auto",
+        "results",
+        "Type of the offsets, auto the model's own; in bfloat16 small updates round away.",
+        decides=["weights"],
+    )
 
 
 class Custom(Section):
@@ -93,16 +144,28 @@ class ExtraTerm(Section):
 class Objective(Section):
     """Loss flags and weights: what the groups differ in."""
 
-    use_coord_ce: StrictBool = True
-    use_coordexp_loss: StrictBool = False
-    use_geom_loss: StrictBool = False
-    lambda_coord: NotNegative = 1.0
-    lambda_coord_ce: NotNegative = 1.0
-    alpha_l1: NotNegative = 1.0
-    beta_giou: NotNegative = 1.0
-    extra: dict[str, ExtraTerm] = Field(
-        default={},
-        description="further loss terms by name: a weight, or a mapping of weight and the term's own knobs",
+    use_coord_ce: StrictBool = key(True, "results", "Cross-entropy on coord tokens (groups A, C).", decides=["loss"])
+    use_coordexp_loss: StrictBool = key(
+        False,
+        "results",
+        "Decode boxes as expectations over bins; alone it logs their diagnostics and adds no loss.",
+        decides=["loss"],
+    )
+    use_geom_loss: StrictBool = key(
+        False,
+        "results",
+        "L1 and GIoU on the expected boxes (groups B, C); needs use_coordexp_loss.",
+        decides=["loss"],
+    )
+    lambda_coord: NotNegative = key(1.0, "results", "Weight of the geometric loss.", decides=["loss"])
+    lambda_coord_ce: NotNegative = key(1.0, "results", "Weight of the cross-entropy on coord tokens.", decides=["loss"])
+    alpha_l1: NotNegative = key(1.0, "results", "Weight of L1 within the geometric loss.", decides=["loss"])
+    beta_giou: NotNegative = key(1.0, "results", "Weight of 1 - GIoU within the geometric loss.", decides=["loss"])
+    extra: dict[str, ExtraTerm] = key(
+        {},
+        "results",
+        "Further loss terms by name: a weight, or a mapping of weight and the term's own knobs.",
+        decides=["loss", "terms"],
     )
 
     @model_validator(mode="after")

@@ -2,50 +2,90 @@
 
 from typing import Literal
 
-from pydantic import Field, StrictBool
+from pydantic import StrictBool
 
-from coordexp.config.schema.fields import BelowOne, Fraction, NotNegative, Positive, PositiveInt, Section
+from coordexp.config.schema.fields import AboveOne, BelowOne, Fraction, NotNegative, Positive, PositiveInt, Section, key
 
 
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: PositiveInt = 16
-    alpha: Positive = 32.0
-    dropout: BelowOne = 0.0
-    vision: StrictBool = True
+    rank: PositiveInt = key(16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"])
+    alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
+    dropout: BelowOne = key(0.0, "results", "Dropout before the adapters, in training only.", decides=["weights"])
+    vision: StrictBool = key(True, "results", "Adapters in the vision tower, too.", decides=["weights"])
 
 
 class Training(Section):
     """The optimisation, equal for every group."""
 
-    optimizer: Literal["multimodal", "multimodal_coord_offset"] = "multimodal"
-    tuning: Literal["lora", "dora", "full"] = "lora"
+    optimizer: Literal["multimodal", "multimodal_coord_offset"] = key(
+        "multimodal",
+        "results",
+        "AdamW with a parameter group each for vision, aligner and language model; multimodal_coord_offset adds those "
+        "of the coord offsets.",
+    )
+    tuning: Literal["lora", "dora", "full"] = key(
+        "lora",
+        "results",
+        "What is trained: lora or dora adapters (dora is a little better, and slower), or every weight (full), without "
+        "an offset adapter.",
+        decides=["weights"],
+    )
     lora: Lora = Lora()
-    learning_rate: Positive = 1e-4
-    vit_lr: Positive | None = None
-    aligner_lr: Positive | None = None
-    weight_decay: NotNegative = 0.0
-    adam_beta1: BelowOne = 0.9
-    adam_beta2: BelowOne = 0.999
-    max_steps: PositiveInt = 1000
-    per_device_batch_size: PositiveInt = 8
-    gradient_accumulation_steps: PositiveInt = 1
-    warmup_fraction: Fraction = 0.03
-    lr_schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    max_grad_norm: Positive = 1.0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    gradient_checkpointing: StrictBool = False
-    logging_steps: PositiveInt = 10
-    log_term_gradients: PositiveInt | None = Field(
-        default=None, description="measure the gradient of each loss term every so many steps; None: never"
+    learning_rate: Positive = key(1e-4, "results", "Peak learning rate of the language model and its adapters.")
+    vit_lr: Positive | None = key(
+        None, "results", "Peak learning rate of the vision tower; null: training.learning_rate."
     )
-    alarm_patience: PositiveInt = Field(
-        default=5, description="logging steps without gradient or units before a term that is on raises an alarm"
+    aligner_lr: Positive | None = key(
+        None,
+        "results",
+        "Peak learning rate of the mergers between vision tower and language model; null: training.learning_rate.",
     )
-    alarm_factor: float = Field(
-        default=5.0, strict=True, gt=1, description="training and validation loss of a term further apart: an alarm"
+    weight_decay: NotNegative = key(
+        0.0, "results", "AdamW's weight decay of matrices; norms and biases are not decayed."
     )
-    checkpoint_steps: PositiveInt = 100
-    keep_checkpoints: PositiveInt = 2
-    num_threads: PositiveInt | None = Field(default=None, description="CPU threads of a worker; None: its CPUs")
+    adam_beta1: BelowOne = key(0.9, "results", "AdamW's memory of the gradient.")
+    adam_beta2: BelowOne = key(
+        0.999, "results", "AdamW's memory of the squared gradient; a short run forgets its first, large ones at 0.98."
+    )
+    max_steps: PositiveInt = key(1000, "results", "Optimizer steps of a run.", decides=["tokens"])
+    per_device_batch_size: PositiveInt = key(
+        8,
+        "results",
+        "Images of a microbatch; it costs memory, and what counts for the result is batch x accumulation x workers.",
+        decides=["tokens"],
+    )
+    gradient_accumulation_steps: PositiveInt = key(
+        1, "results", "Microbatches of a step: a larger batch for time instead of memory.", decides=["tokens"]
+    )
+    warmup_fraction: Fraction = key(0.03, "results", "Share of the steps in which the learning rates rise from 0.")
+    lr_schedule: Literal["cosine", "linear", "constant"] = key(
+        "cosine", "results", "How the learning rates fall after the warm-up."
+    )
+    max_grad_norm: Positive = key(1.0, "results", "Larger gradients are scaled down to this norm.")
+    precision: Literal["float32", "bfloat16"] = key(
+        "float32", "results", "Type of training's matrix products; bfloat16 on GPUs for speed."
+    )
+    gradient_checkpointing: StrictBool = key(
+        False, "results", "Compute activations again in the backward pass: a third slower, far less memory."
+    )
+    logging_steps: PositiveInt = key(10, "record", "Steps between two rows of losses.")
+    log_term_gradients: PositiveInt | None = key(
+        None,
+        "record",
+        "Steps between measurements of each loss term's gradient norm, one more backward pass each; null: never.",
+    )
+    alarm_patience: PositiveInt = key(
+        5, "record", "Logging steps without gradient or units before a term that is on raises an alarm."
+    )
+    alarm_factor: AboveOne = key(
+        5.0, "record", "Training and validation loss of one term further apart than this factor raise an alarm."
+    )
+    checkpoint_steps: PositiveInt = key(
+        100, "record", "Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."
+    )
+    keep_checkpoints: PositiveInt = key(2, "record", "Checkpoints of a run that are kept, the newest ones.")
+    num_threads: PositiveInt | None = key(
+        None, "results", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
+    )

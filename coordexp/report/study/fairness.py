@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from coordexp.config.identity.differences import diff, find_differences, flat_values
 from coordexp.config.identity.fingerprint import Fingerprint
+from coordexp.config.schema import Ablation
 from coordexp.config.yaml_file import Tree
 from coordexp.errors import ComparisonError
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
-
-_DEFAULT_FACTOR = ("objective", "custom.coord_soft_ce_w1")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _factor(runs: Sequence[RunData], artifacts: Artifacts) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for run in runs:
         found |= dict.fromkeys(_factor_of(artifacts.config(run)))
-    return tuple(found) or _DEFAULT_FACTOR
+    return tuple(found) or Ablation().factor
 
 
 def _factor_of(config: Tree) -> Sequence[str]:

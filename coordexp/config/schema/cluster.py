@@ -1,0 +1,52 @@
+"""Section ``cluster``: what a run needs of the cluster, and how runs are scheduled."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section, key
+
+
+class Cluster(Section):
+    """What a run needs of the cluster, and how runs are scheduled."""
+
+    executor: Literal["tune", "inline"] = key(
+        "tune",
+        "machine",
+        "tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers.",
+    )
+    num_workers: PositiveInt = key(
+        1, "results", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
+    )
+    cpus_per_worker: PositiveInt = key(1, "rounding", "CPUs of a worker, its threads and loader processes.")
+    gpus_per_worker: NotNegative = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
+    max_concurrent_runs: PositiveInt | None = key(
+        None, "machine", "The most runs at once; null: as many as the cluster has room for."
+    )
+    max_failures: NaturalInt = key(1, "machine", "Restarts of a run from its last checkpoint.")
+    strategy: Literal["ddp", "zero2", "zero3"] = key(
+        "ddp", "results", "How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stages 2 and 3."
+    )
+    min_workers: PositiveInt | None = key(
+        None, "machine", "A run goes on with as few workers while nodes are missing; null: exactly num_workers."
+    )
+    max_gpu_hours: Positive | None = key(
+        None,
+        "machine",
+        "Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _min_workers_is_a_minimum(self) -> "Cluster":
+        if self.min_workers is not None and self.min_workers > self.num_workers:
+            raise ValueError(f"min_workers: {self.min_workers} is more than num_workers: {self.num_workers}")
+        return self
+
+    @model_validator(mode="after")
+    def _gpus_can_be_given(self) -> "Cluster":
+        if self.gpus_per_worker % 1 and (self.gpus_per_worker > 1 or self.num_workers > 1):
+            raise ValueError(
+                f"gpus_per_worker: {self.gpus_per_worker} cannot be given; a part of a GPU (below 1) only works "
+                "with num_workers: 1, since NCCL refuses two ranks on one GPU"
+            )
+        return self

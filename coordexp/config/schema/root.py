@@ -1,0 +1,71 @@
+"""The whole experiment as one frozen, validated object; the only truth after loading."""
+
+from pydantic import model_validator
+
+from coordexp.config.schema.ablation import Ablation
+from coordexp.config.schema.cluster import Cluster
+from coordexp.config.schema.data import Data
+from coordexp.config.schema.evaluation import Evaluation
+from coordexp.config.schema.experiment import Experiment
+from coordexp.config.schema.fields import Section, declared_keys
+from coordexp.config.schema.model import Model
+from coordexp.config.schema.objective import Custom, Objective
+from coordexp.config.schema.tracking import Tracking
+from coordexp.config.schema.training import Training
+
+
+class ExperimentConfig(Section):
+    """A whole experiment, or one run of it."""
+
+    experiment: Experiment = Experiment()
+    model: Model = Model()
+    data: Data = Data()
+    training: Training = Training()
+    custom: Custom = Custom()
+    objective: Objective = Objective()
+    evaluation: Evaluation = Evaluation()
+    tracking: Tracking = Tracking()
+    cluster: Cluster = Cluster()
+    ablation: Ablation = Ablation()
+
+    @model_validator(mode="after")
+    def _coord_tokens_are_supervised(self) -> "ExperimentConfig":
+        objective = self.objective
+        supervised = objective.use_coord_ce or objective.use_geom_loss or self.custom.coord_soft_ce_w1.enabled
+        if self.custom.coord_tokens.enabled and not supervised and not objective.extra:
+            raise ValueError(
+                "custom.coord_tokens.enabled needs a coordinate term: switch on objective.use_coord_ce, "
+                "objective.use_geom_loss or custom.coord_soft_ce_w1.enabled"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _coordinate_switches_need_coord_tokens(self) -> "ExperimentConfig":
+        switches = {
+            "objective.use_coordexp_loss": self.objective.use_coordexp_loss,
+            "custom.coord_soft_ce_w1.enabled": self.custom.coord_soft_ce_w1.enabled,
+            "custom.coord_offset.enabled": self.custom.coord_offset.enabled,
+        }
+        switched_on = [key for key, on in switches.items() if on]
+        if switched_on and not self.custom.coord_tokens.enabled:
+            raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
+        return self
+
+    @model_validator(mode="after")
+    def _packing_is_exact(self) -> "ExperimentConfig":
+        if self.data.packing and self.model.attn_implementation == "flash_attention_2":
+            raise ValueError(
+                "data.packing is shown to keep samples apart with model.attn_implementation sdpa and eager only; "
+                "choose one of them, or data.packing: false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _offset_needs_frozen_tables(self) -> "ExperimentConfig":
+        if self.custom.coord_offset.enabled and self.training.tuning == "full":
+            raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
+        return self
+
+
+KEYS = declared_keys(ExperimentConfig)
+"""Every key of a configuration by its dotted name; a key that declares no role stops the import here."""

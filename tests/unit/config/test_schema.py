@@ -1,0 +1,119 @@
+"""What every key declares, and what is derived from it."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.config.identity.parts import deciding, identity, scientific, without_loss
+from coordexp.config.keys import key_of, known_keys, leaves, within
+from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
+from coordexp.config.schema.fields import PositiveInt, Section, declaration, declared_keys, key
+
+
+class Inner(Section):
+    b: PositiveInt = key(1, "machine", "A sentence.")
+
+
+class Good(Section):
+    inner: Inner = Inner()
+    maybe: Inner | None = key(None, "results", "Either.", decides=["tokens"])
+    c: Path | None = key(None, "input", "A file.")
+
+
+def test_keys_are_found_by_their_dotted_names():
+    found = declared_keys(Good)
+    assert list(found) == ["inner.b", "maybe", "maybe.b", "c"]
+    assert (found["maybe"].role, found["maybe"].decides) == ("results", {"tokens"})
+    assert [name for name, declared in found.items() if declared.is_path] == ["c"]
+
+
+class NoRole(Section):
+    inner: Inner = Inner()
+    forgotten: int = 3
+
+
+class WrongRole(Section):
+    forgotten: int = key(3, "science", "A sentence.")  # pyright: ignore[reportArgumentType]
+
+
+class WrongPart(Section):
+    forgotten: int = key(3, "results", "A sentence.", decides=["everything"])  # pyright: ignore[reportArgumentType]
+
+
+class NoSentence(Section):
+    forgotten: int = key(3, "results", "")
+
+
+@pytest.mark.parametrize("section", [NoRole, WrongRole, WrongPart, NoSentence])
+def test_a_key_without_a_role_or_a_sentence_does_not_load(section: type[Section]):
+    with pytest.raises(TypeError, match="^custom.forgotten: "):
+        declared_keys(section, prefix="custom.")
+
+
+def test_every_key_of_a_configuration_is_selected_by_its_own_declaration():
+    config = ExperimentConfig.model_validate({"custom": {"coord_offset": {"ids": {"start": 0, "end": 999}}}})
+    every = set(leaves(config.model_dump(mode="json"))) | {"evaluation.aliases", "objective.extra", "ablation.groups"}
+    assert every == set(KEYS) - {"custom.coord_offset.ids"}
+    roles = {name: KEYS[name].role for name in every - {"evaluation.aliases", "objective.extra"}}
+    assert set(leaves(scientific(config))) == {n for n, role in roles.items() if role in ("results", "rounding")}
+    kept = {name for name, role in roles.items() if role in ("results", "input", "name", "record")}
+    assert set(leaves(identity(config))) == kept
+
+
+@pytest.mark.parametrize(
+    ("sections", "goes_on"),
+    [
+        ({"tracking": {"max_artifact_mib": 1}, "cluster": {"executor": "inline", "max_failures": 5}}, True),
+        ({"data": {"num_workers": 3, "image_cache_mib": 64}, "ablation": {"seeds": [1, 2]}}, True),
+        ({"cluster": {"cpus_per_worker": 2}}, True),
+        ({"experiment": {"runs_dir": "/elsewhere"}}, True),
+        ({"model": {"path": "/copy"}}, False),
+        ({"training": {"logging_steps": 7}}, False),
+        ({"cluster": {"num_workers": 2}}, False),
+        ({"cluster": {"strategy": "zero2"}}, False),
+        ({"experiment": {"group": "B"}}, False),
+    ],
+)
+def test_what_a_run_may_go_on_with(sections: dict[str, object], goes_on: bool):
+    assert (identity(ExperimentConfig.model_validate(sections)) == identity(ExperimentConfig())) is goes_on
+
+
+def test_parts_follow_from_the_keys_that_decide_them():
+    plain = ExperimentConfig()
+    other = {
+        "seed": ExperimentConfig.model_validate({"experiment": {"seed": 1}}),
+        "model": ExperimentConfig.model_validate({"model": {"path": "/other"}}),
+        "prompt": ExperimentConfig.model_validate({"data": {"prompt": "Name them."}}),
+        "loss": ExperimentConfig.model_validate({"objective": {"lambda_coord": 2.0}}),
+        "rate": ExperimentConfig.model_validate({"training": {"learning_rate": 1.0}}),
+    }
+
+    def differing(text):
+        return [name for name, config in other.items() if text(config) != text(plain)]
+
+    assert differing(lambda config: deciding(config, "tokens")) == ["seed", "model", "prompt"]
+    assert differing(lambda config: deciding(config, "data", "base")) == ["model"]
+    assert differing(without_loss) == ["model", "prompt", "rate"]
+
+
+def test_the_default_factor_is_the_loss():
+    assert {name for name in KEYS if within(name, Ablation().factor)} == {
+        name for name, found in KEYS.items() if "loss" in found.decides
+    }
+
+
+def test_a_name_inside_a_mapping_belongs_to_its_key():
+    found = key_of("evaluation.aliases.tv")
+    assert found is not None
+    assert found.name == "evaluation.aliases"
+    assert key_of("evaluation.alias") is None
+    assert key_of("custom.coord_offset.ids.start") is KEYS["custom.coord_offset.ids.start"]
+
+
+def test_the_sections_come_in_the_order_of_the_schema():
+    assert [name for name in known_keys() if "." not in name] == list(ExperimentConfig.model_fields)
+
+
+def test_a_declaration_travels_in_the_schema():
+    assert ExperimentConfig.model_json_schema()["$defs"]["Training"]["properties"]["max_steps"]["role"] == "results"
+    assert declaration("name") == {"role": "name", "decides": []}
