@@ -1,9 +1,11 @@
-"""The one registry of metric names: what each means, its unit, and which direction is better."""
+"""The one registry of metric names: what each means, its unit, which direction is better, and where it is shown.
+
+A metric of boxes other than COCO's AP is declared where it is computed, in ``coordexp/detection/metrics``.
+"""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Direction = Literal["higher", "lower", "none"]
@@ -12,55 +14,143 @@ BoxKind = Literal["argmax", "expected"]
 
 DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
 BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
-AP_NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
-BOX_METRICS = (*AP_NAMES, "AR100", "AP_oracle_score", "AP_constant_score", "F1_50", "F1_75", "calibration_error")
 LOSS_NAMES = ("total_loss", "text_loss", "coord_loss", "coord_ce_loss")
 SUBSET = "subset/"
 BEST = "best/"
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One registered name, or one family of names.
+class Gauge:
+    """A live value as Prometheus stores it.
 
     Attributes:
-        name: the name; a family has a part in braces, ``grad_norm/{term}``.
+        name: without what Ray adds: ``ray_`` before it.
+        description: one line.
+        labels: what tells its series apart, besides the run.
+    """
+
+    name: str
+    description: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, or one family of metrics.
+
+    Attributes:
+        name: the name; a family has a part in braces, ``grad_norm/{term}``. Metrics of an evaluation are declared
+            without the parts that :class:`MetricName` puts before them.
         description: one line.
         unit: what a value counts or measures; "" for a pure number.
         direction: which direction is better; none where neither is.
+        head: head of its column in tables; "" for the name.
+        in_report: whether the report's tables have a column for it.
+        gauge: name of the :class:`Gauge` that shows it live; "" for none.
+        labels: the gauge's labels for this metric; a family's come from the parts in braces too.
     """
 
     name: str
     description: str
     unit: str = ""
     direction: Direction = "none"
+    head: str = ""
+    in_report: bool = True
+    gauge: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def column(self) -> str:
+        """The head of its column."""
+        return self.head or self.name
+
+    @property
+    def is_count(self) -> bool:
+        """Whether its values are whole numbers of something."""
+        return self.unit in ("objects", "pieces", "images")
 
 
-_DETECTION: dict[str, tuple[str, Direction]] = {
-    "AP": ("COCO AP, mean over IoU .50:.95", "higher"),
-    "AP50": ("COCO AP at IoU .50", "higher"),
-    "AP75": ("COCO AP at IoU .75", "higher"),
-    "AP_small": ("COCO AP of boxes under 32x32 px", "higher"),
-    "AP_medium": ("COCO AP of boxes between 32x32 and 96x96 px", "higher"),
-    "AP_large": ("COCO AP of boxes above 96x96 px", "higher"),
-    "AR100": ("COCO average recall with 100 detections an image", "higher"),
-    "AP_oracle_score": ("AP if each score were the box's best IoU: what perfect ranking would give", "higher"),
-    "AP_constant_score": ("AP if all scores were equal: what the boxes give without any ranking", "higher"),
-    "F1_50": ("F1 of all detections at IoU .50, summed over categories", "higher"),
-    "F1_75": ("F1 of all detections at IoU .75, summed over categories", "higher"),
-    "calibration_error": ("expected calibration error of the score at IoU .50, 10 equal bins", "lower"),
-}
-_EVALUATION: dict[str, tuple[str, str, Direction]] = {
-    "num_objects": ("well-formed objects in the generated text", "objects", "none"),
-    "malformed": ("malformed pieces in the generated text", "pieces", "lower"),
-    "malformed_fraction": ("malformed / (malformed + well-formed)", "fraction", "lower"),
-    "unknown_category": ("objects whose description names no category", "objects", "lower"),
-    "duplicates": ("objects that repeat an earlier one of the image: same description, IoU > .9", "objects", "lower"),
-    "coord_mass": ("probability of the coord vocabulary where a coord token was emitted, mean", "fraction", "higher"),
-    "empty_images": ("images without one well-formed object", "images", "lower"),
-    "truncated_images": ("images whose generation hit max_new_tokens", "images", "lower"),
-    "seconds": ("wall time of the evaluation", "seconds", "lower"),
-}
+@dataclass(frozen=True)
+class MetricName:
+    """The name of one number of an evaluation: ``[best/][subset/]DECODING/[BOXES/]METRIC``.
+
+    Attributes:
+        decoding: ``constrained`` or ``free``.
+        metric: ``AP``, ``num_objects``, ``malformed/unclosed`` ...
+        boxes: which boxes it measures; None for what does not depend on them, such as counts.
+        subset: measured during training on a subset; otherwise on all images.
+        best: the best value so far instead of the last one.
+    """
+
+    decoding: Decoding
+    metric: str
+    boxes: BoxKind | None = None
+    subset: bool = False
+    best: bool = False
+
+    def __str__(self) -> str:
+        """Return the name as it is logged."""
+        prefix = f"{BEST if self.best else ''}{SUBSET if self.subset else ''}{self.decoding}/"
+        return f"{prefix}{self.metric}" if self.boxes is None else f"{prefix}{self.boxes}/{self.metric}"
+
+    @classmethod
+    def parse(cls, name: str) -> "MetricName | None":
+        """Return the parts of a logged name; None if it does not come from an evaluation."""
+        found = _EVALUATION_NAME.fullmatch(name)
+        if found is None:
+            return None
+        return cls(
+            _DECODINGS[found["decoding"]],
+            found["metric"],
+            _BOX_KINDS[found["boxes"]],
+            subset=bool(found["subset"]),
+            best=bool(found["best"]),
+        )
+
+
+_DECODINGS: dict[str, Decoding] = {name: name for name in DECODINGS}
+_BOX_KINDS: dict[str | None, BoxKind | None] = {None: None, **{name: name for name in BOX_KINDS}}
+HEADLINE = str(MetricName("constrained", "AP", "expected"))
+SUBSET_HEADLINE = str(MetricName("constrained", "AP", "expected", subset=True))
+_EVALUATION_NAME = re.compile(
+    f"(?P<best>{BEST})?(?P<subset>{SUBSET})?(?P<decoding>{'|'.join(DECODINGS)})/"
+    rf"(?:(?P<boxes>{'|'.join(BOX_KINDS)})/)?(?P<metric>[A-Za-z]\w*(?:/[a-z]\w*)?)"
+)
+
+AP_METRICS = tuple(
+    Metric(name, description, direction="higher", gauge="coordexp_ap")
+    for name, description in (
+        ("AP", "COCO AP, mean over IoU .50:.95"),
+        ("AP50", "COCO AP at IoU .50"),
+        ("AP75", "COCO AP at IoU .75"),
+        ("AP_small", "COCO AP of boxes under 32x32 px"),
+        ("AP_medium", "COCO AP of boxes between 32x32 and 96x96 px"),
+        ("AP_large", "COCO AP of boxes above 96x96 px"),
+    )
+)
+AP_NAMES = tuple(metric.name for metric in AP_METRICS)
+BOX_METRICS = (*AP_NAMES, "AR100", "AP_oracle_score", "AP_constant_score", "F1_50", "F1_75", "calibration_error")
+_OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
+GENERATION_METRICS = (
+    Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
+    Metric("malformed", "malformed pieces in the generated text", "pieces", "lower"),
+    Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", head="fraction"),
+    Metric("unknown_category", "objects whose description names no category", "objects", "lower", head="unknown"),
+    Metric(
+        "duplicates", "objects that repeat an earlier one of the image: same description, IoU > .9", "objects", "lower"
+    ),
+    Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty"),
+    Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
+    Metric(
+        "coord_mass",
+        "probability of the coord vocabulary where a coord token was emitted, mean",
+        "fraction",
+        "higher",
+        head="coord mass",
+    ),
+    Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),
+)
+_MALFORMED_KIND = Metric("malformed/{kind}", "malformed pieces of one kind", "pieces", "lower")
 _LOSSES: dict[str, str] = {
     "total_loss": "the weighted sum that is minimised; its terms differ between groups",
     "text_loss": "cross-entropy of supervised text tokens",
@@ -83,71 +173,128 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "inverted_fraction": ("expected boxes with swapped corners", "fraction", "lower"),
 }
 _OTHERS = (
-    Metric("learning_rate", "learning rate of the linear layers"),
-    Metric("grad_norm", "norm of the whole gradient before clipping", direction="none"),
-    Metric("alarms", "alarms raised so far in this run: silent terms, train and eval losses far apart", "", "lower"),
+    Metric("learning_rate", "learning rate of the linear layers", gauge="coordexp_learning_rate"),
+    Metric("grad_norm", "norm of the whole gradient before clipping", gauge="coordexp_grad_norm"),
+    Metric(
+        "alarms",
+        "alarms raised so far in this run: silent terms, train and eval losses far apart",
+        direction="lower",
+        gauge="coordexp_alarms",
+    ),
     Metric("epoch", "passes over the training images", "epochs"),
     Metric("num_supervised_tokens", "supervised tokens since the last row of this name", "tokens"),
     Metric("num_images", "images since the last row of this name", "images"),
-    Metric("throughput/images_per_second", "training images a second, all workers", "images/s", "higher"),
-    Metric("throughput/tokens_per_second", "training tokens a second, all workers", "tokens/s", "higher"),
-    Metric("throughput/data_wait_fraction", "share of training in which workers waited for data", "fraction", "lower"),
-    Metric("throughput/mfu", "model FLOP utilisation", "fraction", "higher"),
+    Metric(
+        "throughput/images_per_second",
+        "training images a second, all workers of the run",
+        "images/s",
+        "higher",
+        gauge="coordexp_images_per_second",
+    ),
+    Metric(
+        "throughput/tokens_per_second",
+        "training tokens a second, all workers of the run",
+        "tokens/s",
+        "higher",
+        gauge="coordexp_tokens_per_second",
+    ),
+    Metric(
+        "throughput/data_wait_fraction",
+        "share of training in which workers waited for data",
+        "fraction",
+        "lower",
+        gauge="coordexp_data_wait_fraction",
+    ),
+    Metric("throughput/mfu", "model FLOP utilisation, a fraction", "fraction", "higher", gauge="coordexp_mfu"),
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
     Metric("final/steps", "optimizer steps done", "steps"),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
+
+
+def _training(phase: Literal["train", "eval"]) -> list[Metric]:
+    note = "" if phase == "train" else ", on validation images"
+    losses = [
+        Metric(
+            f"{phase}_{name}",
+            f"{description}{note}",
+            direction="lower",
+            gauge="coordexp_loss",
+            labels={"phase": phase, "term": name.removesuffix("_loss")},
+        )
+        for name, description in _LOSSES.items()
+    ]
+    prefix = "coord_diag" if phase == "train" else "eval_coord_diag"
+    return losses + [
+        Metric(
+            f"{prefix}/{name}",
+            f"{description}{note}",
+            unit,
+            direction,
+            gauge="coordexp_coord_diag",
+            labels={"phase": phase, "name": name},
+        )
+        for name, (description, unit, direction) in _COORD_DIAG.items()
+    ]
+
+
+REGISTRY: dict[str, Metric] = {metric.name: metric for metric in (*_training("train"), *_training("eval"), *_OTHERS)}
+"""Every metric that has one name; those of evaluations and the families come on top."""
+
 FAMILIES = (
-    Metric("{decoding}/malformed/{kind}", "malformed pieces of one kind", "pieces", "lower"),
-    Metric("subset/{decoding}/malformed/{kind}", "malformed pieces of one kind, on the subset", "pieces", "lower"),
     Metric("grad_norm/{term}", "norm of one weighted term's gradient, all trainable parameters, before clipping"),
-    Metric("train_extra/{term}", "a further loss term in training", direction="lower"),
-    Metric("eval_extra/{term}", "a further loss term on validation images", direction="lower"),
+    Metric(
+        "train_extra/{term}",
+        "a further loss term in training",
+        direction="lower",
+        gauge="coordexp_loss",
+        labels={"phase": "train"},
+    ),
+    Metric(
+        "eval_extra/{term}",
+        "a further loss term on validation images",
+        direction="lower",
+        gauge="coordexp_loss",
+        labels={"phase": "eval"},
+    ),
     Metric("comparison/{groups}/{value}", "of a group or of A_minus_B, from the report, on the ablation's run"),
 )
 _PARTS = {
-    "decoding": "constrained|free",
-    "kind": "[a-z][a-z0-9_]*",
     "term": "[A-Za-z][A-Za-z0-9_]*",
     "groups": r"[\w.\- ]+",
     "value": "[A-Za-z][A-Za-z0-9_]*",
 }
-
-
-def detection_metric(decoding: Decoding, box: BoxKind, name: str, *, subset: bool = False) -> str:
-    """Return e.g. ``constrained/expected/AP``, with ``subset/`` before it for an evaluation during training.
-
-    Raises:
-        ValueError: if the name that results is not registered.
-    """
-    return _registered(f"{SUBSET if subset else ''}{decoding}/{box}/{name}")
-
-
-def evaluation_metric(decoding: Decoding, name: str, *, subset: bool = False) -> str:
-    """Return e.g. ``free/malformed`` or ``free/malformed/unclosed``.
-
-    Raises:
-        ValueError: if the name that results is not registered.
-    """
-    return _registered(f"{SUBSET if subset else ''}{decoding}/{name}")
-
-
-def is_registered(name: str) -> bool:
-    """Say whether ``name`` is in the registry or belongs to a family."""
-    return find_metric(name) is not None
-
-
-def unregistered(names: Iterable[str]) -> list[str]:
-    """Return the names that are not registered, sorted."""
-    return sorted(name for name in set(names) if not is_registered(name))
+_BOX_LABELS = ("images", "decoding", "boxes", "metric")
+GAUGES: tuple[Gauge, ...] = (
+    Gauge("coordexp_loss", "mean of a loss term since the last row", ("phase", "term")),
+    Gauge("coordexp_coord_diag", "coordinate diagnostics, as MLflow's coord_diag/*", ("phase", "name")),
+    Gauge(
+        "coordexp_ap",
+        "COCO AP of the last evaluation: on the subset during training, on all images at the end",
+        _BOX_LABELS,
+    ),
+    Gauge("coordexp_detection", "other metrics of the boxes in the last evaluation: AR100, F1_50 ...", _BOX_LABELS),
+    *(Gauge(metric.gauge, metric.description) for metric in _OTHERS if metric.gauge),
+)
+"""Every gauge that shows a metric."""
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return what the registry says about ``name``, or None."""
-    if name in REGISTRY:
-        return REGISTRY[name]
-    return next((family for family, pattern in _PATTERNS if pattern.fullmatch(name)), None)
+    """Return what is declared for a logged name, or None."""
+    found = _find(name)
+    return None if found is None else found[0]
+
+
+def gauge_of(name: str) -> tuple[str, dict[str, str]] | None:
+    """Return the gauge that shows a logged metric, and its labels; None if it is not shown live."""
+    found = _find(name)
+    return None if found is None or not found[0].gauge else (found[0].gauge, found[1])
+
+
+def unregistered(names: Iterable[str]) -> list[str]:
+    """Return the names that nothing is declared for, sorted."""
+    return sorted(name for name in set(names) if _find(name) is None)
 
 
 def best_name(name: str) -> str | None:
@@ -155,63 +302,52 @@ def best_name(name: str) -> str | None:
 
     MLflow's tables show the last value of a curve; where the best one matters it has its own name.
     """
-    return BEST + name if BEST + name in REGISTRY else None
+    parsed = MetricName.parse(name)
+    is_tracked = name == "eval_total_loss" or (
+        parsed is not None and parsed.subset and not parsed.best and parsed.boxes is not None and parsed.metric == "AP"
+    )
+    return BEST + name if is_tracked else None
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Say whether ``value`` is better than ``than`` in the direction registered for ``name``."""
+    """Say whether ``value`` is better than ``than`` in the direction declared for ``name``."""
     metric = find_metric(name)
     if metric is None or metric.direction == "none":
         raise ValueError(f"metric {name!r} has no direction in which it gets better")
     return value > than if metric.direction == "higher" else value < than
 
 
-def _registered(name: str) -> str:
-    if not is_registered(name):
-        raise ValueError(f"{name!r} is not in the registry of metric names (coordexp/metrics.py)")
-    return name
+def _find(name: str) -> tuple[Metric, dict[str, str]] | None:
+    """Return the declaration for a logged name, and the labels of its gauge."""
+    if name.startswith(BEST):
+        original = name.removeprefix(BEST)
+        known = _find(original) if best_name(original) == name else None
+        return known and (replace(known[0], description=f"best so far: {known[0].description}", gauge=""), {})
+    if name in REGISTRY:
+        return REGISTRY[name], dict(REGISTRY[name].labels)
+    parsed = MetricName.parse(name)
+    if parsed is not None:
+        return _find_in_evaluation(parsed)
+    for family, pattern in _PATTERNS:
+        if matched := pattern.fullmatch(name):
+            return family, {**family.labels, **matched.groupdict()}
+    return None
 
 
-def _evaluations(prefix: str, note: str) -> list[Metric]:
-    detection = [
-        Metric(f"{prefix}{decoding}/{box}/{name}", f"{text}, {box} boxes, {decoding} decoding{note}", "", direction)
-        for decoding, box, (name, (text, direction)) in product(DECODINGS, BOX_KINDS, _DETECTION.items())
-    ]
-    counts = [
-        Metric(f"{prefix}{decoding}/{name}", f"{text}, {decoding} decoding{note}", unit, direction)
-        for decoding, (name, (text, unit, direction)) in product(DECODINGS, _EVALUATION.items())
-    ]
-    return detection + counts
-
-
-def _training(prefix: str, diagnostics: str, note: str) -> list[Metric]:
-    losses = [Metric(f"{prefix}_{name}", f"{text}{note}", "", "lower") for name, text in _LOSSES.items()]
-    return losses + [
-        Metric(f"{diagnostics}/{name}", f"{text}{note}", unit, direction)
-        for name, (text, unit, direction) in _COORD_DIAG.items()
-    ]
-
-
-def _all_metrics() -> list[Metric]:
-    metrics = [
-        *_training("train", "coord_diag", ""),
-        *_training("eval", "eval_coord_diag", ", on validation images"),
-        *_evaluations("", ""),
-        *_evaluations(SUBSET, ", on the subset evaluated during training"),
-        *_OTHERS,
-    ]
-    tracked = {"eval_total_loss"} | {f"{SUBSET}{decoding}/{box}/AP" for decoding, box in product(DECODINGS, BOX_KINDS)}
-    best = [
-        Metric(BEST + metric.name, f"best so far: {metric.description}", metric.unit, metric.direction)
-        for metric in metrics
-        if metric.name in tracked
-    ]
-    return metrics + best
+def _find_in_evaluation(name: MetricName) -> tuple[Metric, dict[str, str]] | None:
+    if name.boxes is not None and "/" not in name.metric:
+        metric = next((known for known in AP_METRICS if known.name == name.metric), _OTHER_BOX_METRIC)
+        images = "subset" if name.subset else "all"
+        values = (images, name.decoding, name.boxes, name.metric)
+        return metric, dict(zip(_BOX_LABELS, values, strict=True))
+    if name.boxes is None and name.metric.startswith("malformed/"):
+        return _MALFORMED_KIND, {}
+    found = next((known for known in GENERATION_METRICS if known.name == name.metric), None)
+    return (found, {}) if found is not None and name.boxes is None else None
 
 
 def _pattern(family: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", lambda part: f"(?:{_PARTS[part[1]]})", family))
+    return re.compile(re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{_PARTS[part[1]]})", family))
 
 
-REGISTRY: dict[str, Metric] = {metric.name: metric for metric in _all_metrics()}
 _PATTERNS = tuple((family, _pattern(family.name)) for family in FAMILIES)

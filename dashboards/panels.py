@@ -186,22 +186,39 @@ def _ap() -> list[Panel]:
         )
         for boxes in ("argmax", "expected")
     ]
-    return [*during, _final_ap()]
-
-
-def _final_ap() -> Panel:
-    """Return the final AP: published until the ablation ends, so the last one in view is shown."""
-    queries = tuple(
+    description = "The final evaluations within the time shown, under the grammar; the report has all of them."
+    final = tuple(
         Query(
-            "avg by ($lines) (max by (experiment, group, seed, run) (last_over_time("
-            f'ray_coordexp_ap{{{RUNS}, images="all", {_constrained(boxes)}}}[$__range])))',
+            _final("coordexp_ap", f'images="all", {_constrained(boxes)}', by="$lines"),
             f"{LINE} {boxes}",
             instant=True,
         )
         for boxes in ("argmax", "expected")
     )
-    description = "The final evaluations within the time shown, under the grammar; the report has all of them."
-    return Panel("AP, all images", queries, description, kind="bargauge", width=8, minimum=0)
+    within = 'decoding="constrained", boxes="expected"'
+    others = Query(
+        _final("coordexp_detection", f'images="all", {within}', by="metric, $lines"),
+        "{{metric}} " + LINE,
+        instant=True,
+    )
+    return [
+        *during,
+        Panel("AP, all images", final, description, kind="bargauge", width=8, minimum=0),
+        Panel(
+            "Other detection metrics, all images",
+            (others,),
+            f"Of expected boxes. {description}",
+            kind="bargauge",
+            width=24,
+            minimum=0,
+        ),
+    ]
+
+
+def _final(metric: str, labels: str, *, by: str) -> str:
+    """Return the final values: published until the ablation ends, so the last ones in view are shown."""
+    own = by.replace("$lines", "experiment, group, seed, run")
+    return f"avg by ({by}) (max by ({own}) (last_over_time(ray_{metric}{{{RUNS}, {labels}}}[$__range])))"
 
 
 def _constrained(boxes: str) -> str:

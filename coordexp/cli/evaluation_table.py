@@ -6,25 +6,17 @@ from rich.console import Console
 from rich.table import Table
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.metrics import BOX_KINDS, BOX_METRICS, Decoding
+from coordexp.metrics import BOX_KINDS, BOX_METRICS, GENERATION_METRICS, Decoding, Metric, MetricName
 
 _HEADS = {
     "AP_small": "small",
     "AP_medium": "medium",
     "AP_large": "large",
-    "AP_oracle_score": "AP oracle",
-    "AP_constant_score": "AP const",
-    "F1_50": "F1 .5",
+    "AP_oracle_score": "oracle score",
+    "AP_constant_score": "constant score",
+    "F1_50": "F1 .50",
     "F1_75": "F1 .75",
-    "calibration_error": "calib.",
-}
-_COUNTS = {
-    "num_objects": "objects",
-    "malformed": "malformed",
-    "unknown_category": "unknown",
-    "duplicates": "duplicates",
-    "empty_images": "empty",
-    "truncated_images": "truncated",
+    "calibration_error": "calib. error",
 }
 
 
@@ -33,20 +25,28 @@ def print_metrics(
 ) -> None:
     """Print one table of box metrics and one of counts, then the malformed pieces by kind."""
     boxes = Table("decoding", "boxes", title=f"{num_images} {'image' if num_images == 1 else 'images'}")
-    counts = Table("decoding", *_COUNTS.values(), "coord mass", "seconds")
+    counts = Table("decoding", *(metric.column for metric in GENERATION_METRICS))
     for name in BOX_METRICS:
         boxes.add_column(_HEADS.get(name, name), justify="right")
     for way in decoding:
-        for box in BOX_KINDS:
-            boxes.add_row(way, box, *(_fraction(metrics.get(f"{way}/{box}/{name}")) for name in BOX_METRICS))
-        numbers = (f"{metrics[f'{way}/{name}']:.0f}" for name in _COUNTS)
-        counts.add_row(way, *numbers, _fraction(metrics.get(f"{way}/coord_mass")), f"{metrics[f'{way}/seconds']:.1f}")
+        for kind in BOX_KINDS:
+            values = (metrics.get(str(MetricName(way, name, kind))) for name in BOX_METRICS)
+            boxes.add_row(way, kind, *map(_fraction, values))
+        counts.add_row(
+            way, *(_written(metric, metrics.get(str(MetricName(way, metric.name)))) for metric in GENERATION_METRICS)
+        )
     console.print(boxes)
     console.print(counts)
     for way in decoding:
-        kinds = {kind: metrics[f"{way}/malformed/{kind}"] for kind in FAILURE_KINDS}
+        kinds = {kind: metrics[str(MetricName(way, f"malformed/{kind}"))] for kind in FAILURE_KINDS}
         if found := ", ".join(f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in kinds.items() if count):
             console.print(f"malformed, {way}: {found}", highlight=False)
+
+
+def _written(metric: Metric, value: float | None) -> str:
+    if value is not None and metric.is_count:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value is not None and metric.unit == "seconds" else _fraction(value)
 
 
 def _fraction(value: float | None) -> str:

@@ -5,7 +5,6 @@ after a counter's.
 """
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from typing import Literal
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
+from coordexp.metrics import GAUGES, gauge_of
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, read_rows
 
@@ -57,20 +57,7 @@ class Sample:
 
 
 _ALL = (
-    Exported("coordexp_loss", "mean of a loss term since the last row", (*RUN_LABELS, "phase", "term")),
-    Exported("coordexp_coord_diag", "coordinate diagnostics, as MLflow's coord_diag/*", (*RUN_LABELS, "phase", "name")),
-    Exported(
-        "coordexp_ap",
-        "COCO AP of the last evaluation: on the subset during training, on all images at the end",
-        (*RUN_LABELS, "images", "decoding", "boxes", "metric"),
-    ),
-    Exported("coordexp_images_per_second", "training images a second, all workers of the run"),
-    Exported("coordexp_tokens_per_second", "training tokens a second, all workers of the run"),
-    Exported("coordexp_mfu", "model FLOP utilisation, a fraction"),
-    Exported("coordexp_data_wait_fraction", "share of training in which workers waited for data"),
-    Exported("coordexp_grad_norm", "norm of the whole gradient before clipping"),
-    Exported("coordexp_learning_rate", "learning rate of the linear layers"),
-    Exported("coordexp_alarms", "alarms raised so far in the run"),
+    *(Exported(gauge.name, gauge.description, (*RUN_LABELS, *gauge.labels)) for gauge in GAUGES),
     Exported("coordexp_step", "optimizer steps done"),
     Exported("coordexp_max_steps", "optimizer steps of the whole run"),
     Exported("coordexp_last_step_time_seconds", "Unix time of the last row: training, validation or evaluation"),
@@ -90,19 +77,7 @@ _ALL = (
 )
 EXPORTED: dict[str, Exported] = {metric.name: metric for metric in _ALL}
 
-_PLAIN = {
-    "throughput/images_per_second": "coordexp_images_per_second",
-    "throughput/tokens_per_second": "coordexp_tokens_per_second",
-    "throughput/mfu": "coordexp_mfu",
-    "throughput/data_wait_fraction": "coordexp_data_wait_fraction",
-    "grad_norm": "coordexp_grad_norm",
-    "learning_rate": "coordexp_learning_rate",
-    "alarms": "coordexp_alarms",
-}
 _TOTALS = {"num_images": "train_total_loss", "eval_coord_diag/coord_tokens": "eval_total_loss"}
-_LOSS = re.compile(r"(?P<phase>train|eval)(?:_(?P<term>text|coord_ce|coord|total)_loss|_extra/(?P<extra>\w+))")
-_DIAGNOSTIC = re.compile(r"(?P<eval>eval_)?coord_diag/(?P<name>\w+)")
-_AP = re.compile(r"(?P<subset>subset/)?(?P<decoding>\w+)/(?P<boxes>\w+)/(?P<metric>AP(?:50|75|_small|_medium|_large)?)")
 
 
 def run_labels(plan: RunPlan) -> dict[str, str]:
@@ -142,9 +117,9 @@ def row_samples(row: Row) -> list[Sample]:
     """Return what a row of metrics tells a dashboard; names it does not show are left out."""
     samples = [Sample("coordexp_step", row.step), Sample("coordexp_last_step_time_seconds", row.time)]
     for name, value in row.metrics.items():
-        sample = _sample(name, value)
-        if sample is not None:
-            samples.append(sample)
+        gauge = gauge_of(name)
+        if gauge is not None:
+            samples.append(Sample(gauge[0], value, gauge[1]))
     return samples
 
 
@@ -215,17 +190,3 @@ def has_diverged(plan: RunPlan) -> bool:
         return False
     raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"
     return raised in log.read_text(encoding="utf-8", errors="replace")
-
-
-def _sample(name: str, value: float) -> Sample | None:
-    if name in _PLAIN:
-        return Sample(_PLAIN[name], value)
-    if loss := _LOSS.fullmatch(name):
-        return Sample("coordexp_loss", value, {"phase": loss["phase"], "term": loss["term"] or loss["extra"]})
-    if diagnostic := _DIAGNOSTIC.fullmatch(name):
-        phase = "eval" if diagnostic["eval"] else "train"
-        return Sample("coordexp_coord_diag", value, {"phase": phase, "name": diagnostic["name"]})
-    if found := _AP.fullmatch(name):
-        labels = {key: found[key] for key in ("decoding", "boxes", "metric")}
-        return Sample("coordexp_ap", value, {"images": "subset" if found["subset"] else "all", **labels})
-    return None

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from coordexp.metrics import SUBSET
+from coordexp.metrics import HEADLINE as FINAL_AP
+from coordexp.metrics import SUBSET_HEADLINE as SUBSET_AP
 
-SUBSET_AP = f"{SUBSET}constrained/expected/AP"
-FINAL_AP = "constrained/expected/AP"
+__all__ = ["FINAL_AP", "SUBSET_AP", "Halving"]
 
 
 class Halving:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from coordexp.data.splits.splits import annotations_path
 from coordexp.files import sha256_of_file
-from coordexp.metrics import BOX_KINDS, DECODINGS
+from coordexp.metrics import BOX_KINDS, DECODINGS, HEADLINE, MetricName
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import read_rows
@@ -16,9 +16,11 @@ from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.rows import PointData, row_points
 
 ARTIFACT = RunFolder(Path()).merged.name
-_HEADLINE = "constrained/expected/AP"
 _SHOWN = [
-    f"{decoding}/{kind}/{name}" for decoding in DECODINGS for kind in BOX_KINDS for name in ("AP", "AP50", "AP75")
+    str(MetricName(decoding, name, boxes))
+    for decoding in DECODINGS
+    for boxes in BOX_KINDS
+    for name in ("AP", "AP50", "AP75")
 ]
 
 
@@ -54,7 +56,7 @@ def storage_uri(directory: Path) -> str:
 def _final_points(plan: RunPlan) -> list[PointData]:
     """Return the detection metrics of the last evaluation on all images, exactly as the run's rows have them."""
     rows = read_rows(plan.folder.metrics)
-    final = next((row for row in reversed(rows) if _HEADLINE in row.metrics), None)
+    final = next((row for row in reversed(rows) if HEADLINE in row.metrics), None)
     return [point for point in row_points(final, {}) if point.name in _SHOWN] if final else []
 
 

@@ -93,7 +93,7 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     text = capsys.readouterr().out
     output = checkpoint.parent / "eval" / "merged-own"  # the default, beside the checkpoint
     assert f"written to {output}" in text
-    for word in (f"{NUM_IMAGES} images", "AP oracle", "AP const", "F1 .75", "calib.", "duplicates", "coord mass"):
+    for word in (f"{NUM_IMAGES} images", "oracle", "constant", "F1 .75", "calib.", "duplicates", "coord mass"):
         assert word in text
     metrics = json.loads((output / "metrics.json").read_text())
     assert unregistered(metrics) == []

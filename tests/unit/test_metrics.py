@@ -1,17 +1,26 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordexp.metrics import (
+    AP_NAMES,
+    BOX_KINDS,
+    DECODINGS,
+    FAMILIES,
+    GAUGES,
+    GENERATION_METRICS,
+    HEADLINE,
     REGISTRY,
+    SUBSET_HEADLINE,
+    MetricName,
     best_name,
-    detection_metric,
-    evaluation_metric,
     find_metric,
+    gauge_of,
     is_better,
-    is_registered,
     unregistered,
 )
 
-DESIGN_NAMES = [
+PROMISED = [
     "train_total_loss",
     "eval_coord_ce_loss",
     "coord_diag/w1",
@@ -29,38 +38,68 @@ DESIGN_NAMES = [
     "codec_ceiling/AP",
     "best/subset/constrained/expected/AP",
 ]
+UNKNOWN = [
+    "",
+    "AP",
+    "constrained/AP",
+    "beam/expected/AP",
+    "free/malformed/",
+    "free/malformed/A B",
+    "free/expected/malformed/unclosed",
+    "grad_norm/a/b",
+    "best/constrained/expected/AP",
+    "best/best/subset/constrained/expected/AP",
+    "best/train_total_loss",
+]
 
 
-@pytest.mark.parametrize("name", DESIGN_NAMES)
-def test_the_names_of_the_design_are_registered(name: str) -> None:
-    assert is_registered(name)
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_promised_names_are_declared(name: str) -> None:
+    assert find_metric(name) is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["", "AP", "constrained/AP", "beam/expected/AP", "free/malformed/", "free/malformed/A B", "grad_norm/a/b"]
-)
+@pytest.mark.parametrize("name", UNKNOWN)
 def test_other_names_are_not(name: str) -> None:
-    assert not is_registered(name)
+    assert find_metric(name) is None
 
 
-def test_unregistered_names_are_listed_once_and_sorted() -> None:
+def test_undeclared_names_are_listed_once_and_sorted() -> None:
     assert unregistered(["zz", "epoch", "aa", "zz"]) == ["aa", "zz"]
 
 
-def test_names_are_built_and_checked() -> None:
-    assert detection_metric("constrained", "expected", "AP") == "constrained/expected/AP"
-    assert detection_metric("free", "argmax", "AP50", subset=True) == "subset/free/argmax/AP50"
-    assert evaluation_metric("free", "malformed/unclosed") == "free/malformed/unclosed"
-    with pytest.raises(ValueError, match="AP51"):
-        detection_metric("free", "argmax", "AP51")
+def test_names_of_an_evaluation_are_built_and_parsed() -> None:
+    assert str(MetricName("constrained", "AP", "expected")) == HEADLINE == "constrained/expected/AP"
+    assert str(MetricName("free", "malformed/unclosed")) == "free/malformed/unclosed"
+    assert SUBSET_HEADLINE == "subset/constrained/expected/AP"
+    assert MetricName.parse("best/subset/free/argmax/AP50") == MetricName(
+        "free", "AP50", "argmax", subset=True, best=True
+    )
+    assert MetricName.parse("free/num_objects") == MetricName("free", "num_objects")
+    assert [MetricName.parse(name) for name in ("train_total_loss", "codec_ceiling/AP", "final/steps")] == [None] * 3
 
 
-def test_every_registered_name_says_what_it_is() -> None:
-    assert all(name == metric.name and metric.description for name, metric in REGISTRY.items())
+@given(
+    st.builds(
+        MetricName,
+        st.sampled_from(DECODINGS),
+        st.sampled_from([*AP_NAMES, "malformed/unclosed", *(metric.name for metric in GENERATION_METRICS)]),
+        st.sampled_from([None, *BOX_KINDS]),
+        subset=st.booleans(),
+        best=st.booleans(),
+    )
+)
+def test_parsing_turns_building_back(name: MetricName) -> None:
+    assert MetricName.parse(str(name)) == name
+
+
+def test_every_declared_metric_says_what_it_is() -> None:
+    assert all(name == metric.name for name, metric in REGISTRY.items())
+    assert all(metric.description for metric in (*REGISTRY.values(), *FAMILIES, *GENERATION_METRICS))
 
 
 def test_direction_decides_what_is_better() -> None:
     assert is_better("constrained/expected/AP", 0.4, than=0.3)
+    assert is_better("best/subset/constrained/expected/AP", 0.4, than=0.3)
     assert is_better("eval_total_loss", 0.3, than=0.4)
     assert not is_better("eval_total_loss", 0.3, than=0.3)
     with pytest.raises(ValueError, match="epoch"):
@@ -69,10 +108,36 @@ def test_direction_decides_what_is_better() -> None:
 
 def test_only_curves_that_can_pass_their_best_have_a_best_name() -> None:
     assert best_name("eval_total_loss") == "best/eval_total_loss"
+    assert best_name(SUBSET_HEADLINE) == f"best/{SUBSET_HEADLINE}"
     assert best_name("constrained/expected/AP") is None
+    assert best_name("subset/constrained/expected/AP50") is None
 
 
 def test_a_family_describes_its_members() -> None:
     metric = find_metric("grad_norm/text_ce")
     assert metric is not None
     assert metric.name == "grad_norm/{term}"
+
+
+@pytest.mark.parametrize(
+    ("name", "gauge", "labels"),
+    [
+        ("train_coord_ce_loss", "coordexp_loss", {"phase": "train", "term": "coord_ce"}),
+        ("eval_extra/iou", "coordexp_loss", {"phase": "eval", "term": "iou"}),
+        ("eval_coord_diag/w1", "coordexp_coord_diag", {"phase": "eval", "name": "w1"}),
+        ("throughput/mfu", "coordexp_mfu", {}),
+        (
+            "subset/free/argmax/F1_50",
+            "coordexp_detection",
+            {"images": "subset", "decoding": "free", "boxes": "argmax", "metric": "F1_50"},
+        ),
+    ],
+)
+def test_what_is_shown_live_names_its_gauge(name: str, gauge: str, labels: dict[str, str]) -> None:
+    assert gauge_of(name) == (gauge, labels)
+    assert {known.name: known.labels for known in GAUGES}[gauge] == tuple(labels)
+
+
+@pytest.mark.parametrize("name", ["epoch", "grad_norm/text_ce", "best/eval_total_loss", "free/num_objects", "nothing"])
+def test_what_is_not_shown_live_has_no_gauge(name: str) -> None:
+    assert gauge_of(name) is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from coordexp.metrics import LOSS_NAMES, detection_metric
+from coordexp.metrics import LOSS_NAMES, SUBSET_HEADLINE
 from coordexp.report.charts.heat_map import heat_map
 from coordexp.report.charts.svg import Axis, ChartRow, Mark, Series, line_chart, row_chart
 from coordexp.report.study.data import ExperimentData
@@ -13,7 +13,6 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import interval, pair_name, written
 from coordexp.statistics.results import Estimate
 
-SUBSET_AP = detection_metric("constrained", "expected", "AP", subset=True)
 LOSS_TITLES = {
     "total_loss": "Total loss (other terms in every group)",
     "text_loss": "Text cross-entropy",
@@ -155,7 +154,9 @@ def _average_precision(study: Study) -> Figure:
     x, y = Axis("optimizer step", 0.0), Axis("AP", 0.0)
     styles = group_styles(study)
     if study.convergence is None:
-        return Figure(title, line_chart(_mean_lines(study.data, SUBSET_AP, dots=True), title=title, x=x, y=y), _BANDS)
+        return Figure(
+            title, line_chart(_mean_lines(study.data, SUBSET_HEADLINE, dots=True), title=title, x=x, y=y), _BANDS
+        )
     series = [
         _metric_line(group, styles[group], [(float(point.step), point.metric) for point in points])
         for group, points in study.convergence.curves.items()

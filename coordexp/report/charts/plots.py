@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.metrics import LOSS_NAMES, detection_metric
+from coordexp.metrics import HEADLINE, LOSS_NAMES, SUBSET_HEADLINE
 from coordexp.report.charts.figures import group_styles
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
@@ -24,8 +24,6 @@ _TITLES = {
     "coord_loss": "geometric loss of expected boxes",
     "coord_ce_loss": "cross-entropy of coord tokens",
 }
-_SUBSET_AP = detection_metric("constrained", "expected", "AP", subset=True)
-_FINAL_AP = detection_metric("constrained", "expected", "AP")
 
 
 def write_plots(study: Study, output: Path) -> list[Path]:
@@ -72,10 +70,10 @@ def _average_precision(study: Study) -> "Figure":
         _bands(axes, study, group, _color(index))
         for run in runs:
             label = _plain(run.name)
-            _line(axes, run, _SUBSET_AP, color=_color(index), style=_style(data, run), label=label, marker="o")
-            if _FINAL_AP in run.metrics:
-                label = None if _SUBSET_AP in run.curves else label
-                value = run.metrics[_FINAL_AP]
+            _line(axes, run, SUBSET_HEADLINE, color=_color(index), style=_style(data, run), label=label, marker="o")
+            if HEADLINE in run.metrics:
+                label = None if SUBSET_HEADLINE in run.curves else label
+                value = run.metrics[HEADLINE]
                 color = _color(index)
                 axes.plot([run.step], [value], "*", markersize=14, color=color, label=label, markeredgecolor="w")
     axes.set_ylabel("AP")
@@ -157,8 +155,8 @@ def _single(title: str) -> "tuple[Figure, Axes]":
 
 
 def _tops(data: ExperimentData) -> Iterable[float]:
-    finals = [run.metrics.get(_FINAL_AP, 0.0) for run in data.runs]
-    return finals + [point.value for run in data.runs for point in run.curves.get(_SUBSET_AP, ())]
+    finals = [run.metrics.get(HEADLINE, 0.0) for run in data.runs]
+    return finals + [point.value for run in data.runs for point in run.curves.get(SUBSET_HEADLINE, ())]
 
 
 def _line(

@@ -9,6 +9,7 @@ from typing import TypeVar
 from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
+from coordexp.metrics import HEADLINE
 from coordexp.report.progress import Progress, silent
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts, image_ids_of
 from coordexp.report.study.box_parts import group_breakdowns, group_curves
@@ -20,7 +21,7 @@ from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.report.study.stored import comparison_json, comparison_of, convergence_json, convergence_of
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import HEADLINE, missing_runs
+from coordexp.report.text.tables import missing_runs
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
 from coordexp.statistics.verdict import verdict

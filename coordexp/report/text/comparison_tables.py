@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from coordexp.metrics import AP_NAMES, detection_metric
+from coordexp.metrics import AP_NAMES, MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import UNDEFINED, Row, Table
@@ -66,7 +66,7 @@ def verdict_of(pair: PairResult) -> str:
 
 
 def _groups(data: ExperimentData, comparison: Comparison) -> Table:
-    others = [detection_metric("constrained", "expected", name) for name in AP_NAMES if name != comparison.metric]
+    others = [str(MetricName("constrained", name, "expected")) for name in AP_NAMES if name != comparison.metric]
     rows = [
         Row(
             (

@@ -4,8 +4,8 @@ import json
 import shlex
 from pathlib import Path
 
+from coordexp.metrics import HEADLINE
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.text.tables import HEADLINE
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
 

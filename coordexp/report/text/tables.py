@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from coordexp.metrics import AP_NAMES, LOSS_NAMES, BoxKind, detection_metric, evaluation_metric
+from coordexp.metrics import AP_NAMES, GENERATION_METRICS, HEADLINE, LOSS_NAMES, BoxKind, MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 
 UNDEFINED = "-"
 _TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
-HEADLINE = detection_metric("constrained", "expected", "AP")
 _HEADLINE_BOXES = "constrained/expected"
 _KINDS = "free/malformed/"
 
@@ -118,7 +117,7 @@ def headline_table(data: ExperimentData) -> Table:
     rows: list[Row] = []
     for group, runs in data.groups.items():
         for kind in kinds:
-            names = [detection_metric("constrained", kind, name) for name in AP_NAMES]
+            names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
             columns = [_Column(name, partial(_metric, name), _fraction) for name in names]
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
     return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
@@ -127,19 +126,18 @@ def headline_table(data: ExperimentData) -> Table:
 def free_tables(data: ExperimentData) -> list[Table]:
     """Return what models write without the grammar: AP, counts, and malformed objects by kind where there are any."""
     precision = [
-        _Column("AP exp.", partial(_metric, detection_metric("free", "expected", "AP")), _fraction),
-        _Column("AP argmax", partial(_metric, detection_metric("free", "argmax", "AP")), _fraction),
-        _Column("AP50 exp.", partial(_metric, detection_metric("free", "expected", "AP50")), _fraction),
+        _Column("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
+        _Column("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
+        _Column("AP50 exp.", partial(_metric, str(MetricName("free", "AP50", "expected"))), _fraction),
     ]
     counts = [
-        _Column("objects", partial(_metric, evaluation_metric("free", "num_objects")), _count),
-        _Column("malformed", partial(_metric, evaluation_metric("free", "malformed")), _count),
-        _Column("fraction", partial(_metric, evaluation_metric("free", "malformed_fraction")), _fraction),
-        _Column("unknown", partial(_metric, evaluation_metric("free", "unknown_category")), _count),
-        _Column("duplicates", partial(_metric, evaluation_metric("free", "duplicates")), _count),
-        _Column("empty", partial(_metric, evaluation_metric("free", "empty_images")), _count),
-        _Column("cut off", partial(_metric, evaluation_metric("free", "truncated_images")), _count),
-        _Column("coord mass", partial(_metric, evaluation_metric("free", "coord_mass")), _fraction),
+        _Column(
+            metric.column,
+            partial(_metric, str(MetricName("free", metric.name))),
+            _count if metric.is_count else _fraction,
+        )
+        for metric in GENERATION_METRICS
+        if metric.in_report
     ]
     names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
     kinds = [_Column(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names]

@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from pathlib import Path
 
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.report.study.data import Point
-from coordexp.report.text.tables import HEADLINE
 
-SUBSET_HEADLINE = f"subset/{HEADLINE}"
 _STEP = re.compile(r"  step (\d+)/(\d+)  ")
 _RESUMED = re.compile(r"  resumes at step (\d+)")
 _ALARM = re.compile(r"  (ALARM .*)")

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.report.study.data import Point, State
-from coordexp.report.text.tables import HEADLINE
-from coordexp.report.watch.log import SUBSET_HEADLINE
 from coordexp.report.watch.rows import RunRow, Snapshot, patience
 from coordexp.tracking.connection import (
     ServerUnreachableError,

@@ -17,7 +17,7 @@ from coordexp.detection.quality import BoxRun
 from coordexp.evaluate.generate.decode import EvaluationSpec
 from coordexp.evaluate.loop import evaluate_split
 from coordexp.files import write_json
-from coordexp.metrics import BOX_KINDS, SUBSET, Decoding
+from coordexp.metrics import BOX_KINDS, SUBSET, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import Reporter, Row
@@ -227,7 +227,7 @@ class Session:
         for box in BOX_KINDS:
             detections = read_detections(files.detections(box), ground_truth)
             found = BoxRun(ground_truth, detections, image_ids=image_ids).metrics()
-            metrics |= {f"{SUBSET}constrained/{box}/{name}": value for name, value in found.items()}
+            metrics |= {str(MetricName("constrained", name, box, subset=True)): value for name, value in found.items()}
         return metrics
 
     def _val_annotations(self) -> Path:
@@ -235,7 +235,7 @@ class Session:
 
 
 def _headline(metrics: dict[str, float]) -> str:
-    found = {box: metrics.get(f"constrained/{box}/AP") for box in ("argmax", "expected")}
+    found = {boxes: metrics.get(str(MetricName("constrained", "AP", boxes))) for boxes in BOX_KINDS}
     return ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
 
 

@@ -1,4 +1,5 @@
 import logging
+from itertools import product
 
 import pytest
 
@@ -20,7 +21,7 @@ from coordexp.cluster.gauges import (
 from coordexp.cluster.live_metrics import QueueMetrics, RunMetrics, memory_samples
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError, TrainingError
-from coordexp.metrics import REGISTRY
+from coordexp.metrics import BOX_KINDS, BOX_METRICS, DECODINGS, REGISTRY, MetricName
 from coordexp.runs.outcome import note_traceback, one_sentence, set_state
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, append_rows
@@ -40,6 +41,7 @@ TRAIN_ROW = Row(
         "eval_coord_diag/w1": 0.2,
         "subset/constrained/expected/AP": 0.3,
         "free/argmax/AP50": 0.6,
+        "free/argmax/F1_50": 0.7,
         "throughput/images_per_second": 11.0,
         "throughput/mfu": 0.4,
         "alarms": 2.0,
@@ -105,24 +107,26 @@ def test_a_row_becomes_samples_with_the_labels_a_dashboard_asks_for():
         ),
         Sample("coordexp_ap", 0.6, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "AP50"}),
     ]
+    assert [s for s in samples if s.name == "coordexp_detection"] == [
+        Sample("coordexp_detection", 0.7, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "F1_50"})
+    ]
 
 
 def test_every_registered_loss_diagnostic_and_ap_is_published_once():
     shown = [
         name
         for name in REGISTRY
-        if name.removeprefix("eval_").startswith(("train_", "coord_diag/"))
-        or name.startswith(("eval_", "throughput/"))
-        or (
-            name.split("/")[-1] in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
-            and not name.startswith(("codec_ceiling", "best/"))
-        )
+        if name.removeprefix("eval_").startswith(("train_", "coord_diag/")) or name.startswith(("eval_", "throughput/"))
     ]
-    assert len(shown) > 80
+    shown += [
+        str(MetricName(decoding, metric, boxes, subset=subset))
+        for decoding, boxes, metric, subset in product(DECODINGS, BOX_KINDS, BOX_METRICS, (False, True))
+    ]
+    assert len(shown) > 120
     samples = row_samples(Row(1, 1.0, dict.fromkeys(shown, 1.0)))[2:]
     keys = {(sample.name, tuple(sample.labels.items())) for sample in samples}
     assert len(keys) == len(samples) == len(shown)
-    for name in ("best/subset/free/argmax/AP", "codec_ceiling/AP", "constrained/argmax/AR100", "epoch"):
+    for name in ("best/subset/free/argmax/AP", "codec_ceiling/AP", "constrained/num_objects", "epoch"):
         assert len(row_samples(Row(1, 1.0, {name: 1.0}))) == 2, name
 
 

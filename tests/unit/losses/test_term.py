@@ -13,7 +13,7 @@ from coordexp.config import load_config
 from coordexp.errors import ConfigError
 from coordexp.losses.criterion import UNITS
 from coordexp.losses.term import find_term, term
-from coordexp.metrics import is_registered
+from coordexp.metrics import find_metric
 from coordexp.train.batch import by_unit, own_counts
 from coordexp.train.loop.averages import Meter
 from coordexp.train.loop.metric_rows import means_to_metrics
@@ -61,7 +61,7 @@ def test_a_file_named_in_yaml_trains_and_is_logged(losses_dir, tmp_path, monkeyp
         metrics = means_to_metrics(means, prefix=prefix, config=config, criterion=criterion)
         assert metrics[f"{prefix}_extra/bin_mse"] == pytest.approx(sums["bin_mse"].item() / 9)
         assert metrics[f"{prefix}_total_loss"] == pytest.approx(total.item())
-        assert is_registered(f"{prefix}_extra/bin_mse")
+        assert find_metric(f"{prefix}_extra/bin_mse")
 
 
 def test_its_gradient_alone(losses_dir, make_case):

@@ -15,11 +15,10 @@ import pytest
 from rich.console import Console
 
 from coordexp.errors import TrackingError
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.report.__main__ import main
 from coordexp.report.study.data import Point
-from coordexp.report.text.tables import HEADLINE
 from coordexp.report.watch.files import FileSource, newest_experiment
-from coordexp.report.watch.log import SUBSET_HEADLINE
 from coordexp.report.watch.mlflow import MlflowSource
 from coordexp.report.watch.rows import RunRow, Snapshot, group_means, patience, seconds_to_end
 from coordexp.report.watch.view import Frame, ago, duration, render, state_word

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.metrics import is_registered
+from coordexp.metrics import find_metric
 from coordexp.train.checks.diagnostics import NAMES, P90_NAME, coord_diagnostics
 from coordexp.train.loop.averages import Meter
 
@@ -87,6 +87,6 @@ def test_the_percentile_of_many_microbatches_is_that_of_all_values(seed):
     assert P90_NAME not in meter.read()[0]  # the window started again
 
 
-def test_every_diagnostic_is_registered_for_training_and_validation():
+def test_every_diagnostic_find_metric_for_training_and_validation():
     names = [*NAMES, P90_NAME]
-    assert all(is_registered(f"{head}coord_diag/{name}") for head in ("", "eval_") for name in names)
+    assert all(find_metric(f"{head}coord_diag/{name}") for head in ("", "eval_") for name in names)
