@@ -11,6 +11,7 @@ from typing import Literal
 Direction = Literal["higher", "lower", "none"]
 Decoding = Literal["constrained", "free"]
 BoxKind = Literal["argmax", "expected"]
+Split = Literal["train", "eval"]
 
 DECODINGS: tuple[Decoding, ...] = ("constrained", "free")
 BOX_KINDS: tuple[BoxKind, ...] = ("argmax", "expected")
@@ -160,6 +161,8 @@ _LOSSES: dict[str, str] = {
 _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "enabled": ("1 if the distribution terms (softCE, W1, gate) train", "", "none"),
     "loss": ("weighted sum of softCE, W1 and gate", "nats", "lower"),
+    "box_l1": ("L1 distance of expected boxes, summed over the four coordinates", "image sides", "lower"),
+    "box_giou": ("1 - GIoU of expected boxes", "", "lower"),
     "soft_ce": ("cross-entropy against a Gaussian around the true bin", "nats", "lower"),
     "w1": ("Wasserstein-1 distance of the bin distribution", "fraction", "lower"),
     "gate": ("-log of the coord vocabulary's probability", "nats", "lower"),
@@ -213,7 +216,7 @@ _OTHERS = (
 )
 
 
-def _training(phase: Literal["train", "eval"]) -> list[Metric]:
+def _training(phase: Split) -> list[Metric]:
     note = "" if phase == "train" else ", on validation images"
     losses = [
         Metric(
@@ -278,6 +281,11 @@ GAUGES: tuple[Gauge, ...] = (
     *(Gauge(metric.gauge, metric.description) for metric in _OTHERS if metric.gauge),
 )
 """Every gauge that shows a metric."""
+
+
+def loss_metric(split: Split, name: str) -> str:
+    """Return e.g. ``train_text_loss``, ``eval_extra/smooth_l1``, ``coord_diag/w1`` and ``eval_coord_diag/w1``."""
+    return name if split == "train" and name.startswith("coord_diag/") else f"{split}_{name}"
 
 
 def find_metric(name: str) -> Metric | None:

@@ -66,6 +66,24 @@ def nearest_of(name: str, choices: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"there is {', '.join(known) or 'none'}"
 
 
+def described(detail: ErrorDetails, *, above: str = "") -> str:
+    """Return e.g. ``training.max_steps: got 'many', expected an integer``.
+
+    Args:
+        detail: a wrong value.
+        above: the dotted key that its location starts from.
+    """
+    key = ".".join([*([above] if above else []), *(str(part) for part in detail["loc"] if part != "[key]")])
+    match detail["type"]:
+        case "value_error":
+            return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
+        case kind if kind in _EXPECTED:
+            expected = _EXPECTED[kind].format(**detail.get("ctx", {}))
+            return f"{key}: got {_shown(detail['input'])}, expected {expected}"
+        case _:
+            return f"{key}: got {_shown(detail['input'])}: {detail['msg']}"
+
+
 def _follows(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
     """Say whether this is only the echo of another error: a list is called too short for want of valid items."""
     depth = len(detail["loc"])
@@ -82,14 +100,10 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
             return f"{place}: unknown key {key}; {_hint(key)}"
         case "missing":
             return f"{place}: {key} is missing"
-        case "value_error":
-            message = detail["msg"].removeprefix("Value error, ")
-            return f"{place}: {key}: {message}" if key else f"{place}: {message}"
-        case kind if kind in _EXPECTED:
-            expected = _EXPECTED[kind].format(**detail.get("ctx", {}))
-            return f"{place}: {key}: got {_shown(detail['input'])}, expected {expected}"
+        case "value_error" if not key:
+            return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
         case _:
-            return f"{place}: {key}: got {_shown(detail['input'])}: {detail['msg']}"
+            return f"{place}: {described(detail)}"
 
 
 def _hint(key: str) -> str:

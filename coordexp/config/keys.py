@@ -28,6 +28,11 @@ def key_of(dotted: str) -> Key | None:
     return next((KEYS[name] for name in (dotted, *reversed(_above(dotted))) if name in KEYS), None)
 
 
+def is_key(key: str) -> bool:
+    """Say whether a configuration can have a dotted key; below ``objective.extra`` its loss terms decide."""
+    return key in known_keys() or key.startswith("objective.extra.")
+
+
 def nearest(key: str) -> str | None:
     """Return the known key that a wrong dotted key most likely means, or None.
 

@@ -7,9 +7,7 @@ when given float64): in half precision the areas of small boxes underflow.
 import torch
 from torch import Tensor
 
-from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.soft_ce_w1 import at_least_float32
-from coordexp.losses.term import TermInputs, term
 
 
 def l1(boxes: Tensor, targets: Tensor) -> Tensor:
@@ -39,8 +37,9 @@ def giou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
     """Generalised IoU of box pairs.
 
     GIoU = IoU - (hull - union) / hull, with the hull the smallest box around both. Corners are
-    ordered first (DESIGN 3.8). Where both boxes have no area, GIoU is 1 if they are equal and -1
-    if not (its limit for boxes that shrink to different points), without gradient.
+    ordered first, since an undertrained model may decode x2 < x1. Where both boxes have no area,
+    GIoU is 1 if they are equal and -1 if not (its limit for boxes that shrink to different points),
+    without gradient.
 
     Args:
         boxes_xyxy_M4: ``[M, 4]``.
@@ -63,25 +62,6 @@ def giou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
     outside_M = (hull_M - union_M).clamp(min=0)
     equal_M = (a == b).all(dim=1).to(a.dtype)
     return _ratio(overlap_M, union_M, otherwise_M=equal_M) - _ratio(outside_M, hull_M, otherwise_M=1 - equal_M)
-
-
-def expected_boxes(inputs: TermInputs) -> Tensor:
-    """Return ``[M, 4]`` float32 boxes decoded by expectation, corners as decoded."""
-    return expected_values(inputs.coord_logits_NK)[inputs.box_rows_M4]
-
-
-@term("box_l1", unit="boxes")
-def box_l1(inputs: TermInputs) -> tuple[Tensor, int]:
-    """L1 of expected boxes, summed over the four coordinates."""
-    values_M = l1(expected_boxes(inputs), inputs.boxes_norm_xyxy_M4)
-    return values_M.sum(), values_M.numel()
-
-
-@term("box_giou", unit="boxes")
-def box_giou(inputs: TermInputs) -> tuple[Tensor, int]:
-    """1 - GIoU of expected boxes."""
-    values_M = 1 - giou(expected_boxes(inputs), inputs.boxes_norm_xyxy_M4)
-    return values_M.sum(), values_M.numel()
 
 
 def _area(sides_M2: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """The criterion: weights x terms, each divided by the count of its unit over the whole step.
 
 A step may be many microbatches on many ranks; the counts cover all of them, so neither
-accumulation nor the number of ranks changes a gradient (DESIGN 3.6).
+accumulation nor the number of ranks changes a gradient.
+
+Shapes: T supervised tokens, U units.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.losses.term import Term, TermInputs, Unit
-
-UNITS: tuple[Unit, ...] = ("tokens", "text_tokens", "coord_tokens", "boxes")
-StepCounts = Mapping[Unit, Tensor]
+from coordexp.losses.term import UNITS, Term, TermInputs, TokenTerm, Unit
 
 
 @dataclass(frozen=True)
@@ -41,43 +40,42 @@ class Criterion:
             raise ValueError("the criterion has no term with a positive weight")
         self.terms = tuple(terms)
 
-    def __call__(self, inputs: TermInputs, counts: StepCounts) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, inputs: TermInputs, counts_U: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute a microbatch's share of the step's loss.
 
         Args:
             inputs: the microbatch.
-            counts: units over the whole step, all microbatches and ranks, as scalar tensors.
+            counts_U: ``[U]`` units over the whole step, all microbatches and ranks, in the order of UNITS.
 
         Returns:
             The share (the shares of a step add up to its loss), and the detached sum of each term,
             not divided; the terms of weight 0 are computed for the log, without gradients.
         """
-        total = inputs.log_z_T.new_zeros(())
-        tokens_T = torch.zeros_like(inputs.ce_T)
+        total = inputs.head.log_z_T.new_zeros(())
+        tokens_T = torch.zeros_like(inputs.head.ce_T)
         sums: dict[str, Tensor] = {}
         for weighted in self.terms:
-            name = weighted.term.name
-            if weighted.weight > 0 and weighted.term.per_token is not None:
-                values_T = weighted.term.per_token(inputs)
+            name, term = weighted.term.name, weighted.term
+            if weighted.weight > 0 and isinstance(term, TokenTerm):
+                values_T = term.values(inputs)
                 tokens_T = tokens_T + weighted.weight * values_T
                 sums[name] = values_T.detach().sum()
             elif weighted.weight > 0:
-                value, _ = weighted.term.compute(inputs)
-                total = total + weighted.weight * value / _divisor(counts, weighted.term.unit)
+                value = term(inputs)
+                total = total + weighted.weight * value / _divisor(counts_U, term.unit)
                 sums[name] = value.detach()
             else:
                 with torch.no_grad():
-                    sums[name], _ = weighted.term.compute(inputs)
-        return total + _sum_like_cross_entropy(tokens_T) / _divisor(counts, "tokens"), sums
+                    sums[name] = term(inputs)
+        return total + _sum_like_cross_entropy(tokens_T) / _divisor(counts_U, "tokens"), sums
 
-    def shares(self, inputs: TermInputs, counts: StepCounts) -> dict[str, Tensor]:
+    def shares(self, inputs: TermInputs, counts_U: Tensor) -> dict[str, Tensor]:
         """Return what each term that is on adds to the step's loss, differentiable, to look at them apart."""
-        shares: dict[str, Tensor] = {}
-        for weighted in self.terms:
-            if weighted.weight > 0:
-                value, _ = weighted.term.compute(inputs)
-                shares[weighted.term.name] = weighted.weight * value / _divisor(counts, weighted.term.unit)
-        return shares
+        return {
+            weighted.term.name: weighted.weight * weighted.term(inputs) / _divisor(counts_U, weighted.term.unit)
+            for weighted in self.terms
+            if weighted.weight > 0
+        }
 
     def total(self, values: Mapping[str, float]) -> float:
         """Weigh mean values of the terms, as the loss does; a term without a value adds nothing."""
@@ -88,8 +86,8 @@ class Criterion:
         return next(weighted.term.unit for weighted in self.terms if weighted.term.name == name)
 
 
-def _divisor(counts: StepCounts, unit: Unit) -> Tensor:
-    return counts[unit].clamp(min=1)
+def _divisor(counts_U: Tensor, unit: Unit) -> Tensor:
+    return counts_U[UNITS.index(unit)].to(torch.float32).clamp(min=1)
 
 
 def _sum_like_cross_entropy(values_T: Tensor) -> Tensor:

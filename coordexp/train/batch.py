@@ -1,6 +1,6 @@
 """A collated batch and its hidden states -> what the loss terms take.
 
-Shapes: B sequences, L padded length, T supervised tokens, N coord tokens, M boxes.
+Shapes: B sequences, L padded length, T supervised tokens, N coord tokens, M boxes, U units.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,8 @@ from torch import Tensor
 from coordexp.coord_tokens.codec import coord_mask
 from coordexp.data.batches.collate import predicts_label
 from coordexp.data.images.patches import ImageSpec, pixel_values
-from coordexp.losses.criterion import UNITS
 from coordexp.losses.head import HeadOutput
-from coordexp.losses.term import TermInputs, Unit
+from coordexp.losses.term import UNITS, TermInputs
 
 # Of a packed row there is no mask: without one, and without a cache, transformers keeps its samples apart.
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "image_grid_thw")
@@ -54,19 +53,16 @@ def model_inputs(batch: Mapping[str, Tensor], spec: ImageSpec, *, dtype: torch.d
 
 
 def term_inputs(head: HeadOutput, batch: Mapping[str, Tensor], coord_ids: range) -> TermInputs:
-    """Join head output and batch; positions come from the labels alone (DESIGN 3.7)."""
+    """Join head output and batch; positions come from the labels alone, never from predictions."""
     targets_T, coord_rows_N = batch["targets"], batch["coord_rows"]
     return TermInputs(
-        log_z_T=head.log_z_T,
-        log_z_coord_T=head.log_z_coord_T,
-        log_z_text_T=head.log_z_text_T,
-        target_logit_T=head.target_logit_T,
-        ce_T=head.ce_T,
+        head=head,
         is_coord_T=coord_mask(targets_T, coord_ids),
-        coord_logits_NK=head.coord_logits_NK,
         coord_bins_N=targets_T.index_select(0, coord_rows_N) - coord_ids.start,
         box_rows_M4=batch["box_rows"],
         boxes_norm_xyxy_M4=batch["boxes_norm_xyxy"],
+        box_image_M=batch["box_image"],
+        box_object_M=batch["box_object"],
     )
 
 
@@ -74,20 +70,15 @@ def count_units(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
     """Count the units of some batches, from shapes alone.
 
     Returns:
-        ``[4]`` float64 on the CPU in the order of UNITS: tokens, text tokens, coord tokens, boxes.
+        ``[U]`` float64 on the CPU in the order of UNITS.
     """
-    counts = torch.zeros(len(UNITS), dtype=torch.float64)
-    for batch in batches:
-        num_tokens, num_coord = batch["targets"].shape[0], batch["coord_rows"].shape[0]
-        counts += torch.tensor([num_tokens, num_tokens - num_coord, num_coord, batch["box_rows"].shape[0]])
-    return counts
-
-
-def own_counts(inputs: TermInputs) -> dict[Unit, int]:
-    """Count the units of one microbatch from shapes alone."""
-    return {unit: inputs.num_units(unit) for unit in UNITS}
-
-
-def by_unit(counts: Tensor) -> dict[Unit, Tensor]:
-    """Name the entries of a count vector."""
-    return dict(zip(UNITS, counts.to(torch.float32).unbind(), strict=True))
+    num_tokens = sum(batch["targets"].shape[0] for batch in batches)
+    num_coord = sum(batch["coord_rows"].shape[0] for batch in batches)
+    num_boxes = sum(batch["box_rows"].shape[0] for batch in batches)
+    counts = {
+        "tokens": num_tokens,
+        "text_tokens": num_tokens - num_coord,
+        "coord_tokens": num_coord,
+        "boxes": num_boxes,
+    }
+    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)

@@ -20,9 +20,10 @@ from transformers import Trainer, TrainingArguments
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
-from coordexp.losses.criterion import UNITS, Criterion
+from coordexp.losses.criterion import Criterion
+from coordexp.losses.term import UNITS
 from coordexp.model.checkpoint.checkpoint_io import save_adapter
-from coordexp.train.batch import by_unit, count_units, own_counts
+from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward
@@ -135,11 +136,11 @@ class CoordTrainer(Trainer):
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
         self._image_ids.append(inputs["image_ids"])
-        (terms, hidden_TD), counts = self.forward_terms.with_hidden(model, inputs), by_unit(num_items_in_batch)
+        terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
         # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
-        share, sums = self.criterion(terms, counts)
+        share, sums = self.criterion(terms, num_items_in_batch)
         self._loss = self._loss + share.detach()
-        self.meter.add_terms(self.criterion, sums, own_counts(terms))
+        self.meter.add_terms(self.criterion, sums, count_units([inputs]))
         self.meter.add("num_images", float(inputs["image_ids"].shape[0]))
         for name, value in flop_units(inputs).items():
             self.meter.add(name, value)
@@ -148,7 +149,7 @@ class CoordTrainer(Trainer):
             for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
                 self.meter.add(f"{HIDDEN_GRADIENT}{name}", norm)
         if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
-            shares = self.criterion.shares(terms, counts)
+            shares = self.criterion.shares(terms, num_items_in_batch)
             self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
         return share * self.args.world_size
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from coordexp.config import group_config, load_config
-from coordexp.train.batch import by_unit, count_units
+from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import gradients_at_hidden
 from coordexp.train.setup.components import Components, build_components
@@ -31,7 +31,7 @@ SHAPES = ("data.shapes.num_train=64", "data.shapes.num_val=8")
 
 def step(parts: Components, batch: Mapping[str, Tensor], *, kind: Kind) -> None:
     """Go forward and backward once: bare, as every training step does, or as a logging step does."""
-    counts = by_unit(count_units([batch]))
+    counts = count_units([batch])
     terms, hidden_TD = parts.forward_terms.with_hidden(parts.model, batch)
     if kind == "bare":
         share = sum(parts.criterion.shares(terms, counts).values(), torch.zeros(()))

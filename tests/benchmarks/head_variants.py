@@ -5,7 +5,7 @@ Shapes: B sequences, T tokens of each, S supervised tokens, V vocabulary, D hidd
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from peft import TrainableTokensConfig, get_peft_model
@@ -19,11 +19,16 @@ from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_e
 from coordexp.losses.coord_box import l1
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import split_head
-from coordexp.losses.term import TermInputs, find_term
-from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
+from coordexp.losses.term import UNITS, TermInputs
+from coordexp.losses.terms.box_l1 import BoxL1
+from coordexp.losses.terms.coord_ce import CoordCe
+from coordexp.losses.terms.gate import Gate
+from coordexp.losses.terms.soft_ce import SoftCe
+from coordexp.losses.terms.text_ce import TextCe
+from coordexp.losses.terms.w1 import W1
 
 IGNORED = -100
-SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)
+SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def peft_tokens(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
 def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
     """(d) Ours: supervised rows by a mask, the split head, the terms of the package."""
     weight_VD = model.get_output_embeddings().weight
-    terms = [*map(find_term, ("text_ce", "coord_ce", "gate", "box_l1")), soft_ce_term(SHAPE), w1_term(SHAPE)]
+    terms = (TextCe(), CoordCe(), Gate(), BoxL1(), SHAPE, W1(sigma=2.0, truncate=16, temperature=1.0))
     criterion = Criterion([WeightedTerm(term, 1.0) for term in terms])
 
     def forward(batch: Batch) -> Tensor:
@@ -162,16 +167,20 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
         hidden_SD = batch.hidden_BTD[mask_BT]
         out = split_head(hidden_SD, weight_VD, targets_S, first_id=batch.first_id, offset_KD=offset_KD)
         is_coord_S = targets_S >= batch.first_id
-        known = {
-            **{field.name: getattr(out, field.name) for field in fields(out)},
-            "is_coord_T": is_coord_S,
-            "coord_bins_N": targets_S[is_coord_S] - batch.first_id,
-            "box_rows_M4": torch.arange(batch.boxes_norm_xyxy_M4.numel(), device=targets_S.device).view(-1, 4),
-            "boxes_norm_xyxy_M4": batch.boxes_norm_xyxy_M4,
-        }
-        inputs = TermInputs(**{field.name: known[field.name] for field in fields(TermInputs)})
-        units = ("tokens", "text_tokens", "coord_tokens", "boxes")
-        counts = {unit: targets_S.new_full((), inputs.num_units(unit)) for unit in units}
+        boxes_M4 = batch.boxes_norm_xyxy_M4
+        inputs = TermInputs(
+            head=out,
+            is_coord_T=is_coord_S,
+            coord_bins_N=targets_S[is_coord_S] - batch.first_id,
+            box_rows_M4=torch.arange(boxes_M4.numel(), device=targets_S.device).view(-1, 4),
+            boxes_norm_xyxy_M4=boxes_M4,
+            box_image_M=torch.zeros(len(boxes_M4), dtype=torch.int64, device=targets_S.device),
+            box_object_M=torch.arange(len(boxes_M4), device=targets_S.device),
+        )
+        num_tokens, num_coord = len(targets_S), len(inputs.coord_bins_N)
+        units = {"tokens": num_tokens, "text_tokens": num_tokens - num_coord, "coord_tokens": num_coord}
+        units["boxes"] = len(boxes_M4)
+        counts = torch.tensor([units[unit] for unit in UNITS], dtype=torch.float32, device=targets_S.device)
         return criterion(inputs, counts)[0]
 
     return Variant(forward, offset_KD)

@@ -8,7 +8,8 @@ import torch
 
 from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import TrainingError
-from coordexp.losses.term import Term, find_term
+from coordexp.losses.find import loss_terms
+from coordexp.losses.term import Term
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
@@ -24,11 +25,19 @@ def base(tmp_path_factory):
     return write_base(tmp_path_factory.mktemp("base") / "base")
 
 
-def _with_term(monkeypatch, config, compute, *, name="planted"):
-    """Return ``config`` with a planted term that is on."""
-    planted = Term(name=name, unit="tokens", compute=compute)
-    monkeypatch.setattr(objective, "find_term", lambda wanted: planted if wanted == name else find_term(wanted))
-    extra = {name: ExtraTerm(weight=1.0)}
+def _with_term(monkeypatch, config, compute):
+    """Return ``config`` with a planted term that is on: ``compute`` of ``log_z_T``."""
+
+    class Planted(Term):
+        name = "planted"
+        unit = "tokens"
+        formula = "none"
+
+        def total(self, inputs):
+            return compute(inputs.head.log_z_T)
+
+    monkeypatch.setattr(objective, "loss_terms", lambda: loss_terms() | {"planted": Planted})
+    extra = {"planted": ExtraTerm(weight=1.0)}
     return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": extra})})
 
 
@@ -43,11 +52,10 @@ class _Explodes:
     def __init__(self, at_call, *, gradient=True):
         self.calls, self.at_call, self.gradient = 0, at_call, gradient
 
-    def __call__(self, inputs):
+    def __call__(self, log_z_T):
         self.calls += 1
         size = math.inf if self.calls == self.at_call else 0.0
-        value = (inputs.log_z_T * size).sum() if self.gradient else inputs.log_z_T.sum() * 0 + size
-        return value, inputs.log_z_T.numel()
+        return (log_z_T * size).sum() if self.gradient else log_z_T.sum() * 0 + size
 
 
 @pytest.mark.parametrize("gradient", [True, False])
@@ -73,9 +81,8 @@ def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
 
 
 def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_path, monkeypatch):
-    def compute(inputs):
-        size = 0.0 if torch.is_grad_enabled() else math.inf
-        return inputs.log_z_T.sum() * 0 + size, inputs.log_z_T.numel()
+    def compute(log_z_T):
+        return log_z_T.sum() * 0 + (0.0 if torch.is_grad_enabled() else math.inf)
 
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path)), compute)
     lines = []
@@ -107,14 +114,12 @@ def test_training_and_validation_log_the_same_names_in_every_group(base, tmp_pat
         assert {name.replace("train_", "eval_").replace("coord_diag", "eval_coord_diag") for name in train} == evaluated
         names[group] = train
     assert names["A"] == names["B"] == names["C"]
-    assert len(names["A"]) == 17
+    assert len(names["A"]) == 19
 
 
 def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path, monkeypatch):
-    def dead(inputs):
-        return inputs.log_z_T.detach().sum(), inputs.log_z_T.numel()
-
-    config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, alarm_patience=2)), dead)
+    config = prepared(small_config(base, tmp_path, alarm_patience=2))
+    config = _with_term(monkeypatch, config, lambda log_z_T: log_z_T.detach().sum())
     lines = []
     session = _session(config, lines)
     make_trainer(session, tmp_path / "scratch").train()

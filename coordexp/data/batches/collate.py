@@ -86,16 +86,20 @@ def image_fields(samples: Sequence[EncodedSample], answers: Sequence[int]) -> di
 
     Returns:
         ``patches`` ``[P, C]`` uint8, ``image_grid_thw`` ``[B, 3]``, ``boxes_norm_xyxy`` ``[M, 4]``,
-        ``box_positions`` ``[M, 4]`` int64 (flat positions of the coord *labels*), and, without the
+        ``box_positions`` ``[M, 4]`` int64 (flat positions of the coord *labels*), ``box_image`` and
+        ``box_object`` ``[M]`` int64 (image in the batch, object in its target), and, without the
         fillers, ``image_ids`` and ``sequence_lengths`` ``[B]``.
     """
     positions = [sample.coord_index + answer for sample, answer in zip(samples, answers, strict=True)]
+    num_boxes = [len(own) for own in positions]
     real = [sample for sample in samples if not sample.is_filler]
     return {
         "patches": torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
         "image_grid_thw": torch.tensor([[1, *sample.grid] for sample in samples]),
         "boxes_norm_xyxy": torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
         "box_positions": torch.from_numpy(np.concatenate(positions)),
+        "box_image": torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
+        "box_object": torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
         "image_ids": torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
         "sequence_lengths": torch.tensor([sample.length for sample in real], dtype=torch.int64),
     }

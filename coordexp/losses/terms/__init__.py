@@ -1,1 +1,1 @@
-"""The loss terms."""
+"""The loss terms, one a file; a new file is found by its name."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.losses.coord_box import expected_boxes
 from coordexp.losses.term import TermInputs
 
 NAMES = (
@@ -49,14 +48,14 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     - ``inverted_fraction``: share of expected boxes with x2 < x1 or y2 < y1.
     """
     num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
-    mass_T = (inputs.log_z_coord_T - inputs.log_z_text_T).sigmoid()
-    log_p_NK = inputs.coord_logits_NK.log_softmax(dim=1)
+    mass_T = (inputs.head.log_z_coord_T - inputs.head.log_z_text_T).sigmoid()
+    log_p_NK = inputs.head.coord_logits_NK.log_softmax(dim=1)
     p_NK = log_p_NK.exp()
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
     expected_N = (p_NK * bins_K).sum(dim=1)  # a matrix product would lose bits under autocast and TF32
     variance_N = (p_NK * (bins_K - expected_N.unsqueeze(1)).square()).sum(dim=1)
     errors_N = (expected_N - inputs.coord_bins_N).abs()
-    boxes_M4 = expected_boxes(inputs)
+    boxes_M4 = inputs.expected_boxes()
     inverted_M = (boxes_M4[:, 2:] < boxes_M4[:, :2]).any(dim=1)
     sums = {
         "coord_vocab_mass": (mass_T.masked_fill(~inputs.is_coord_T, 0).sum(), num_coord),

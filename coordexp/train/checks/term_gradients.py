@@ -25,8 +25,7 @@ def gradients_at_hidden(criterion: Criterion, inputs: TermInputs, hidden_TD: Ten
     norms: dict[str, Tensor] = {}
     for weighted in criterion.terms:
         if weighted.weight > 0:
-            value, _ = weighted.term.compute(inputs)
-            norms[weighted.term.name] = _norm(_gradients(value, [hidden_TD]))
+            norms[weighted.term.name] = _norm(_gradients(weighted.term(inputs), [hidden_TD]))
     return norms
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, distributed
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.criterion import Criterion
-from coordexp.losses.term import Unit
+from coordexp.losses.term import UNITS, Unit
 from coordexp.train.checks.diagnostics import P90_NAME, Diagnostics
 
 _CELLS_PER_BIN = 4
@@ -28,12 +28,13 @@ class Meter:
         value = torch.as_tensor(value).detach().to(torch.float64)
         self._totals[name] = (summed.to(value.device) + value, counted + count)
 
-    def add_terms(self, criterion: Criterion, sums: Mapping[str, Tensor], counts: Mapping[Unit, int]) -> None:
-        """Add a microbatch: its term sums and unit counts."""
+    def add_terms(self, criterion: Criterion, sums: Mapping[str, Tensor], counts_U: Tensor) -> None:
+        """Add a microbatch: its term sums, and its unit counts ``[U]`` on the CPU."""
+        counts: dict[Unit, float] = dict(zip(UNITS, counts_U.tolist(), strict=True))
         for name, value in sums.items():
             self.add(name, value, counts[criterion.unit_of(name)])
         for unit, count in counts.items():
-            self.add(f"num_{unit}", float(count))
+            self.add(f"num_{unit}", count)
 
     def add_diagnostics(self, diagnostics: Diagnostics) -> None:
         """Add a microbatch's diagnostics, and the distribution of its errors."""

@@ -149,7 +149,7 @@ class Session:
             batch_size=self.config.training.per_device_batch_size,
             device=_device(self.parts.model),
         )
-        named = means_to_metrics(means, prefix="eval", config=self.config, criterion=self.parts.criterion)
+        named = means_to_metrics(means, split="eval", config=self.config, criterion=self.parts.criterion)
         named["eval_coord_diag/coord_tokens"] = sums["num_coord_tokens"]
         self._raise_alarms(step, self._alarms.apart(self._train_means, means))
         self.add_row(step, named | {"alarms": float(self._alarms.raised)})

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.evaluate.generate.generation import Samples
-from coordexp.losses.criterion import UNITS, Criterion
-from coordexp.losses.term import Unit
+from coordexp.losses.criterion import Criterion
+from coordexp.losses.term import UNITS
 from coordexp.runs import ranks
-from coordexp.train.batch import own_counts
+from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import NAMES, coord_diagnostics
 from coordexp.train.forward import TermForward
 from coordexp.train.loop.averages import Meter
@@ -36,15 +36,15 @@ def validation_means(
         meter.add(name, torch.zeros((), device=device), 0)
     meter.add_errors(torch.zeros(0, device=device))
     model: nn.Module = forward_terms.base
-    ones: dict[Unit, Tensor] = {unit: torch.ones((), device=device) for unit in UNITS}
+    ones_U = torch.ones(len(UNITS), device=device)
     mine = range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size)
     with _evaluating(model), torch.no_grad():
         for start in mine:
             chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
             batch = {name: value.to(device) for name, value in collate(chosen).items()}
             terms = forward_terms(model, batch)
-            _, sums = criterion(terms, ones)
-            meter.add_terms(criterion, sums, own_counts(terms))
+            _, sums = criterion(terms, ones_U)
+            meter.add_terms(criterion, sums, count_units([batch]))
             meter.add_diagnostics(coord_diagnostics(terms))
     return meter.read()
 

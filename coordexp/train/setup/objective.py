@@ -1,85 +1,85 @@
-"""Configuration -> criterion, and criterion values -> the metric names of DESIGN 7."""
+"""The objective: the one place where a configuration becomes weighted loss terms."""
 
-from collections.abc import Mapping
+from pydantic import ValidationError
 
+from coordexp.config.explain import described, nearest_of
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import ConfigError
 from coordexp.losses.criterion import Criterion, WeightedTerm
-from coordexp.losses.term import find_term
-from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
+from coordexp.losses.find import loss_terms
+from coordexp.losses.term import Term
+from coordexp.losses.terms.box_giou import BoxGiou
+from coordexp.losses.terms.box_l1 import BoxL1
+from coordexp.losses.terms.coord_ce import CoordCe
+from coordexp.losses.terms.gate import Gate
+from coordexp.losses.terms.soft_ce import SoftCe
+from coordexp.losses.terms.text_ce import TextCe
+from coordexp.losses.terms.w1 import W1
 
-_NAMED = ("text_ce", "coord_ce", "box_l1", "box_giou", "soft_ce", "w1", "gate")
+
+def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
+    """Translate the flags and weights of a configuration into loss terms.
+
+    The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
+    groups log the same; those of ``objective.extra`` follow by name.
+
+    Raises:
+        ConfigError: names the key, if ``objective.extra`` names an unknown term, one that has its own switch, or
+            an unknown or wrong knob; or the file, if a loss file is not one term.
+    """
+    known = loss_terms()
+    objective, distribution = config.objective, config.custom.coord_soft_ce_w1
+    geometric = objective.lambda_coord if objective.use_geom_loss else 0.0
+    on = 1.0 if distribution.enabled else 0.0
+    target = {
+        "sigma": distribution.target_sigma,
+        "truncate": distribution.target_truncate,
+        "temperature": distribution.temperature,
+    }
+    terms = [
+        WeightedTerm(TextCe(), 1.0),
+        WeightedTerm(CoordCe(), objective.lambda_coord_ce if objective.use_coord_ce else 0.0),
+        WeightedTerm(BoxL1(), geometric * objective.alpha_l1),
+        WeightedTerm(BoxGiou(), geometric * objective.beta_giou),
+        WeightedTerm(SoftCe.model_validate(target), on * distribution.soft_ce_weight),
+        WeightedTerm(W1.model_validate(target), on * distribution.w1_weight),
+        WeightedTerm(Gate(), on * distribution.gate_weight),
+    ]
+    switched = {weighted.term.name for weighted in terms}
+    for name, extra in sorted(objective.extra.items()):
+        if name in switched:
+            raise ConfigError(
+                f"objective.extra.{name}: this term has a switch of its own; set its weight there, in objective "
+                "or custom.coord_soft_ce_w1"
+            )
+        if name not in known:
+            raise ConfigError(
+                f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(known) - switched)}"
+            )
+        terms.append(WeightedTerm(_with_knobs(known[name], extra), extra.weight))
+    return tuple(terms)
 
 
 def build_criterion(config: ExperimentConfig) -> Criterion:
-    """Weigh the terms as the flags say; every named term is there, so that all groups log the same.
+    """Return the criterion of a configuration.
 
     Raises:
-        ConfigError: if ``objective.extra`` names an unknown term, or one that has its own switch.
+        ConfigError: as :func:`weighted_terms`.
     """
-    objective, distribution = config.objective, config.custom.coord_soft_ce_w1
-    repeated = sorted(set(objective.extra) & set(_NAMED))
-    if repeated:
+    return Criterion(weighted_terms(config))
+
+
+def _with_knobs(term: type[Term], extra: ExtraTerm) -> Term:
+    key = f"objective.extra.{term.name}"
+    unknown = [knob for knob in extra.knobs if knob not in term.model_fields]
+    if unknown:
+        has = f"{term.name} takes weight" + "".join(f", {knob}" for knob in term.model_fields)
         raise ConfigError(
-            f"objective.extra.{repeated[0]}: this term has a switch of its own; set its weight there, in objective "
-            "or custom.coord_soft_ce_w1"
+            f"{key}.{unknown[0]}: got {extra.knobs[unknown[0]]!r}, but {has}; "
+            f"{nearest_of(unknown[0], ['weight', *term.model_fields])}"
         )
-    geometric = objective.lambda_coord if objective.use_geom_loss else 0.0
-    on = 1.0 if distribution.enabled else 0.0
-    shape = SoftTargetShape(
-        sigma=distribution.target_sigma,
-        truncate=distribution.target_truncate,
-        temperature=distribution.temperature,
-    )
-    terms = [
-        WeightedTerm(find_term("text_ce"), 1.0),
-        WeightedTerm(find_term("coord_ce"), objective.lambda_coord_ce if objective.use_coord_ce else 0.0),
-        WeightedTerm(find_term("box_l1"), geometric * objective.alpha_l1),
-        WeightedTerm(find_term("box_giou"), geometric * objective.beta_giou),
-        WeightedTerm(soft_ce_term(shape), on * distribution.soft_ce_weight),
-        WeightedTerm(w1_term(shape), on * distribution.w1_weight),
-        WeightedTerm(find_term("gate"), on * distribution.gate_weight),
-    ]
-    terms += [WeightedTerm(find_term(name), extra.weight) for name, extra in sorted(objective.extra.items())]
-    return Criterion(terms)
-
-
-def loss_metrics(
-    means: Mapping[str, float], criterion: Criterion, *, prefix: str, config: ExperimentConfig
-) -> dict[str, float]:
-    """Name the mean term values, e.g. ``train_text_loss``, ``coord_diag/w1``.
-
-    ``*_coord_loss`` is alpha L1 + beta (1 - GIoU) for every group, whatever its weight there;
-    ``coord_diag/loss`` is the weighted sum of the distribution terms. A value whose terms had
-    nothing to count (no box in the window) is absent; to the total such a term adds 0.
-
-    Args:
-        means: term values.
-        criterion: weighs the total.
-        prefix: ``train`` or ``eval``.
-        config: the run's configuration.
-    """
-    objective, distribution = config.objective, config.custom.coord_soft_ce_w1
-    diagnostics = "coord_diag/" if prefix == "train" else "eval_coord_diag/"
-    sums: dict[str, dict[str, float]] = {
-        f"{prefix}_text_loss": {"text_ce": 1.0},
-        f"{prefix}_coord_ce_loss": {"coord_ce": 1.0},
-        f"{prefix}_coord_loss": {"box_l1": objective.alpha_l1, "box_giou": objective.beta_giou},
-        diagnostics + "soft_ce": {"soft_ce": 1.0},
-        diagnostics + "w1": {"w1": 1.0},
-        diagnostics + "gate": {"gate": 1.0},
-        diagnostics + "loss": {
-            "soft_ce": distribution.soft_ce_weight,
-            "w1": distribution.w1_weight,
-            "gate": distribution.gate_weight,
-        },
-        **{f"{prefix}_extra/{name}": {name: 1.0} for name in objective.extra if name not in _NAMED},
-    }
-    metrics = {
-        name: sum(weight * means[part] for part, weight in parts.items())
-        for name, parts in sums.items()
-        if all(part in means for part in parts)
-    }
-    metrics[f"{prefix}_total_loss"] = criterion.total(means)
-    metrics[diagnostics + "enabled"] = float(distribution.enabled)
-    return metrics
+    try:
+        return term.model_validate(extra.knobs)
+    except ValidationError as error:
+        raise ConfigError("; ".join(described(detail, above=key) for detail in error.errors())) from None

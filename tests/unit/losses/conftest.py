@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import coordexp.losses
-from coordexp.losses import term as term_module
-from coordexp.losses.term import TermInputs
+import coordexp.losses.terms
+from coordexp.losses.head import HeadOutput
+from tests.unit.losses.term_support import term_inputs
 
 FIRST, NUM_BINS, VOCAB = 30, 1000, 1050
 COORD = slice(FIRST, FIRST + NUM_BINS)
@@ -34,23 +34,19 @@ class Case:
     def inputs(self):
         """The terms' view: the first four coord rows are the first box, and so on; left-over ones are no box."""
         rest = torch.cat([self.logits[:, :FIRST], self.logits[:, FIRST + NUM_BINS :]], dim=1)
-        return TermInputs(
+        head = HeadOutput(
             log_z_T=self.logits.logsumexp(dim=1),
             log_z_coord_T=self.logits[:, COORD].logsumexp(dim=1),
             log_z_text_T=rest.logsumexp(dim=1),
             target_logit_T=self.logits.gather(1, self.targets.unsqueeze(1)).squeeze(1),
             ce_T=torch.nn.functional.cross_entropy(self.logits, self.targets, reduction="none"),
-            is_coord_T=self.is_coord,
             coord_logits_NK=self.logits[self.is_coord][:, COORD],
-            coord_bins_N=self.targets[self.is_coord] - FIRST,
-            box_rows_M4=torch.arange(4 * len(self.boxes)).view(-1, 4),
-            boxes_norm_xyxy_M4=self.boxes,
         )
+        return term_inputs(head, self.targets, self.boxes, first_id=FIRST)
 
     def gradient(self, term):
         """Return the gradient of a term's sum at the logits."""
-        value, _ = term.compute(self.inputs)
-        return torch.autograd.grad(value, self.logits)[0]
+        return torch.autograd.grad(term(self.inputs), self.logits)[0]
 
 
 @pytest.fixture
@@ -85,16 +81,16 @@ def make_one_hot():
 
 
 @pytest.fixture
-def losses_dir(tmp_path, monkeypatch):
-    """A directory that belongs to the package ``coordexp.losses`` for one test."""
-    directory = tmp_path / "more_losses"
+def terms_dir(tmp_path, monkeypatch):
+    """A directory whose files are loss terms for one test."""
+    directory = tmp_path / "more_terms"
     directory.mkdir()
-    modules, names = set(sys.modules), set(vars(coordexp.losses))
-    monkeypatch.setattr(coordexp.losses, "__path__", [*coordexp.losses.__path__, str(directory)])
-    monkeypatch.setattr(term_module, "_REGISTRY", dict(term_module._REGISTRY))
+    package = coordexp.losses.terms
+    modules, names = set(sys.modules), set(vars(package))
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(directory)])
     yield directory
     for name in set(sys.modules) - modules:
-        if name.startswith("coordexp.losses."):
+        if name.startswith(package.__name__ + "."):
             del sys.modules[name]
-    for name in set(vars(coordexp.losses)) - names:
-        delattr(coordexp.losses, name)
+    for name in set(vars(package)) - names:
+        delattr(package, name)

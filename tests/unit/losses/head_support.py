@@ -1,6 +1,6 @@
 """The same losses twice: by the split head and the package's terms, and on plain full-vocabulary logits."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,18 +11,19 @@ from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses.coord_box import giou, l1
 from coordexp.losses.head import HeadOutput, plain_head, split_head
-from coordexp.losses.term import TermInputs, find_term
-from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
+from coordexp.losses.term import TermInputs
+from tests.unit.losses import term_support
+from tests.unit.losses.term_support import SHAPE, terms
 
-SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)
 LOSSES = ("ce", "gate", "soft_ce", "w1", "box")
 EACH_AND_SUM = [*[(name,) for name in LOSSES], LOSSES]
+KNOWN = terms()
 TERMS = {
-    "ce": [find_term("text_ce"), find_term("coord_ce")],
-    "gate": [find_term("gate")],
-    "soft_ce": [soft_ce_term(SHAPE)],
-    "w1": [w1_term(SHAPE)],
-    "box": [find_term("box_l1"), find_term("box_giou")],
+    "ce": ("text_ce", "coord_ce"),
+    "gate": ("gate",),
+    "soft_ce": ("soft_ce",),
+    "w1": ("w1",),
+    "box": ("box_l1", "box_giou"),
 }
 
 
@@ -112,20 +113,19 @@ def run_split_head(problem: Problem, *, coord_rows: Tensor | None = None) -> Hea
 def term_inputs(
     out: HeadOutput, problem: Problem, *, coord_rows: Tensor | None = None, box_rows: Tensor | None = None
 ) -> TermInputs:
-    rows = problem.coord_rows if coord_rows is None else coord_rows
-    first = problem.layout.first_id
-    known = {field.name: getattr(out, field.name) for field in fields(out)} | {
-        "is_coord_T": (problem.targets >= first) & (problem.targets < first + NUM_BINS),
-        "coord_bins_N": problem.targets.index_select(0, rows) - first,
-        "box_rows_M4": problem.box_rows if box_rows is None else box_rows,
-        "boxes_norm_xyxy_M4": problem.boxes,
-    }
-    return TermInputs(**{field.name: known[field.name] for field in fields(TermInputs)})
+    return term_support.term_inputs(
+        out,
+        problem.targets,
+        problem.boxes,
+        first_id=problem.layout.first_id,
+        coord_rows=problem.coord_rows if coord_rows is None else coord_rows,
+        box_rows=problem.box_rows if box_rows is None else box_rows,
+    )
 
 
 def term_loss(inputs: TermInputs, names: tuple[str, ...]) -> Tensor:
     """Return the sum of the package's terms, per token."""
-    return sum(term.compute(inputs)[0] for name in names for term in TERMS[name]) / inputs.log_z_T.shape[0]
+    return sum(KNOWN[term](inputs) for name in names for term in TERMS[name]) / inputs.is_coord_T.shape[0]
 
 
 def full_logits(problem: Problem) -> Tensor:

@@ -1,21 +1,30 @@
-"""Every loss term there is, for tests that go over all of them; and the page's example of a new one."""
+"""Every loss term there is, and what tests of them share; and the page's example of a new one."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
-from coordexp.losses.term import _REGISTRY, find_term
-from coordexp.losses.terms.coord_distribution import SoftTargetShape, soft_ce_term, w1_term
+import torch
+from torch import Tensor
 
-SHAPE = SoftTargetShape(sigma=2.0, truncate=16, temperature=1.0)
-WARM = SoftTargetShape(sigma=3.0, truncate=None, temperature=2.5)
-RESTRICTED = ("box_l1", "box_giou", "soft_ce", "w1", "coord_slice_ce")
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.losses.find import loss_terms
+from coordexp.losses.head import HeadOutput
+from coordexp.losses.soft_targets import SoftTargetTerm
+from coordexp.losses.term import UNITS, TermInputs
+from coordexp.losses.terms.soft_ce import SoftCe
+
+SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)
+WARM = SoftCe(sigma=3.0, truncate=None, temperature=2.5)
+RESTRICTED = ("box_l1", "box_giou", "smooth_l1", "soft_ce", "w1", "coord_slice_ce")
 
 
 def terms(shape=SHAPE):
-    """Every term there is: what any file registers, and the two that the configuration shapes."""
-    find_term("text_ce")  # imports every file
-    registered = {name: entry.term for name, entry in _REGISTRY.items() if entry.origin[0].startswith("coordexp.")}
-    return registered | {term.name: term for term in (soft_ce_term(shape), w1_term(shape))}
+    """Every term there is; those with a soft target have the knobs of ``shape``."""
+    return {
+        name: term.model_validate(shape.model_dump() if issubclass(term, SoftTargetTerm) else {})
+        for name, term in loss_terms().items()
+    }
 
 
 NAMES = sorted(terms())
@@ -25,5 +34,44 @@ EXAMPLE, EXAMPLE_YAML = (PAGE.split(f"```{language}\n")[1].split("```")[0] for l
 
 
 def drop(directory, name, text):
-    """Write a new file of loss terms."""
+    """Write a new file of a loss term."""
     (directory / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def term_inputs(
+    head: HeadOutput,
+    targets: Tensor,
+    boxes: Tensor,
+    *,
+    first_id: int,
+    coord_rows: Tensor | None = None,
+    box_rows: Tensor | None = None,
+) -> TermInputs:
+    """Join a head's output and the truth: the first four coord tokens are the first box, all of one image."""
+    is_coord = (targets >= first_id) & (targets < first_id + NUM_BINS)
+    bins = targets[is_coord] if coord_rows is None else targets.index_select(0, coord_rows)
+    if box_rows is None:
+        box_rows = torch.arange(boxes.numel(), device=targets.device).view(-1, 4)
+    return TermInputs(
+        head=head,
+        is_coord_T=is_coord,
+        coord_bins_N=bins - first_id,
+        box_rows_M4=box_rows,
+        boxes_norm_xyxy_M4=boxes,
+        box_image_M=torch.zeros_like(box_rows[:, 0]),
+        box_object_M=torch.arange(len(boxes), device=targets.device),
+    )
+
+
+def count_units(inputs: TermInputs) -> Tensor:
+    """Count the units of one batch, ``[U]``."""
+    num_tokens, num_coord, num_boxes = map(len, (inputs.is_coord_T, inputs.coord_bins_N, inputs.box_rows_M4))
+    counts = {"tokens": num_tokens, "text_tokens": num_tokens - num_coord, "coord_tokens": num_coord}
+    return torch.tensor([float((counts | {"boxes": num_boxes})[unit]) for unit in UNITS])
+
+
+def with_tensors(inputs: TermInputs, change) -> TermInputs:
+    """Return inputs with ``change`` applied to every tensor."""
+    head = replace(inputs.head, **{name: change(value) for name, value in vars(inputs.head).items()})
+    own = {name: change(value) for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+    return replace(inputs, head=head, **own)

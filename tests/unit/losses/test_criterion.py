@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import ConfigError
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import plain_head
-from coordexp.losses.term import TermInputs, find_term
-from coordexp.train.batch import by_unit, own_counts
+from coordexp.losses.term import UNITS
+from coordexp.losses.terms.text_ce import TextCe
 from coordexp.train.setup.objective import build_criterion
+from tests.unit.losses.term_support import count_units, term_inputs
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 
@@ -24,18 +24,7 @@ def _inputs(*, num_boxes=3, num_text=10, seed=0, dtype=torch.float64):
     targets = torch.cat([torch.randint(FIRST, FIRST + 1000, (num_coord,)), torch.randint(0, FIRST, (num_text,))])
     logits = (hidden @ weight.T).detach().requires_grad_()
     out = plain_head(logits, torch.eye(VOCAB, dtype=dtype), targets, first_id=FIRST)
-    inputs = TermInputs(
-        log_z_T=out.log_z_T,
-        log_z_coord_T=out.log_z_coord_T,
-        log_z_text_T=out.log_z_text_T,
-        target_logit_T=out.target_logit_T,
-        ce_T=out.ce_T,
-        is_coord_T=(targets >= FIRST) & (targets < FIRST + 1000),
-        coord_logits_NK=out.coord_logits_NK,
-        coord_bins_N=targets[:num_coord] - FIRST,
-        box_rows_M4=torch.arange(num_coord).view(num_boxes, 4),
-        boxes_norm_xyxy_M4=torch.rand(num_boxes, 4, dtype=dtype),
-    )
+    inputs = term_inputs(out, targets, torch.rand(num_boxes, 4, dtype=dtype), first_id=FIRST)
     return inputs, logits, targets
 
 
@@ -47,8 +36,7 @@ def _criterion(**changes):
 
 
 def _loss(criterion, inputs):
-    counts = {unit: torch.tensor(float(count)) for unit, count in own_counts(inputs).items()}
-    return criterion(inputs, counts)[0]
+    return criterion(inputs, count_units(inputs))[0]
 
 
 @pytest.mark.parametrize("num_boxes", [0, 1, 16, 300])
@@ -67,7 +55,7 @@ def test_two_sums_added_are_not_plain_cross_entropy_bit_for_bit():
     apart = []
     for seed in range(20):
         inputs, logits, targets = _inputs(num_boxes=16, num_text=123, dtype=torch.float32, seed=seed)
-        counts = by_unit(torch.full((4,), float(len(targets)), dtype=torch.float64))
+        counts = torch.full((4,), float(len(targets)), dtype=torch.float64)
         shares = _criterion().shares(inputs, counts)
         apart.append(not torch.equal(shares["text_ce"] + shares["coord_ce"], F.cross_entropy(logits, targets)))
     assert any(apart)
@@ -106,43 +94,27 @@ def test_a_split_over_microbatches_adds_up(splits):
     """Two microbatches of unlike sizes, each divided by the counts of both."""
     parts = [_inputs(num_boxes=1, num_text=3, seed=1)[0], _inputs(num_boxes=4, num_text=9, seed=2)[0]]
     criterion = _criterion(objective={"use_coordexp_loss": True, "use_geom_loss": True, "lambda_coord": 3.0})
-    totals = {unit: sum(own_counts(part)[unit] for part in parts) for unit in own_counts(parts[0])}
-    counts = {unit: torch.tensor(float(total)) for unit, total in totals.items()}
+    counts = count_units(parts[0]) + count_units(parts[1])
     summed = sum(criterion(part, counts)[0] for part in parts)
     by_hand = 0.0
     for weighted in criterion.terms:
         if weighted.weight:
-            term_sum = sum(weighted.term.compute(part)[0] for part in parts)
-            by_hand = by_hand + weighted.weight * term_sum / totals[weighted.term.unit]
+            term_sum = sum(weighted.term(part) for part in parts)
+            by_hand = by_hand + weighted.weight * term_sum / counts[UNITS.index(weighted.term.unit)]
     torch.testing.assert_close(summed, by_hand)
     if splits == 2:  # The mean of per-microbatch means is another number: the reason for step-wide counts.
         naive = sum(_loss(criterion, part) for part in parts) / 2
         assert not torch.allclose(naive, summed, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["text_ce", "coord_ce", "box_l1", "box_giou", "gate", "coord_slice_ce", "text_gate"])
-def test_terms_are_finite_and_differentiable_without_units(name):
-    inputs, logits, _ = _inputs(num_boxes=0, num_text=0)
-    value, count = find_term(name).compute(inputs)
-    value.sum().backward()
-    assert (value.item(), count) == (0.0, 0)
-    assert logits.grad is not None
-
-
 def test_unweighted_terms_are_only_logged():
     inputs, _, _ = _inputs()
-    counts = by_unit(torch.ones(4, dtype=torch.float64))
-    total, sums = _criterion()(inputs, counts)
+    total, sums = _criterion()(inputs, torch.ones(4))
     assert {"box_giou", "w1", "soft_ce", "gate"} <= set(sums)
     assert not any(value.requires_grad for value in sums.values())
     torch.testing.assert_close(total, (sums["text_ce"] + sums["coord_ce"]).to(total.dtype))
 
 
-def test_an_unknown_extra_term_is_named():
-    with pytest.raises(ConfigError, match=r"no loss term 'hungarian'; known terms: .*box_giou"):
-        find_term("hungarian")
-
-
 def test_a_criterion_without_weight_is_refused():
     with pytest.raises(ValueError, match="no term with a positive weight"):
-        Criterion([WeightedTerm(find_term("text_ce"), 0.0)])
+        Criterion([WeightedTerm(TextCe(), 0.0)])

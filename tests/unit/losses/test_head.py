@@ -207,7 +207,7 @@ def test_full_fine_tuning_gives_the_same_numbers(layout):
     for part in PARTS:
         torch.testing.assert_close(getattr(split, part), getattr(plain, part), rtol=1e-5, atol=1e-5, msg=part)
     inputs = [term_inputs(out, problem) for out in (split, plain)]
-    assert_equal(*(problem.gradients(term_loss(each, LOSSES) + each.log_z_text_T.sum()) for each in inputs))
+    assert_equal(*(problem.gradients(term_loss(each, LOSSES) + each.head.log_z_text_T.sum()) for each in inputs))
 
 
 @pytest.mark.parametrize("elements", [1, 5000, 2**21])

@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.losses import coord_box
-from coordexp.losses.term import TermInputs
-from coordexp.losses.terms.coord_distribution import SoftTargetShape
-from coordexp.train.batch import own_counts
-from tests.unit.losses.term_support import NAMES, SHAPE, terms
+from coordexp.losses.terms.soft_ce import SoftCe
+from tests.unit.losses.term_support import NAMES, SHAPE, terms, with_tensors
 
 
 def _sum(name, case, shape=SHAPE):
-    return terms(shape)[name].compute(case.inputs)[0].detach()
+    return terms(shape)[name](case.inputs).detach()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -48,7 +45,7 @@ def test_soft_ce_tends_to_slice_ce(make_case):
     case = make_case(scale=4.0)
     hard = _sum("coord_slice_ce", case)
     gaps = [
-        abs(_sum("soft_ce", case, SoftTargetShape(sigma=sigma, truncate=16, temperature=1.0)) - hard).item()
+        abs(_sum("soft_ce", case, SoftCe(sigma=sigma, truncate=16, temperature=1.0)) - hard).item()
         for sigma in (2.0, 0.5, 0.2, 0.1, 1e-3, 1e-300)
     ]
     assert gaps[0] > 1
@@ -64,18 +61,16 @@ def test_a_sum_over_parts_is_the_sum(name, make_case):
     for rows, boxes in ((slice(0, 4), slice(0, 1)), (slice(4, None), slice(1, None))):
         part = make_case()
         part.logits, part.targets, part.boxes = case.logits[rows], case.targets[rows], case.boxes[boxes]
-        parts.append(terms()[name].compute(part.inputs))
-    value, count = terms()[name].compute(case.inputs)
-    torch.testing.assert_close(parts[0][0] + parts[1][0], value)
-    assert parts[0][1] + parts[1][1] == count
+        parts.append(terms()[name](part.inputs))
+    torch.testing.assert_close(parts[0] + parts[1], terms()[name](case.inputs))
 
 
-@pytest.mark.parametrize("name", ["box_l1", "box_giou", "soft_ce", "w1"])
+@pytest.mark.parametrize("name", ["box_l1", "box_giou", "smooth_l1", "soft_ce", "w1"])
 def test_a_term_from_bfloat16_logits_is_that_of_the_rounded_logits(name, make_case):
     case = make_case(dtype=torch.bfloat16)
-    rounded = TermInputs(**{key: t.float() if t.is_floating_point() else t for key, t in vars(case.inputs).items()})
-    assert terms()[name].compute(case.inputs)[0].dtype == torch.float32
-    assert torch.equal(terms()[name].compute(case.inputs)[0], terms()[name].compute(rounded)[0])
+    rounded = with_tensors(case.inputs, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
+    assert terms()[name](case.inputs).dtype == torch.float32
+    assert torch.equal(terms()[name](case.inputs), terms()[name](rounded))
 
 
 # Extremes
@@ -107,13 +102,12 @@ EXTREMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_every_term_is_finite_and_differentiable(name, extreme, make_one_hot):
     case = make_one_hot(*EXTREMES[extreme])
-    value, count = terms()[name].compute(case.inputs)
+    value = terms()[name](case.inputs)
     (gradient,) = torch.autograd.grad(value, case.logits)
     assert value.isfinite()
     assert value >= 0
     assert gradient.isfinite().all()
     assert gradient.shape == case.logits.shape
-    assert count == own_counts(case.inputs)[terms()[name].unit]
     if extreme == "nothing":
         assert value == 0
 
@@ -138,7 +132,7 @@ def test_extremes_by_hand(make_one_hot):
 def test_the_finiteness_test_sees_a_division_by_zero(make_one_hot):
     """Negative control: IoU without care for an empty union, and |x| as a square root, at the same extremes."""
     case = make_one_hot(*EXTREMES["both of no area"])
-    boxes = coord_box.expected_boxes(case.inputs)
+    boxes = case.inputs.expected_boxes()
     naive_union = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
     (gradient,) = torch.autograd.grad((naive_union / naive_union).sum(), case.logits, retain_graph=True)
     assert not gradient.isfinite().all()
@@ -150,7 +144,7 @@ def test_the_finiteness_test_sees_a_division_by_zero(make_one_hot):
 def test_no_term_reads_from_the_device(name, make_case):
     """Meta tensors have no values: a term that reads one, and would make an accelerator wait, raises."""
     inputs = make_case().inputs
-    meta = TermInputs(**{key: value.to("meta") for key, value in vars(inputs).items()})
-    assert terms()[name].compute(meta)[0].shape == ()
+    meta = with_tensors(inputs, lambda tensor: tensor.to("meta"))
+    assert terms()[name](meta).shape == ()
     with pytest.raises(RuntimeError, match="meta"):
-        meta.log_z_T.sum().item()
+        meta.head.log_z_T.sum().item()

@@ -1,6 +1,7 @@
 """Term inputs of a batch, from random hidden states through the plain head."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import TermInputs
 from coordexp.train.setup.objective import build_criterion
+from tests.unit.losses.term_support import term_inputs
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8
 
@@ -35,18 +37,10 @@ def make_inputs() -> MakeInputs:
         head = plain_head(hidden, weight, targets, first_id=FIRST)
         is_coord = (targets >= FIRST) & (targets < FIRST + 1000)
         bins = targets[is_coord] - FIRST
-        return TermInputs(
-            log_z_T=head.log_z_T,
-            log_z_coord_T=head.log_z_coord_T,
-            log_z_text_T=head.log_z_text_T,
-            target_logit_T=head.target_logit_T,
-            ce_T=head.ce_T,
-            is_coord_T=is_coord,
-            coord_logits_NK=head.coord_logits_NK if coord_logits is None else coord_logits(bins),
-            coord_bins_N=bins,
-            box_rows_M4=torch.arange(num_coord).view(num_boxes, 4),
-            boxes_norm_xyxy_M4=(bins / 1000).view(num_boxes, 4),
-        )
+        inputs = term_inputs(head, targets, (bins / 1000).view(num_boxes, 4), first_id=FIRST)
+        if coord_logits is None:
+            return inputs
+        return replace(inputs, head=replace(head, coord_logits_NK=coord_logits(bins)))
 
     return make
 

@@ -11,7 +11,7 @@ from coordexp.data.batches.packing import collate_packed
 from coordexp.data.batches.positions import rope_positions
 from coordexp.errors import ConfigError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
-from coordexp.train.batch import by_unit, count_units, model_inputs
+from coordexp.train.batch import count_units, model_inputs
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 
@@ -65,7 +65,7 @@ def step(parts, samples):
     parts.model.train()
     batch = parts.encoding.collate(samples)
     terms = parts.forward_terms(parts.model, batch)
-    loss, _ = parts.criterion(terms, by_unit(count_units([batch])))
+    loss, _ = parts.criterion(terms, count_units([batch]))
     parts.model.zero_grad()
     loss.backward()
     return loss.detach(), {n: p.grad.clone() for n, p in parts.model.named_parameters() if p.grad is not None}

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from coordexp.losses.criterion import Criterion, WeightedTerm
-from coordexp.losses.term import Term, find_term
+from coordexp.losses.term import Term
+from coordexp.losses.terms.coord_ce import CoordCe
+from coordexp.losses.terms.gate import Gate
 from coordexp.train.checks.alarms import Alarms
 from coordexp.train.checks.term_gradients import gradients_at_hidden
 
@@ -68,16 +70,32 @@ def test_a_normalisation_bug_between_training_and_validation_is_named(alarms):
     assert said.startswith("the term text_ce is 1 in training and 8 on validation images, more than a factor 5 apart")
 
 
+class _Dead(Term):
+    name = "dead"
+    unit = "boxes"
+    formula = "none"
+
+    def total(self, inputs):
+        return inputs.head.coord_logits_NK.detach().sum()
+
+
+class _Flat(Term):
+    name = "flat"
+    unit = "boxes"
+    formula = "none"
+
+    def total(self, inputs):
+        return inputs.head.coord_logits_NK.sum() * 0
+
+
 @pytest.fixture
 def hidden():
     return torch.randn(13, 8, generator=torch.Generator().manual_seed(4)).requires_grad_()
 
 
 def test_gradients_at_hidden_tell_a_living_term_from_a_dead_one(make_inputs, make_criterion, hidden):
-    dead = Term(name="dead", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.detach().sum(), 1))
-    flat = Term(name="flat", unit="boxes", compute=lambda inputs: (inputs.coord_logits_NK.sum() * 0, 1))
     living = make_criterion(use_coordexp_loss=True, use_geom_loss=True).terms
-    criterion = Criterion([*living, WeightedTerm(dead, 1.0), WeightedTerm(flat, 1.0)])
+    criterion = Criterion([*living, WeightedTerm(_Dead(), 1.0), WeightedTerm(_Flat(), 1.0)])
     norms = gradients_at_hidden(criterion, make_inputs(hidden=hidden), hidden)
     assert set(norms) == {"text_ce", "coord_ce", "box_l1", "box_giou", "dead", "flat"}
     assert {name for name, norm in norms.items() if float(norm) == 0} == {"dead", "flat"}
@@ -88,7 +106,7 @@ def test_a_saturated_gate_has_no_gradient(make_inputs):
     weight = torch.zeros(1050, 8)
     weight[30:1030, 0] = 1.0
     sure = torch.full((8, 8), 200.0, requires_grad=True)
-    criterion = Criterion([WeightedTerm(find_term("gate"), 1.0), WeightedTerm(find_term("coord_ce"), 1.0)])
+    criterion = Criterion([WeightedTerm(Gate(), 1.0), WeightedTerm(CoordCe(), 1.0)])
     norms = gradients_at_hidden(criterion, make_inputs(num_text=0, weight=weight, hidden=sure), sure)
     assert float(norms["gate"]) == 0
     unsure = torch.zeros(8, 8, requires_grad=True)
@@ -100,7 +118,7 @@ def test_gradients_at_hidden_leave_the_graph_alone(make_inputs, make_criterion, 
     inputs = make_inputs(hidden=hidden)
     gradients_at_hidden(make_criterion(), inputs, hidden)
     assert hidden.grad is None
-    inputs.ce_T.sum().backward()  # still there to go through
+    inputs.head.ce_T.sum().backward()  # still there to go through
     assert hidden.grad is not None
 
 

@@ -54,7 +54,7 @@ def test_two_equal_peaks(make_inputs):
 
 def test_mass_counts_coord_positions_only(make_inputs):
     inputs = make_inputs()
-    expected = (inputs.log_z_coord_T - inputs.log_z_T).exp()[inputs.is_coord_T].mean().detach()
+    expected = (inputs.head.log_z_coord_T - inputs.head.log_z_T).exp()[inputs.is_coord_T].mean().detach()
     assert _means(coord_diagnostics(inputs))["coord_vocab_mass"] == pytest.approx(float(expected), rel=1e-5)
 
 

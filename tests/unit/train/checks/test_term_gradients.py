@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from coordexp.losses.criterion import UNITS
 from coordexp.train.checks.term_gradients import TermGradients
 
 
 def _shares(criterion, make_inputs, weight, seed=0):
-    counts = {unit: torch.tensor(10.0) for unit in UNITS}
-    return criterion.shares(make_inputs(weight=weight, seed=seed), counts)
+    return criterion.shares(make_inputs(weight=weight, seed=seed), torch.full((4,), 10.0))
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_a_value_without_units_has_no_mean():
 def test_every_name_find_metric(prefix):
     config = ExperimentConfig.model_validate({"objective": {"extra": {"text_gate": 0.1}}})
     criterion = build_criterion(config)
-    metrics = means_to_metrics(_means(criterion), prefix=prefix, config=config, criterion=criterion)
+    metrics = means_to_metrics(_means(criterion), split=prefix, config=config, criterion=criterion)
     assert {f"{prefix}_{name}_loss" for name in ("total", "text", "coord", "coord_ce")} <= set(metrics)
     log = _log(_means(criterion))
     logged = metrics | train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
@@ -75,7 +75,7 @@ def test_the_total_weighs_what_it_says():
     config = ExperimentConfig.model_validate({"objective": objective})
     criterion = build_criterion(config)
     means = _means(criterion)
-    metrics = means_to_metrics(means, prefix="train", config=config, criterion=criterion)
+    metrics = means_to_metrics(means, split="train", config=config, criterion=criterion)
     box = 3.0 * means["box_l1"] + 5.0 * means["box_giou"]
     assert metrics["train_coord_loss"] == pytest.approx(box)
     assert metrics["train_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"] + 2.0 * box)
@@ -85,7 +85,7 @@ def test_a_window_without_boxes_has_no_coord_loss():
     config = ExperimentConfig()
     criterion = build_criterion(config)
     means = {name: value for name, value in _means(criterion).items() if not name.startswith("box_")}
-    metrics = means_to_metrics(means, prefix="eval", config=config, criterion=criterion)
+    metrics = means_to_metrics(means, split="eval", config=config, criterion=criterion)
     assert "eval_coord_loss" not in metrics
     assert metrics["eval_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"])
 

@@ -1,0 +1,50 @@
+"""The table of loss terms in ``docs/LOSSES.md``.
+
+``python -m coordexp.losses.table`` prints it; ``python -m coordexp.losses.table docs/LOSSES.md`` writes it there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from coordexp.losses.find import loss_terms
+from coordexp.losses.term import Term
+from coordexp.metrics import loss_metric
+
+COMMAND = "python -m coordexp.losses.table docs/LOSSES.md"
+BEGIN = f"<!-- the table below is written by: {COMMAND} -->"
+END = "<!-- end of the table -->"
+_HEAD = "| term | sum over a batch | divided by the number of | knobs | logged as |\n|---|---|---|---|---|"
+
+
+def row(term: type[Term]) -> str:
+    """Return the line of one term."""
+    knobs = ", ".join(
+        f"`{name}: {json.dumps(field.default)}`" + (f" ({field.description})" if field.description else "")
+        for name, field in term.model_fields.items()
+    )
+    metric = loss_metric("train", term.metric_name())
+    cells = [f"`{term.name}`", term.formula, f"`{term.unit}`", knobs, f"`{metric}`"]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def table() -> str:
+    """Return the table of every loss term there is."""
+    return "\n".join([_HEAD, *(row(term) for term in loss_terms().values())])
+
+
+def write(page: Path) -> None:
+    """Put the table into a page, between its two marks."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page}: has no lines {BEGIN!r} and {END!r} to write the table between")
+    page.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        write(Path(sys.argv[1]))
+    else:
+        sys.stdout.write(table() + "\n")

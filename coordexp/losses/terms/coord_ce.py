@@ -1,0 +1,17 @@
+"""Cross-entropy of the coord tokens over the whole vocabulary."""
+
+from torch import Tensor
+
+from coordexp.losses.term import TermInputs, TokenTerm
+
+
+class CoordCe(TokenTerm):
+    """Full-vocabulary cross-entropy at coord positions."""
+
+    name = "coord_ce"
+    formula = "sum over coord rows of `lse(z) - z_y`"
+    metric = "coord_ce_loss"
+
+    def per_token(self, inputs: TermInputs) -> Tensor:
+        """Return the cross-entropy, 0 at text positions."""
+        return inputs.head.ce_T.masked_fill(~inputs.is_coord_T, 0)

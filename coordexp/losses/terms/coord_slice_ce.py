@@ -1,0 +1,19 @@
+"""Cross-entropy of the coord tokens among themselves."""
+
+from torch import Tensor
+
+from coordexp.coord_tokens.soft_ce_w1 import at_least_float32
+from coordexp.losses.term import Term, TermInputs
+
+
+class CoordSliceCe(Term):
+    """Cross-entropy within the coord vocabulary at coord positions: no gradient on other columns."""
+
+    name = "coord_slice_ce"
+    unit = "coord_tokens"
+    formula = "sum over coord rows of `lse_C(z) - z_y`"
+
+    def total(self, inputs: TermInputs) -> Tensor:
+        """Return the sum over the coord tokens."""
+        log_p_NK = at_least_float32(inputs.head.coord_logits_NK).log_softmax(dim=1)
+        return -log_p_NK.gather(1, inputs.coord_bins_N.unsqueeze(1)).sum()

@@ -1,0 +1,21 @@
+"""Cross-entropy of the text tokens."""
+
+from torch import Tensor
+
+from coordexp.losses.term import TermInputs, TokenTerm
+
+
+class TextCe(TokenTerm):
+    """Full-vocabulary cross-entropy at text positions: descriptions, structure and the end token.
+
+    Divided by *all* supervised tokens, like :class:`~coordexp.losses.terms.coord_ce.CoordCe`: a count of its own
+    would give text a larger gradient in the groups where the coord part is switched off.
+    """
+
+    name = "text_ce"
+    formula = "sum over text rows of `lse(z) - z_y`"
+    metric = "text_loss"
+
+    def per_token(self, inputs: TermInputs) -> Tensor:
+        """Return the cross-entropy, 0 at coord positions."""
+        return inputs.head.ce_T.masked_fill(inputs.is_coord_T, 0)

@@ -1,0 +1,188 @@
+"""A new loss term is one file: named in YAML it trains, is logged, is tabled, and is told apart by its knobs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from coordexp.config import load_config
+from coordexp.errors import ConfigError
+from coordexp.losses import table
+from coordexp.losses.find import loss_terms
+from coordexp.losses.term import UNITS
+from coordexp.metrics import find_metric
+from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.metric_rows import means_to_metrics
+from coordexp.train.setup.objective import build_criterion, weighted_terms
+from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Load the shipped defaults with some YAML, by default the page's, and overrides."""
+    monkeypatch.chdir(ROOT)
+
+    def load(yaml=EXAMPLE_YAML, *overrides):
+        path = tmp_path / "experiment.yaml"
+        path.write_text(f"extends: {ROOT / 'experiments' / 'base.yaml'}\n{yaml}", encoding="utf-8")
+        return load_config(path, overrides)
+
+    return load
+
+
+@pytest.fixture
+def example(terms_dir):
+    """The page's own example, dropped in after the package was looked through."""
+    loss_terms()
+    drop(terms_dir, "bin_error", EXAMPLE)
+
+
+def _extra(config):
+    return {weighted.term.name: weighted for weighted in weighted_terms(config)[7:]}
+
+
+# A new term
+
+
+@pytest.mark.usefixtures("example")
+def test_a_file_named_in_yaml_trains_and_is_logged(load, make_case):
+    config = load()
+    criterion = build_criterion(config)
+    weighted = _extra(config)["bin_error"]
+    assert (weighted.weight, weighted.term.model_dump()) == (0.5, {"power": 1.5})
+
+    case = make_case(num_boxes=2, num_loose=1, num_text=3)
+    optimizer = torch.optim.SGD([case.logits], lr=50.0)
+    totals = []
+    for _ in range(5):
+        inputs = case.inputs
+        counts = count_units(inputs)
+        total, sums = criterion(inputs, counts)
+        totals.append(total.item())
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+    assert totals == sorted(totals, reverse=True)
+    shares = criterion.shares(inputs, counts)
+    assert shares["bin_error"].item() == pytest.approx(0.5 * sums["bin_error"].item() / 9)
+
+    meter = Meter()
+    meter.add_terms(criterion, sums, count_units(inputs))
+    means, _ = meter.read()
+    for split in ("train", "eval"):
+        metrics = means_to_metrics(means, split=split, config=config, criterion=criterion)
+        assert metrics[f"{split}_extra/bin_error"] == pytest.approx(sums["bin_error"].item() / 9)
+        assert metrics[f"{split}_total_loss"] == pytest.approx(total.item())
+        assert find_metric(f"{split}_extra/bin_error")
+
+
+@pytest.mark.usefixtures("example")
+def test_it_stands_in_the_table_of_the_page():
+    (line,) = [line for line in table.table().splitlines() if "bin_error" in line]
+    cells = [cell.strip() for cell in line.replace("\\|", "/").split("|")[1:-1]]
+    assert cells[0] == "`bin_error`"
+    assert cells[1:3] == ["sum over coord rows of `/c - b/^power`", "`coord_tokens`"]
+    assert cells[3].startswith("`power: 2.0` (1: every error pulls alike")
+    assert cells[4] == "`train_extra/bin_error`"
+
+
+@pytest.mark.usefixtures("example")
+def test_its_gradient_alone(make_case):
+    case = make_case(num_boxes=1, num_loose=0)
+    gradient = case.gradient(loss_terms()["bin_error"]())
+    assert gradient[case.is_coord][:, case.coord].any()
+    gradient[case.is_coord, case.coord] = 0
+    assert not gradient.any()
+
+
+def test_without_the_file_the_same_yaml_is_one_sentence(load):
+    with pytest.raises(ConfigError, match=r"^objective\.extra\.bin_error: there is no such loss term; .*smooth_l1"):
+        weighted_terms(load())
+
+
+@pytest.mark.usefixtures("example")
+def test_a_weight_of_zero_only_logs(load, make_case):
+    inputs = make_case().inputs
+    total, sums = build_criterion(load("objective: {extra: {bin_error: 0.0}}\n"))(inputs, torch.ones(len(UNITS)))
+    plain, _ = build_criterion(load(""))(inputs, torch.ones(len(UNITS)))
+    assert torch.equal(total, plain)
+    assert sums["bin_error"] > 0
+
+
+def test_the_shipped_extra_terms_are_found_by_name(load):
+    text = "objective: {extra: {coord_slice_ce: 0.25, text_gate: 0.5, smooth_l1: {weight: 2, beta: 0.2}}}\n"
+    found = {name: (one.weight, one.term.model_dump()) for name, one in _extra(load(text)).items()}
+    assert found == {"coord_slice_ce": (0.25, {}), "text_gate": (0.5, {}), "smooth_l1": (2.0, {"beta": 0.2})}
+
+
+@pytest.mark.slow
+def test_a_file_in_a_copy_of_the_package_trains_from_the_command_line(tmp_path):
+    """The whole way, in its own process: one new file, one line of YAML, ``train``, and the metric is there."""
+    shutil.copytree(ROOT / "coordexp", tmp_path / "coordexp", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    drop(tmp_path / "coordexp" / "losses" / "terms", "bin_error", EXAMPLE)
+    small = "data.shapes.num_train=8 data.shapes.num_val=4 training.max_steps=2 training.logging_steps=1"
+    small += " training.per_device_batch_size=4 evaluation.max_new_tokens=16 evaluation.decoding=[constrained]"
+    command = f"{sys.executable} -m coordexp train --config experiments/tiny.yaml --group B"
+    done = subprocess.run(
+        [*command.split(), "objective.extra={bin_error: 0.5}", *small.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("runs/*/*/metrics.jsonl")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for name in ("train_extra/bin_error", "eval_extra/bin_error"):
+        assert any(row["metrics"].get(name, 0) > 0 for row in rows), name
+
+
+# Knobs
+
+
+def test_knobs_have_their_defaults_and_can_be_overridden(load):
+    assert _extra(load("", "objective.extra.smooth_l1=1"))["smooth_l1"].term.model_dump() == {"beta": 0.1}
+    text = "objective: {extra: {smooth_l1: 0.5}}\n"
+    changed = _extra(load(text, "objective.extra.smooth_l1.beta=0.3"))["smooth_l1"]
+    assert (changed.weight, changed.term.model_dump()) == (0.5, {"beta": 0.3})
+
+
+def test_terms_with_equal_knobs_are_equal(load):
+    text = "objective: {extra: {smooth_l1: 0.5}}\n"
+    plain = weighted_terms(load(text))
+    assert plain == weighted_terms(load(text, "objective.extra.smooth_l1.beta=0.1"))
+    assert plain != weighted_terms(load(text, "objective.extra.smooth_l1.beta=0.2"))
+    assert plain != weighted_terms(load(text, "custom.coord_soft_ce_w1.target_sigma=3"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("{smoth_l1: 1}", r"objective\.extra\.smoth_l1: there is no such loss term; did you mean smooth_l1\?"),
+        ("{w1: 1}", r"objective\.extra\.w1: this term has a switch of its own"),
+        (
+            "{smooth_l1: {weight: 1, bta: 0.2}}",
+            r"objective\.extra\.smooth_l1\.bta: got 0\.2, but smooth_l1 takes weight, beta; did you mean beta\?",
+        ),
+        ("{text_gate: {weight: 1, beta: 2}}", r"objective\.extra\.text_gate\.beta: got 2, but text_gate takes weight;"),
+        (
+            "{smooth_l1: {weight: 1, beta: 0}}",
+            r"objective\.extra\.smooth_l1\.beta: got 0, expected a number above 0",
+        ),
+        ("{smooth_l1: {weight: 1, beta: true}}", r"objective\.extra\.smooth_l1\.beta: got True, expected a number"),
+        ("{smooth_l1: {weight: 1, beta: wide}}", r"objective\.extra\.smooth_l1\.beta: got 'wide', expected a number"),
+        ("{smooth_l1: {weight: 1, beta: null}}", r"objective\.extra\.smooth_l1\.beta: got None, expected a number"),
+    ],
+)
+def test_a_wrong_name_or_knob_is_one_sentence(load, extra, message):
+    config = load(f"objective: {{extra: {extra}}}\n")
+    with pytest.raises(ConfigError, match=f"^{message}") as found:
+        weighted_terms(config)
+    assert "\n" not in str(found.value)
