@@ -9,8 +9,7 @@ from coordexp.config.identity.parts import deciding
 from coordexp.files import write_text
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.plan import RunPlan
-from coordexp.train.setup.prepare import PreparedExperiment
-from coordexp.train.setup.token_stream import token_stream_hash
+from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 MIN_FREE_BYTES = 256 * 2**20
 

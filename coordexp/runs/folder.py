@@ -5,7 +5,7 @@ runs_dir/EXPERIMENT/
   experiment.json  codec_ceiling.json  stop.json  data/  base-STRUCTURE-HASH/  report/
   GROUP-sSEED/
     config.yaml  fingerprint.json  param_groups.json  status.json  stop.json  recorded.json
-    metrics.jsonl  progress.log  error.log  merged/
+    metrics.jsonl  progress.log  progress.jsonl  error.log  merged/
     checkpoints/step_000100/   what Hugging Face writes, and commit.json, training_state.json, averages_RANK.safetensors
     eval/step_000100/, eval/final/
       constrained/, free/      detections.argmax.json, detections.expected.json, objects.jsonl ...
@@ -161,6 +161,11 @@ class RunFolder:
     def progress_log(self) -> Path:
         """Progress as lines for a person."""
         return self.path / "progress.log"
+
+    @property
+    def progress(self) -> Path:
+        """The same as rows, for a live view."""
+        return self.path / "progress.jsonl"
 
     @property
     def error_log(self) -> Path:

@@ -9,17 +9,17 @@ _Item = TypeVar("_Item")
 
 def rank() -> int:
     """Return this process's rank; 0 without a process group."""
-    return distributed.get_rank() if grouped() else 0
+    return distributed.get_rank() if in_process_group() else 0
 
 
 def world_size() -> int:
     """Return the number of processes; 1 without a process group."""
-    return distributed.get_world_size() if grouped() else 1
+    return distributed.get_world_size() if in_process_group() else 1
 
 
 def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
     """Return on rank 0 the list of every rank, in rank order; elsewhere an empty list."""
-    if not grouped():
+    if not in_process_group():
         return [values]
     gathered: list[list[_Item]] | None = [[] for _ in range(world_size())] if rank() == 0 else None
     distributed.gather_object(values, gathered)
@@ -28,17 +28,17 @@ def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
 
 def from_first(values: list[_Item]) -> list[_Item]:
     """Return rank 0's list on every rank; all lists have its length."""
-    if grouped():
+    if in_process_group():
         distributed.broadcast_object_list(values, src=0)
     return values
 
 
 def barrier() -> None:
     """Wait for all processes."""
-    if grouped():
+    if in_process_group():
         distributed.barrier()
 
 
-def grouped() -> bool:
+def in_process_group() -> bool:
     """Tell whether this process belongs to a process group."""
     return distributed.is_available() and distributed.is_initialized()

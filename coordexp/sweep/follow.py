@@ -22,8 +22,7 @@ from coordexp.tracking import Tracker
 from coordexp.tracking.connection import without_secrets
 from coordexp.tracking.publish import Recorder
 from coordexp.tracking.store import FinalStatus
-from coordexp.train.setup.prepare import PreparedExperiment
-from coordexp.train.setup.token_stream import token_stream_hash
+from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
 _HELD_PRUNED = 4  # the last rows of so many pruned runs may still be on their way
 

@@ -19,9 +19,7 @@ from coordexp.data.splits.splits import Split
 from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
-from coordexp.train.setup.components import Encoding, build_encoding
-from coordexp.train.setup.samples import read_split
-from coordexp.train.setup.token_stream import global_batch_size
+from coordexp.train.setup.encoding import Encoding, build_encoding, global_batch_size, read_split
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
 BoxPx = tuple[float, float, float, float]

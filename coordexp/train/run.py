@@ -1,8 +1,10 @@
-"""One run: train, evaluate, merge. Knows nothing of Ray; resumes from its reporter's checkpoint."""
+"""One run, top-down: build its parts, train, evaluate, merge. Knows nothing of Ray; resumes from its reporter."""
 
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
@@ -14,28 +16,52 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
+from coordexp.files import write_json
 from coordexp.model.merge.merge import merge_model
+from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
-from coordexp.runs.folder import SCRATCH_PREFIX, RunFolder
+from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.batch import model_inputs
 from coordexp.train.checks.setup_check import SetupCheck
 from coordexp.train.checks.term_gradients import TermGradientLog
-from coordexp.train.loop.checkpointing import Announce, Session
-from coordexp.train.loop.saved_averages import resume_window
-from coordexp.train.loop.schedule import Cadence
-from coordexp.train.loop.start_messages import start_lines, write_param_groups
+from coordexp.train.loop.evaluation import Evaluator
+from coordexp.train.loop.messages import start_lines
+from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.schedule import EpochSetter, Schedule
+from coordexp.train.loop.throughput import utilisation_of
 from coordexp.train.setup.arguments import training_arguments
-from coordexp.train.setup.components import build_components
-from coordexp.train.setup.loader import loader_lines, named_death
-from coordexp.train.setup.strategy import samples_at_once, strategy_line
-from coordexp.train.setup.token_stream import global_batch_size
+from coordexp.train.setup.components import Components, build_components
+from coordexp.train.setup.encoding import global_batch_size
+from coordexp.train.setup.loader import named_death
+from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 from coordexp.train.trainer import CoordTrainer
 
 
-def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announce) -> None:
+@dataclass(frozen=True)
+class Run:
+    """What a run works with from its first step to its last row."""
+
+    config: ExperimentConfig
+    parts: Components
+    log: RunLog
+    evaluator: Evaluator
+    listener: StopListener
+
+    @staticmethod
+    def of(
+        config: ExperimentConfig, parts: Components, *, reporter: Reporter, announce: Callable[[str], None]
+    ) -> "Run":
+        """Put together what logs, evaluates and stops a run of these parts."""
+        half_precision = config.training.precision == "bfloat16"
+        utilisation = utilisation_of(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
+        log = RunLog(config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, announce=announce)
+        return Run(config, parts, log, Evaluator(config, parts), listener_for(config))
+
+
+def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
     Every rank of a process group calls this. Files go to the run's directory; rows and
@@ -52,25 +78,24 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Announc
         RunStoppedError: if it was asked to stop; everything up to then is committed.
     """
     started = time.monotonic()
-    listener = listener_for(config)
-    _stop_if_asked(listener)
+    _stop_if_asked(listener_for(config))
     if config.training.num_threads is not None:
         torch.set_num_threads(config.training.num_threads)
     set_seed(config.experiment.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    parts = build_components(config)
-    session = Session(config=config, parts=parts, reporter=reporter, announce=announce)
-    RunFolder.of(config).path.mkdir(parents=True, exist_ok=True)
+    run = Run.of(config, build_components(config), reporter=reporter, announce=announce)
+    folder = RunFolder.of(config)
+    folder.path.mkdir(parents=True, exist_ok=True)
     if ranks.rank() == 0:
-        for left_over in RunFolder.of(config).scratch():  # of a killed process; the experiment is locked
+        for left_over in folder.scratch():  # of a killed process; the experiment is locked
             shutil.rmtree(left_over, ignore_errors=True)
     ranks.barrier()
     if ranks.rank() == 0:
-        write_param_groups(parts, RunFolder.of(config).path)
+        write_json(folder.param_groups, [asdict(row) for row in describe(run.parts.param_groups)], indent=2)
     # On the run's own disk, whose room was checked before the start.
-    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=RunFolder.of(config).path) as scratch:
-        _train(session, Path(scratch), listener)
-    _finish(session, started, listener)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=folder.path) as scratch:
+        _train(run, Path(scratch))
+    _finish(run, started)
 
 
 def _stop_if_asked(listener: StopListener) -> None:
@@ -79,42 +104,36 @@ def _stop_if_asked(listener: StopListener) -> None:
         raise RunStoppedError(reason)
 
 
-def _train(session: Session, scratch: Path, listener: StopListener) -> None:
-    trainer = make_trainer(session, scratch, listener)
-    checkpoint = session.reporter.latest_checkpoint()
+def _train(run: Run, scratch: Path) -> None:
+    """Take the optimizer steps that are left; afterwards the model is whole and plain on every rank."""
+    trainer = make_trainer(run, scratch)
+    checkpoint = run.log.reporter.latest_checkpoint()
+    first_step = 0
     if checkpoint is not None:
-        session.resume(checkpoint)
-        resume_window(trainer.meter, checkpoint)
-        session.announce(f"{session.name}  resumes at step {session.first_step}")
-    samples = cast(DetectionDataset, trainer.train_dataset)
-    batches = loader_lines(session.config, trainer.sampler, num_ranks=ranks.world_size())
-    strategy = f"starts: {strategy_line(session.config, num_workers=ranks.world_size())}"
-    for line in (strategy, *start_lines(session.parts, samples), *batches):
-        session.announce(f"{session.name}  {line}")
-    if checkpoint is not None and session.first_step >= session.config.training.max_steps:
+        first_step = CheckpointFolder(checkpoint).step
+        run.log.resume(checkpoint)
+        trainer.averages.resume(checkpoint)
+    dataset = cast(DetectionDataset, trainer.train_dataset)
+    run.log.start(start_lines(run.config, run.parts, dataset, trainer.sampler), step=first_step)
+    if checkpoint is not None and first_step >= run.config.training.max_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         forget_deepspeed()
     else:
-        _take_steps(trainer, session, checkpoint)
+        try:
+            with named_death():
+                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except DivergedError:
+            run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
+            raise
     make_whole(trainer.engine)
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     trainer.accelerator.free_memory()
 
 
-def _take_steps(trainer: CoordTrainer, session: Session, checkpoint: Path | None) -> None:
-    try:
-        with named_death():
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    except DivergedError:
-        session.commit(trainer.state.global_step, None)  # the rows since the last checkpoint say how it came about
-        raise
-
-
-def make_trainer(session: Session, scratch: Path, listener: StopListener | None = None) -> CoordTrainer:
+def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
-    config, parts = session.config, session.parts
-    listener = listener or listener_for(config)
+    config, parts = run.config, run.parts
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
     if config.data.num_workers:
@@ -135,49 +154,54 @@ def make_trainer(session: Session, scratch: Path, listener: StopListener | None 
         collate=parts.encoding.collate,
         sampler=sampler,
         param_groups=parts.param_groups,
-        on_step_log=session.on_step_log,
+        on_step_log=run.log.on_step_log,
         term_gradient_steps=config.training.log_term_gradients,
     )
     if arguments.deepspeed is not None and config.training.precision == "bfloat16":
         autocast_forward(parts.model, device_type=arguments.device.type)
     trainer.add_callback(SetupCheck(config, lambda: trainer.engine))
-    # Before the cadence, which commits the rows of a step.
-    trainer.add_callback(TermGradientLog(trainer.term_gradients, session.on_term_gradients))
+    trainer.add_callback(EpochSetter(dataset, sampler))
+    # Before the schedule, which commits the rows of a step.
+    trainer.add_callback(TermGradientLog(trainer.term_gradients, run.log.on_term_gradients))
     trainer.add_callback(
-        Cadence(
-            session,
-            dataset,
-            sampler,
-            meter=trainer.meter,
-            listener=listener,
-            whole=lambda: whole_weights(trainer.engine),
+        Schedule(
+            config,
+            log=run.log,
+            evaluator=run.evaluator,
+            averages=trainer.averages,
+            listener=run.listener,
+            whole_weights=lambda: whole_weights(trainer.engine),
         )
     )
     return trainer
 
 
-def _finish(session: Session, started: float, listener: StopListener) -> None:
+def _finish(run: Run, started: float) -> None:
     """Evaluate on everything, merge, and commit the last rows; a stop comes before either."""
-    config, parts = session.config, session.parts
+    config, parts, log = run.config, run.parts, run.log
     step = config.training.max_steps
     parts.model.eval()
-    _stop_if_asked(listener)
-    session.evaluate_all(step)
-    session.commit(step, None)  # a merge that fails does not cost the evaluation
+    _stop_if_asked(run.listener)
+    metrics = run.evaluator.on_all_images()
+    log.add_evaluation(step, metrics, num_images=len(parts.val.samples), is_final=True)
+    if ranks.rank() == 0 and config.evaluation.every_steps is not None:
+        log.add_row(step, run.evaluator.subset_of_final())
+    log.commit(step)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
-        samples = _merge_samples(session)
+        samples = _merge_samples(parts)
         merge_model(parts.model, parts.processor, RunFolder.of(config).merged, overwrite=True, samples=samples)
-        metrics = {"final/train_seconds": session.train_seconds, "final/steps": float(step)}
-        metrics["final/seconds"] = time.monotonic() - started
-        session.add_row(step, metrics)
+        seconds = time.monotonic() - started
+        log.add_row(
+            step, {"final/train_seconds": log.train_seconds, "final/steps": float(step), "final/seconds": seconds}
+        )
     ranks.barrier()
-    session.commit(step, None)
+    log.commit(step)
 
 
-def _merge_samples(session: Session) -> list[dict[str, Tensor]] | None:
+def _merge_samples(parts: Components) -> list[dict[str, Tensor]] | None:
     """Return two short validation samples, answers included, as inputs of the plain model; None if there are none."""
-    encoding = session.parts.encoding
-    dataset = encoding.dataset(session.parts.val.samples)
+    encoding = parts.encoding
+    dataset = encoding.dataset(parts.val.samples)
     shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:2]
     batches = [encoding.collate([dataset[index]]) for index in shortest]
     return [model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None

@@ -5,74 +5,34 @@ configuration (DESIGN 8).
 """
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_pt_utils import safe_globals
 
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.errors import CoordExpError, DivergedError
+from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
-from coordexp.losses.term import UNITS
 from coordexp.model.checkpoint.checkpoint_io import save_adapter
 from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward
-from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
 from coordexp.train.loop.throughput import flop_units
-from coordexp.train.setup.generators import restore_generators
 from coordexp.train.setup.loader import CarriesErrors, Collate, CollateCarried, seed_apart
 
-HIDDEN_GRADIENT = "gradient_at_hidden/"
 _LISTED_IMAGES = 32
-
-
-@dataclass(frozen=True)
-class StepLog:
-    """What a logging step tells.
-
-    Attributes:
-        step: optimizer steps done.
-        means: mean of each term and diagnostic since the last logging step.
-        sums: units, images, tokens and waiting since then.
-        seconds: wall time since then.
-        grad_norm: norm before clipping, of the last step.
-        learning_rate: rate of the first group.
-        epoch: passes over the data.
-    """
-
-    step: int
-    means: dict[str, float]
-    sums: dict[str, float]
-    seconds: float
-    grad_norm: float
-    learning_rate: float
-    epoch: float
-
-    @property
-    def units(self) -> dict[str, float]:
-        """Units counted since the last logging step, by name."""
-        return {unit: self.sums[f"num_{unit}"] for unit in UNITS}
-
-    @property
-    def data_wait_fraction(self) -> float:
-        """Share of the time since the last logging step in which ranks waited for data, their mean."""
-        return self.sums["data_wait_seconds"] / max(self.seconds, 1e-9)
-
-    @property
-    def hidden_gradients(self) -> dict[str, float]:
-        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
-        prefix = HIDDEN_GRADIENT
-        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
 
 
 class CoordTrainer(Trainer):
@@ -107,13 +67,13 @@ class CoordTrainer(Trainer):
         )
         self.criterion = criterion
         self.forward_terms = forward_terms
-        self.meter = Meter()
+        self.averages = RunningAverages()
         self.term_gradients = TermGradients()
         self.sampler = sampler
         self._groups = param_groups
         self._on_step_log = on_step_log
         self._term_gradient_steps = term_gradient_steps
-        self._window_started = time.monotonic()
+        self._last_log = time.monotonic()
         self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
         self._loss = torch.zeros(())  # of the present step, this rank's part
         self._zero_step_checked = False
@@ -140,14 +100,14 @@ class CoordTrainer(Trainer):
         # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
         share, sums = self.criterion(terms, num_items_in_batch)
         self._loss = self._loss + share.detach()
-        self.meter.add_terms(self.criterion, sums, count_units([inputs]))
-        self.meter.add("num_images", float(inputs["image_ids"].shape[0]))
+        self.averages.add_terms(self.criterion, sums, count_units([inputs]))
+        self.averages.add("num_images", float(inputs["image_ids"].shape[0]))
         for name, value in flop_units(inputs).items():
-            self.meter.add(name, value)
-        self.meter.add_diagnostics(coord_diagnostics(terms))
+            self.averages.add(name, value)
+        self.averages.add_diagnostics(coord_diagnostics(terms))
         if step % self.args.logging_steps == 0 or step == self.args.max_steps:
             for name, norm in gradients_at_hidden(self.criterion, terms, hidden_TD).items():
-                self.meter.add(f"{HIDDEN_GRADIENT}{name}", norm)
+                self.averages.add(f"{HIDDEN_GRADIENT}{name}", norm)
         if self._term_gradient_steps is not None and step % self._term_gradient_steps == 0:
             shares = self.criterion.shares(terms, num_items_in_batch)
             self.term_gradients.add(shares, [p for p in self.forward_terms.base.parameters() if p.requires_grad])
@@ -180,7 +140,7 @@ class CoordTrainer(Trainer):
                 raise batch
             batches.append(batch)
         # Ranks are added up: what is read is their mean.
-        self.meter.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
+        self.averages.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
         return batches, self._get_num_items_in_batch(batches, device)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -209,20 +169,20 @@ class CoordTrainer(Trainer):
         """Turn a logging step into a :class:`StepLog`; Hugging Face's closing summary is left out."""
         if "grad_norm" not in logs:
             return
-        means, sums = self.meter.read()
+        means, sums = self.averages.read()
         now = time.monotonic()
         self._on_step_log(
             StepLog(
                 step=self.state.global_step,
                 means=means,
                 sums=sums,
-                seconds=now - self._window_started,
+                seconds=now - self._last_log,
                 grad_norm=logs["grad_norm"],
                 learning_rate=logs["learning_rate"],
                 epoch=self.state.epoch or 0.0,
             )
         )
-        self._window_started = time.monotonic()
+        self._last_log = time.monotonic()
 
     def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
         return self.sampler
@@ -271,7 +231,7 @@ class CoordTrainer(Trainer):
 
     def _not_finite(self, loss: float, norm: float) -> str:
         """Name step, terms and images; every rank says so at the same step, since loss and norm are shared."""
-        means, _ = self.meter.read()
+        means, _ = self.averages.read()
         bad = [name for name, value in means.items() if not math.isfinite(value)]
         images = torch.cat(self._image_ids).tolist()
         listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
@@ -280,3 +240,23 @@ class CoordTrainer(Trainer):
             f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
             "the weights were not changed, and checkpoints from before are kept"
         )
+
+
+def restore_generators(checkpoint: Path) -> None:
+    """Set this process's generators to what rank 0, or the only process, had when the checkpoint was made.
+
+    Raises:
+        CheckpointError: if the checkpoint holds no random state.
+    """
+    names = ("rng_state_0.pth", "rng_state.pth")
+    file = next((checkpoint / name for name in names if (checkpoint / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(f"{checkpoint}: no random state; expected {names[0]} or {names[1]}")
+    with safe_globals():
+        states = torch.load(file, weights_only=True)
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.random.set_rng_state(states["cpu"])
+    cuda = states.get("cuda")  # of every device a rank saw, or of the only one
+    if cuda is not None and torch.cuda.is_available():
+        torch.cuda.random.set_rng_state(cuda[0] if isinstance(cuda, list) else cuda)

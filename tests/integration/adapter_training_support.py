@@ -8,9 +8,8 @@ from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.loop.schedule import Cadence
-from coordexp.train.run import make_trainer
+from coordexp.train.loop.schedule import Schedule
+from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from tests.integration.ranks_support import leave_group
 
@@ -19,16 +18,14 @@ WORLD_SIZE = 2
 
 def train(config: ExperimentConfig, output: Path) -> dict[str, object]:
     """Train a run, save its adapter on rank 0 and return what it was and how it went."""
-    session = Session(
-        config=config, parts=build_components(config), reporter=LocalReporter(output), announce=lambda line: None
-    )
-    trainer = make_trainer(session, output / "scratch")
-    trainer.remove_callback(Cadence)
+    run = Run.of(config, build_components(config), reporter=LocalReporter(output), announce=lambda line: None)
+    trainer = make_trainer(run, output / "scratch")
+    trainer.remove_callback(Schedule)
     trainer.train()
     trainer.save_model(str(output / "adapter"))
     engine = trainer.model_wrapped
     return {
-        "losses": [row.metrics["train_total_loss"] for row in session.rows if "train_total_loss" in row.metrics],
+        "losses": [row.metrics["train_total_loss"] for row in run.log.rows if "train_total_loss" in row.metrics],
         "world_size": trainer.args.world_size,
         "engine": type(engine).__name__,
         "zero_stage": engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else 0,

@@ -58,7 +58,7 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
     """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
     config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
     announce = (lambda line: None) if lines is None else lines.append
-    finish, run_module._finish = run_module._finish, lambda session, started, listener: None
+    finish, run_module._finish = run_module._finish, lambda run, started: None
     try:
         run_module.train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), announce=announce)
     except KeyboardInterrupt:

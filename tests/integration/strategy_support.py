@@ -14,9 +14,8 @@ from coordexp.errors import DivergedError
 from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.loop.schedule import Cadence
-from coordexp.train.run import make_trainer, train_run
+from coordexp.train.loop.schedule import Schedule
+from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
 from tests.integration.ranks_support import leave_group
@@ -93,10 +92,10 @@ def diverging(rank: int, world: int, port: int, config_json: str, stop: int | No
 
     CoordTrainer.compute_loss = broken
     reporter = LocalReporter(Path(f"{output}-rows-{rank}"))
-    session = Session(config=config, parts=build_components(config), reporter=reporter, announce=lambda line: None)
-    trainer = make_trainer(session, Path(f"{output}-scratch-{rank}"))
+    run = Run.of(config, build_components(config), reporter=reporter, announce=lambda line: None)
+    trainer = make_trainer(run, Path(f"{output}-scratch-{rank}"))
     snapshot = _Snapshot()
-    trainer.remove_callback(Cadence)
+    trainer.remove_callback(Schedule)
     trainer.add_callback(snapshot)
     said = "nothing"
     try:

@@ -3,6 +3,7 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -17,7 +18,6 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train import run as run_module
-from coordexp.train.loop.checkpointing import Session
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.loader import LoaderDiedError
 from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
@@ -178,18 +178,14 @@ def test_a_packed_run_is_the_padded_run(make_config):
 
 def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_samples(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
-    session = Session(
-        config=config,
-        parts=build_components(config),
-        reporter=LocalReporter(RunFolder.of(config).path),
-        announce=lambda line: None,
-    )
-    alone = run_module.make_trainer(session, tmp_path)
+    reporter = LocalReporter(RunFolder.of(config).path)
+    run = run_module.Run.of(config, build_components(config), reporter=reporter, announce=lambda line: None)
+    alone = run_module.make_trainer(run, tmp_path)
     assert alone.sampler.num_fillers == 0
     assert isinstance(alone.train_dataset._samples, FrozenSamples)
     monkeypatch.setattr(ranks, "world_size", lambda: 2)
-    session.config = with_changes(config, cluster={"num_workers": 2})
-    assert run_module.make_trainer(session, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2
+    run = replace(run, config=with_changes(config, cluster={"num_workers": 2}))
+    assert run_module.make_trainer(run, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2
 
 
 def test_rows_tell_how_long_training_waited(undisturbed, make_config):

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.loop.schedule import Cadence
-from coordexp.train.run import make_trainer
+from coordexp.train.loop.schedule import Schedule
+from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import KeepGradients, prepared, small_config, write_base
 
@@ -32,16 +31,14 @@ def _first_step(config):
             module.register_forward_pre_hook(count("text"))
         elif name.endswith("visual.blocks.1.mlp"):
             module.register_forward_pre_hook(count("vision"))
-    session = Session(
-        config=config, parts=parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), announce=str
-    )
-    trainer = make_trainer(session, config.experiment.runs_dir / "scratch")
+    run = Run.of(config, parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), announce=str)
+    trainer = make_trainer(run, config.experiment.runs_dir / "scratch")
     keep = KeepGradients()
-    trainer.remove_callback(Cadence)
+    trainer.remove_callback(Schedule)
     trainer.add_callback(keep)
     trainer.args.max_steps = 1
     trainer.train()
-    return session.rows[0].metrics["train_total_loss"], keep.gradients, runs
+    return run.log.rows[0].metrics["train_total_loss"], keep.gradients, runs
 
 
 @pytest.mark.parametrize("vision", [True, False])

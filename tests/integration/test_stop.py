@@ -94,13 +94,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
 
 
 @pytest.mark.slow
-def test_without_the_window_the_rows_would_differ(undisturbed, base, tmp_path, looks_at_every_step, monkeypatch):
+def test_without_saved_averages_the_rows_would_differ(undisturbed, base, tmp_path, looks_at_every_step, monkeypatch):
     """Negative control of the comparison above."""
     config = make_config(base, tmp_path)
     stopped_at(config, 5, monkeypatch)
     clear_stop(ExperimentFolder.of(config).path)
     assert list(CheckpointFolder(committed_checkpoints(RunFolder.of(config).path)[-1]).all_averages())
-    monkeypatch.setattr("coordexp.train.run.resume_window", lambda meter, checkpoint: None)
+    monkeypatch.setattr("coordexp.train.loop.averages.RunningAverages.resume", lambda self, checkpoint: None)
     train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
     assert rows_of(config) != rows_of(undisturbed)
 

@@ -13,8 +13,7 @@ from coordexp.losses.term import Term
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.run import make_trainer, train_run
+from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup import objective
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, small_config, write_base
@@ -41,9 +40,9 @@ def _with_term(monkeypatch, config, compute):
     return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": extra})})
 
 
-def _session(config, lines):
-    parts = build_components(config)
-    return Session(config=config, parts=parts, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
+def _run(config, lines):
+    reporter = LocalReporter(RunFolder.of(config).path)
+    return Run.of(config, build_components(config), reporter=reporter, announce=lines.append)
 
 
 class _Explodes:
@@ -62,11 +61,11 @@ class _Explodes:
 def test_a_loss_that_is_not_finite_stops_the_run_before_the_optimizer_moves(base, tmp_path, monkeypatch, gradient):
     config = prepared(small_config(base, tmp_path, logging_steps=10))
     config = _with_term(monkeypatch, config, _Explodes(at_call=1, gradient=gradient))
-    session = _session(config, [])
-    before = {name: p.detach().clone() for name, p in session.parts.model.named_parameters()}
+    run = _run(config, [])
+    before = {name: p.detach().clone() for name, p in run.parts.model.named_parameters()}
     with pytest.raises(TrainingError, match=r"^step 1: .*not finite: planted\) on images \d+, \d+, \d+, \d+; the w"):
-        make_trainer(session, tmp_path / "scratch").train()
-    for name, parameter in session.parts.model.named_parameters():
+        make_trainer(run, tmp_path / "scratch").train()
+    for name, parameter in run.parts.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
 
 
@@ -95,7 +94,7 @@ def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_pa
 def test_an_alarm_of_the_last_validation_is_counted(base, tmp_path):
     config = prepared(small_config(base, tmp_path, alarm_factor=1.0001))
     lines = []
-    make_trainer(_session(config, lines), tmp_path / "scratch").train()
+    make_trainer(_run(config, lines), tmp_path / "scratch").train()
     num_alarms = sum("apart: overfitting" in line for line in lines)
     rows = [row.metrics for row in read_rows(RunFolder.of(config).metrics) if "alarms" in row.metrics]
     assert num_alarms > 0
@@ -106,7 +105,7 @@ def test_training_and_validation_log_the_same_names_in_every_group(base, tmp_pat
     names = {}
     for group in ("A", "B", "C"):
         config = prepared(small_config(base, tmp_path / group, group=group, max_steps=2, checkpoint_steps=2))
-        make_trainer(_session(config, []), tmp_path / f"scratch-{group}").train()
+        make_trainer(_run(config, []), tmp_path / f"scratch-{group}").train()
         rows = read_rows(RunFolder.of(config).metrics)
         found = {name for row in rows for name in row.metrics}
         train = {name for name in found if name.startswith(("train_", "coord_diag/"))}
@@ -121,8 +120,8 @@ def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path,
     config = prepared(small_config(base, tmp_path, alarm_patience=2))
     config = _with_term(monkeypatch, config, lambda log_z_T: log_z_T.detach().sum())
     lines = []
-    session = _session(config, lines)
-    make_trainer(session, tmp_path / "scratch").train()
+    run = _run(config, lines)
+    make_trainer(run, tmp_path / "scratch").train()
     alarms = [line for line in lines if "ALARM" in line]
     assert alarms == [
         "C-s0  ALARM at step 2: the term planted is on (weight 1) but had zero gradient in the last 2 logging steps"
@@ -135,14 +134,14 @@ def test_a_term_without_gradient_raises_an_alarm_that_is_counted(base, tmp_path,
 def test_a_healthy_run_raises_none(base, tmp_path):
     config = prepared(small_config(base, tmp_path, alarm_patience=1))
     lines = []
-    make_trainer(_session(config, lines), tmp_path / "scratch").train()
+    make_trainer(_run(config, lines), tmp_path / "scratch").train()
     assert any("step 4/4" in line for line in lines)
     assert not any("ALARM" in line for line in lines)
 
 
 def _norms(config, scratch):
-    session = _session(config, [])
-    make_trainer(session, scratch).train()
+    run = _run(config, [])
+    make_trainer(run, scratch).train()
     rows = read_rows(RunFolder.of(config).metrics)
     found = {
         row.step: values

@@ -9,9 +9,8 @@ from transformers import TrainerCallback
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.loop.schedule import Cadence
-from coordexp.train.run import make_trainer
+from coordexp.train.loop.schedule import Schedule
+from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import leave_group
@@ -63,14 +62,14 @@ def first_step(config: ExperimentConfig) -> tuple[dict[str, torch.Tensor], float
     """Train one step and return its gradients and loss."""
     lines: list[str] = []
     reporter = LocalReporter(config.experiment.runs_dir / "unused")
-    session = Session(config=config, parts=build_components(config), reporter=reporter, announce=lines.append)
-    trainer = make_trainer(session, config.experiment.runs_dir / f"scratch-{_rank()}")
+    run = Run.of(config, build_components(config), reporter=reporter, announce=lines.append)
+    trainer = make_trainer(run, config.experiment.runs_dir / f"scratch-{_rank()}")
     keep = KeepGradients()
-    trainer.remove_callback(Cadence)
+    trainer.remove_callback(Schedule)
     trainer.add_callback(keep)
     trainer.args.max_steps = 1
     trainer.train()
-    return keep.gradients, session.rows[0].metrics["train_total_loss"]
+    return keep.gradients, run.log.rows[0].metrics["train_total_loss"]
 
 
 def ranks_worker(rank: int, store: str, config_json: str, output: str) -> None:

@@ -41,8 +41,7 @@ from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.runs.reporter import LocalReporter
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.run import make_trainer
+from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, small_config, write_base
 from tests.unit.report.report_support import CATEGORIES, SPITEFUL, write_data
@@ -265,8 +264,8 @@ def test_a_pickle_in_a_checkpoint_is_not_run_on_resume(base: Path, tmp_path: Pat
     """On the functions that the trainer's own resume calls; a control shows that the pickle would bite."""
     config = prepared(small_config(base, tmp_path))
     parts = build_components(config)
-    out = Session(config=config, parts=parts, reporter=LocalReporter(tmp_path / "run"), announce=lambda line: None)
-    trainer = make_trainer(out, tmp_path / "scratch")
+    run = Run.of(config, parts, reporter=LocalReporter(tmp_path / "run"), announce=lambda line: None)
+    trainer = make_trainer(run, tmp_path / "scratch")
     trainer.create_optimizer_and_scheduler(4)
     marker = tmp_path / "marker"
     for name, resume in (

@@ -48,7 +48,7 @@ class TermGradients:
 
     def norms(self) -> dict[str, float]:
         """Return the norm of each term's gradient, added up over the ranks, and start again."""
-        if ranks.grouped():
+        if ranks.in_process_group():
             for gradient in (gradient for gradients in self._sums.values() for gradient in gradients):
                 distributed.all_reduce(gradient)
         norms = {name: float(_norm(gradients)) for name, gradients in self._sums.items()}

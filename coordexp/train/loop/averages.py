@@ -1,24 +1,74 @@
-"""Sums, counts and distributions between two logging steps, read once over all ranks."""
+"""Running averages between two logging steps, read once over all ranks; a checkpoint in between keeps them."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS, Unit
+from coordexp.runs import ranks
+from coordexp.runs.folder import CheckpointFolder
 from coordexp.train.checks.diagnostics import P90_NAME, Diagnostics
 
+HIDDEN_GRADIENT = "gradient_at_hidden/"
 _CELLS_PER_BIN = 4
 
 
-class Meter:
+@dataclass(frozen=True)
+class StepLog:
+    """What is known at a logging step.
+
+    Attributes:
+        step: optimizer steps done.
+        means: mean of each term and diagnostic since the last logging step.
+        sums: units, images, tokens and waiting since then.
+        seconds: wall time since then.
+        grad_norm: norm before clipping, of the last step.
+        learning_rate: rate of the first group.
+        epoch: passes over the data.
+    """
+
+    step: int
+    means: dict[str, float]
+    sums: dict[str, float]
+    seconds: float
+    grad_norm: float
+    learning_rate: float
+    epoch: float
+
+    @property
+    def units(self) -> dict[str, float]:
+        """Units counted since the last logging step, by name."""
+        return {unit: self.sums[f"num_{unit}"] for unit in UNITS}
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images a second since the last logging step."""
+        return self.sums["num_images"] / max(self.seconds, 1e-9)
+
+    @property
+    def data_wait_fraction(self) -> float:
+        """Share of the time since the last logging step in which ranks waited for data, their mean."""
+        return self.sums["data_wait_seconds"] / max(self.seconds, 1e-9)
+
+    @property
+    def hidden_gradients(self) -> dict[str, float]:
+        """Norm of each term's gradient at the head's input, summed over the microbatches of this step."""
+        prefix = HIDDEN_GRADIENT
+        return {name.removeprefix(prefix): total for name, total in self.sums.items() if name.startswith(prefix)}
+
+
+class RunningAverages:
     """Adds up values and what they are to be divided by; nothing is synchronised before ``read``."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start with nothing added."""
         self._totals: dict[str, tuple[Tensor, float]] = {}
         self._errors: Tensor | None = None
 
@@ -58,7 +108,7 @@ class Meter:
         names = sorted(self._totals)
         if not names:
             return {}, {}
-        table, cells = _over_ranks(self._table(names))
+        table, cells = _over_ranks(*self._tables(names))
         self._totals, self._errors = {}, None
         rows = list(zip(names, *table, strict=True))
         means = {name: total / count for name, total, count in rows if count}
@@ -66,16 +116,26 @@ class Meter:
             means[P90_NAME] = _percentile(cells, 0.9) / _CELLS_PER_BIN
         return means, {name: total for name, total, _ in rows}
 
-    def state(self) -> dict[str, Tensor]:
-        """Return what was added since the last ``read``, on this rank; a checkpoint in between keeps it."""
-        sums = {f"sum/{name}": total.cpu() for name, (total, _) in self._totals.items()}
-        counts = {
-            f"count/{name}": torch.tensor(count, dtype=torch.float64) for name, (_, count) in self._totals.items()
-        }
-        return sums | counts | ({} if self._errors is None else {"errors": self._errors.cpu()})
+    def save(self, checkpoint: Path) -> None:
+        """Write what this rank has added into a checkpoint; nothing where the checkpoint is at a logging step."""
+        state: dict[str, Tensor] = {}
+        for name, (total, count) in self._totals.items():
+            state |= {f"sum/{name}": total.cpu(), f"count/{name}": torch.tensor(count, dtype=torch.float64)}
+        if self._errors is not None:
+            state["errors"] = self._errors.cpu()
+        if state:
+            save_file(state, CheckpointFolder(checkpoint).averages(ranks.rank()))
 
-    def resume(self, state: Mapping[str, Tensor]) -> None:
-        """Add what a checkpoint kept."""
+    def resume(self, checkpoint: Path) -> None:
+        """Add what a checkpoint kept, so that the next row covers every step since the last one.
+
+        With as many ranks as before, each takes its own; with fewer or more, all parts are still taken once.
+        """
+        for rank, path in CheckpointFolder(checkpoint).all_averages().items():
+            if rank % ranks.world_size() == ranks.rank():
+                self._add_saved(load_file(path))
+
+    def _add_saved(self, state: Mapping[str, Tensor]) -> None:
         for key, total in state.items():
             kind, _, name = key.partition("/")
             if kind == "sum":
@@ -83,7 +143,8 @@ class Meter:
             elif kind == "errors":
                 self._errors = total.clone() if self._errors is None else self._errors + total.to(self._errors.device)
 
-    def _table(self, names: list[str]) -> tuple[Tensor, Tensor]:
+    def _tables(self, names: list[str]) -> tuple[Tensor, Tensor]:
+        """Return sums and counts ``[2, names]``, and the distribution of errors, on one device."""
         devices = [total.device for total, _ in self._totals.values()]
         device = next((found for found in devices if found.type != "cpu"), devices[0])
         sums = torch.stack([self._totals[name][0].to(device) for name in names])
@@ -92,11 +153,10 @@ class Meter:
         return torch.stack([sums, counts]), errors.to(device)
 
 
-def _over_ranks(parts: tuple[Tensor, Tensor]) -> tuple[list[list[float]], list[float]]:
+def _over_ranks(table: Tensor, cells: Tensor) -> tuple[list[list[float]], list[float]]:
     """Add both up over the ranks in one exchange and bring them to the CPU in one copy."""
-    table, cells = parts
     both = torch.cat([table.flatten(), cells])
-    if distributed.is_available() and distributed.is_initialized():
+    if ranks.in_process_group():
         distributed.all_reduce(both)
     both = both.cpu()
     return both[: table.numel()].view(table.shape).tolist(), both[table.numel() :].tolist()

@@ -1,13 +1,86 @@
-"""Progress of a run as one line a logging step: terms, speed, time left."""
+"""What a run says in words: at its start what trains, and on what; then one line a logging step."""
 
-from coordexp.train.trainer import StepLog
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.offset_adapter import active_offset
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.summary import data_lines
+from coordexp.model.param_groups import GroupRow, describe
+from coordexp.runs import ranks
+from coordexp.train.loop.averages import StepLog
+from coordexp.train.setup.components import Components
+from coordexp.train.setup.strategy import strategy_line
+
+_WORTH_A_LINE = 0.1  # of the time
 
 
-def progress_line(
-    name: str, log: StepLog, *, metrics: dict[str, float], max_steps: int, seconds_per_step: float
-) -> str:
-    """Return e.g. ``A-s0  step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  93 img/s  1:20 left``."""
-    left = int(seconds_per_step * (max_steps - log.step))
+def start_lines(
+    config: ExperimentConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
+) -> list[str]:
+    """Return what a run says when it starts: strategy, parameters, data, optimizer groups, batches.
+
+    Args:
+        config: of the run.
+        parts: its model and data.
+        dataset: its encoded training samples.
+        sampler: their order.
+    """
+    trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in parts.model.parameters())
+    return [
+        f"starts: {strategy_line(config, num_workers=ranks.world_size())}",
+        f"starts: {trainable:,} of {total:,} parameters train",
+        *data_lines("train", parts.train, dataset),
+        *data_lines("val", parts.val),
+        *group_table(describe(parts.param_groups)),
+        *_notes(parts),
+        *batch_lines(config, sampler, num_ranks=ranks.world_size()),
+    ]
+
+
+def group_table(rows: Sequence[GroupRow]) -> list[str]:
+    """Return the optimizer groups as aligned lines under a head."""
+    width = max(len("optimizer group"), *(len(row.name) for row in rows))
+    head = f"{'optimizer group':<{width}}  tensors   parameters         lr      decay"
+    lines = [
+        f"{row.name:<{width}}  {row.num_tensors:>7}  {row.num_parameters:>11,}  {row.learning_rate:>9.3g}"
+        f"  {row.weight_decay:>9.3g}" + (f"  {row.note}" if row.note else "")
+        for row in rows
+    ]
+    return [head, *lines]
+
+
+def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
+    """Return how full the batches are and how an epoch ends.
+
+    Args:
+        config: of the run.
+        sampler: of its training samples.
+        num_ranks: processes that train together.
+    """
+    size = config.training.per_device_batch_size
+    global_batch_size = size * config.training.gradient_accumulation_steps * config.cluster.num_workers
+    num = len(sampler) - sampler.num_fillers
+    packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
+    steps = -(-num // global_batch_size)
+    lines = [f"batches: {packed}; {steps:,} steps of {global_batch_size:,} samples an epoch"]
+    if num % global_batch_size:
+        lines[0] += f", the last one of {num % global_batch_size:,}"
+    if sampler.num_fillers:
+        lines.append(
+            f"batches: {sampler.num_fillers:,} fillers complete the last one for {num_ranks} workers: images "
+            "with nothing to learn, not counted; each sample counts once an epoch"
+        )
+    return lines
+
+
+def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float) -> str:
+    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  93 img/s  1:20 left``."""
+    left = int(seconds_left)
     parts = ", ".join(
         f"{label} {metrics[key]:.3f}"
         for label, key in (
@@ -18,6 +91,31 @@ def progress_line(
         if key in metrics
     )
     return (
-        f"{name}  step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  "
-        f"{log.sums['num_images'] / max(log.seconds, 1e-9):.0f} img/s  {left // 60}:{left % 60:02d} left"
+        f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  "
+        f"{log.images_per_second:.0f} img/s  {left // 60}:{left % 60:02d} left"
     )
+
+
+def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
+    """Return a line where training waits for data for a share of its time that is worth one."""
+    if fraction < _WORTH_A_LINE:
+        return None
+    return f"waits for data {fraction:.0%} of the time; raise data.num_workers (now {num_workers})"
+
+
+def _notes(parts: Components) -> list[str]:
+    """Return what may surprise."""
+    adapter, vocab = active_offset(parts.model), parts.encoding.vocab
+    notes: list[str] = []
+    if adapter is not None and vocab.added_structure_ids:
+        ids = ", ".join(map(str, vocab.added_structure_ids))
+        notes.append(
+            f"data.structure spec: the rows of the added object tokens ({ids}) train in the coord-offset adapter"
+        )
+    low = {str(p.dtype)[6:] for p in parts.model.parameters() if p.requires_grad and p.dtype != torch.float32}
+    if low:
+        notes.append(
+            f"parameters train in {', '.join(sorted(low))}, where small updates round away; set "
+            "custom.coord_offset.dtype (or, for full tuning, model.dtype) to float32"
+        )
+    return notes

@@ -6,8 +6,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.losses.criterion import Criterion
 from coordexp.metrics import Split, loss_metric
 from coordexp.train.checks import diagnostics
+from coordexp.train.loop.averages import StepLog
 from coordexp.train.loop.throughput import Utilisation
-from coordexp.train.trainer import StepLog
 
 
 def means_to_metrics(
@@ -57,7 +57,7 @@ def train_metrics(
         "epoch": log.epoch,
         "num_supervised_tokens": log.sums["num_tokens"],
         "num_images": log.sums["num_images"],
-        "throughput/images_per_second": log.sums["num_images"] / max(log.seconds, 1e-9),
+        "throughput/images_per_second": log.images_per_second,
         "throughput/tokens_per_second": log.sums["num_sequence_tokens"] / max(log.seconds, 1e-9),
         "throughput/data_wait_fraction": log.data_wait_fraction,
         "throughput/mfu": utilisation.fraction(log.sums, seconds=log.seconds),

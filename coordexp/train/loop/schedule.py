@@ -6,59 +6,75 @@ from pathlib import Path
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from coordexp.config.schema import ExperimentConfig
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.runs.stop import RunStoppedError, StopListener
-from coordexp.train.loop.averages import Meter
-from coordexp.train.loop.checkpointing import Session
-from coordexp.train.loop.saved_averages import save_window
+from coordexp.train.loop.averages import RunningAverages
+from coordexp.train.loop.evaluation import Evaluator
+from coordexp.train.loop.run_log import RunLog
 
 
-class Cadence(TrainerCallback):
-    """Asks for a checkpoint where the configuration says or a stop is requested, evaluates there and commits."""
+class EpochSetter(TrainerCallback):
+    """Sets the epoch of data set and sampler.
 
-    def __init__(
-        self,
-        session: Session,
-        train_dataset: DetectionDataset,
-        sampler: LengthBucketSampler,
-        *,
-        meter: Meter,
-        listener: StopListener,
-        whole: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> None:
-        """Take the session that does the work, what to keep informed, what a checkpoint keeps, who asks to stop.
+    The loaders do it too, but not through the batch skipping of a resumed run on several ranks.
+    """
 
-        Inside ``whole`` each rank may run the model on its own.
-        """
-        self._session = session
+    def __init__(self, train_dataset: DetectionDataset, sampler: LengthBucketSampler) -> None:
+        """Take what depends on the epoch."""
         self._train_dataset = train_dataset
         self._sampler = sampler
-        self._meter = meter
-        self._listener = listener
-        self._whole = whole
-        self._stop: str | None = None
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Tell data set and sampler their epoch.
-
-        The loaders do it too, but not through the batch skipping of a resumed run on several ranks.
-        """
+        """Set it."""
         epoch = int(state.epoch or 0)
         self._train_dataset.set_epoch(epoch)
         self._sampler.set_epoch(epoch)
 
+
+class Schedule(TrainerCallback):
+    """Asks for a checkpoint where the configuration says or a stop is requested, evaluates there and commits."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        log: RunLog,
+        evaluator: Evaluator,
+        averages: RunningAverages,
+        listener: StopListener,
+        whole_weights: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """Keep what takes part.
+
+        Args:
+            config: of the run.
+            log: commits rows and checkpoints.
+            evaluator: of the model.
+            averages: of the trainer; a checkpoint keeps them.
+            listener: knows whether the run is asked to stop.
+            whole_weights: inside it each rank may run the model on its own.
+        """
+        self._config = config
+        self._log = log
+        self._evaluator = evaluator
+        self._averages = averages
+        self._listener = listener
+        self._whole_weights = whole_weights
+        self._stop_reason: str | None = None
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Ask for a checkpoint at its cadence, before an evaluation, before a stop, and at the end."""
-        self._stop = self._listener.at_step()
-        step = state.global_step
-        due = step % self._session.config.training.checkpoint_steps == 0 or step == args.max_steps
-        control.should_save = due or self._evaluates(step) or self._stop is not None
-        control.should_log = control.should_log or step == args.max_steps
+        """Ask for a checkpoint where one is due, before an evaluation, before a stop, and at the end."""
+        self._stop_reason = self._listener.at_step()
+        step, is_last = state.global_step, state.global_step == args.max_steps
+        is_due = step % self._config.training.checkpoint_steps == 0 or is_last
+        control.should_save = is_due or self._evaluates_at(step) or self._stop_reason is not None
+        control.should_log = control.should_log or is_last
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Evaluate if it is time, then commit rows and checkpoint together.
@@ -66,18 +82,22 @@ class Cadence(TrainerCallback):
         Raises:
             RunStoppedError: after that, if the run was asked to stop; on all ranks.
         """
-        step = state.global_step
-        with self._session.pause(), self._whole():
-            if self._evaluates(step) or step == args.max_steps:
-                self._session.validate(step)
-            if self._evaluates(step) and step < args.max_steps:
-                self._session.evaluate_subset(step)
-            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"
-            save_window(self._meter, checkpoint)
-            self._session.commit(step, checkpoint)
-        if self._stop is not None:
-            raise RunStoppedError(self._stop)
+        step, is_last = state.global_step, state.global_step == args.max_steps
+        with self._log.pause(), self._whole_weights():
+            if self._evaluates_at(step) or is_last:
+                losses = self._evaluator.validation_losses()
+                if losses is not None:
+                    self._log.add_validation(step, *losses)
+            if self._evaluates_at(step) and not is_last:
+                metrics = self._evaluator.on_subset(step)
+                num_images = len(self._evaluator.subset_indices())
+                self._log.add_evaluation(step, metrics, num_images=num_images, is_final=False)
+            checkpoint = Path(str(args.output_dir)) / f"checkpoint-{step}"  # where the trainer has just saved
+            self._averages.save(checkpoint)
+            self._log.commit(step, checkpoint)
+        if self._stop_reason is not None:
+            raise RunStoppedError(self._stop_reason)
 
-    def _evaluates(self, step: int) -> bool:
-        every = self._session.config.evaluation.every_steps
+    def _evaluates_at(self, step: int) -> bool:
+        every = self._config.evaluation.every_steps
         return every is not None and step % every == 0

@@ -64,5 +64,5 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         # The copy to the device runs beside the step before it, which pinned memory makes possible.
         accelerator_config={"non_blocking": on_gpu},
         ddp_find_unused_parameters=False,
-        ddp_backend=("nccl" if on_gpu else "gloo") if ranks.grouped() else None,
+        ddp_backend=("nccl" if on_gpu else "gloo") if ranks.in_process_group() else None,
     )

@@ -2,18 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from coordexp.config.schema import ExperimentConfig
 from coordexp.data.batches.collate import EncodedSample
-from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError
-
-_WORTH_A_LINE = 0.1
 
 Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
 Carried = EncodedSample | CoordExpError
@@ -61,46 +56,6 @@ class CollateCarried:
                 return item
             samples.append(item)
         return self._collate(samples)
-
-
-@dataclass
-class WaitNotice:
-    """Tells once that training waits for data; not at the first logging step, when processes start."""
-
-    num_workers: int
-    _steps_logged: int = 0
-    _told: bool = False
-
-    def line(self, wait_fraction: float) -> str | None:
-        """Return a line if the share of time spent waiting since the last logging step is worth one."""
-        self._steps_logged += 1
-        if self._told or self._steps_logged == 1 or wait_fraction < _WORTH_A_LINE:
-            return None
-        self._told = True
-        return f"waits for data {wait_fraction:.0%} of the time; raise data.num_workers (now {self.num_workers})"
-
-
-def loader_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_ranks: int) -> list[str]:
-    """Return what a run says of its batches: how full they are, and how an epoch ends.
-
-    Args:
-        config: of the run.
-        sampler: of its training samples.
-        num_ranks: processes that train together.
-    """
-    size = config.training.per_device_batch_size
-    per_step = size * config.training.gradient_accumulation_steps * config.cluster.num_workers
-    num = len(sampler) - sampler.num_fillers
-    packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
-    lines = [f"batches: {packed}; {-(-num // per_step):,} steps of {per_step:,} samples an epoch"]
-    if num % per_step:
-        lines[0] += f", the last one of {num % per_step:,}"
-    if sampler.num_fillers:
-        lines.append(
-            f"batches: {sampler.num_fillers:,} fillers complete the last one for {num_ranks} workers: images "
-            "with nothing to learn, not counted; each sample counts once an epoch"
-        )
-    return lines
 
 
 def seed_apart(loader: DataLoader[object], seed: int) -> None:

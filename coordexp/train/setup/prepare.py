@@ -1,13 +1,18 @@
 """What all runs of an experiment share, made once before the first: the data and the expanded base."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.vocab import expand_tokenizer
+from coordexp.coord_tokens.vocab import coord_vocab, expand_tokenizer
+from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.sources.coco import CocoData
@@ -22,9 +27,10 @@ from coordexp.model.expand.expand_files import expand_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.samples import read_split
+from coordexp.train.setup.encoding import build_encoding, global_batch_size, read_split
 from coordexp.train.setup.strategy import check_strategy
 
+NUM_BATCHES = 100
 _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
 
 
@@ -117,6 +123,37 @@ def prepare_base(config: ExperimentConfig) -> Path:
 def weights_hash(checkpoint: Path) -> str:
     """Return one SHA-256 over the weight files of a checkpoint, in name order."""
     return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
+
+
+def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:
+    """Hash the ids of the first 100 global batches, in reading order; no image is decoded.
+
+    Validation samples are encoded too: a description or a prompt that cannot be used shows before
+    training, not in the evaluation behind it.
+
+    Args:
+        config: one run's resolved configuration.
+        prepared: the experiment's data and expanded base.
+
+    Returns:
+        SHA-256 in hex.
+
+    Raises:
+        DataError: if a description or the length of a prompt cannot be used.
+    """
+    processor = Processor.from_directory(prepared.base)
+    vocab = coord_vocab(processor.tokenizer, structure=config.data.structure)
+    encoding = build_encoding(config, processor, vocab)
+    dataset = encoding.dataset(prepared.train.samples)
+    encoding.dataset(prepared.val.samples)
+    global_batch = global_batch_size(config)
+    sampler = LengthBucketSampler(
+        dataset.lengths, batch_size=global_batch, seed=config.experiment.seed, buckets=config.data.length_buckets
+    )
+    digest = hashlib.sha256()
+    for index in islice(sampler, NUM_BATCHES * global_batch):
+        digest.update(np.array([-1, *dataset.token_ids(index)], dtype=np.int64).tobytes())
+    return digest.hexdigest()
 
 
 def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:

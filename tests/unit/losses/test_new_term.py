@@ -15,7 +15,7 @@ from coordexp.losses import table
 from coordexp.losses.find import loss_terms
 from coordexp.losses.term import UNITS
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.metric_rows import means_to_metrics
 from coordexp.train.setup.objective import build_criterion, weighted_terms
 from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop
@@ -70,9 +70,9 @@ def test_a_file_named_in_yaml_trains_and_is_logged(load, make_case):
     shares = criterion.shares(inputs, counts)
     assert shares["bin_error"].item() == pytest.approx(0.5 * sums["bin_error"].item() / 9)
 
-    meter = Meter()
-    meter.add_terms(criterion, sums, count_units(inputs))
-    means, _ = meter.read()
+    averages = RunningAverages()
+    averages.add_terms(criterion, sums, count_units(inputs))
+    means, _ = averages.read()
     for split in ("train", "eval"):
         metrics = means_to_metrics(means, split=split, config=config, criterion=criterion)
         assert metrics[f"{split}_extra/bin_error"] == pytest.approx(sums["bin_error"].item() / 9)

@@ -8,7 +8,7 @@ import torch
 
 from coordexp.metrics import find_metric
 from coordexp.train.checks.diagnostics import NAMES, P90_NAME, coord_diagnostics
-from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.averages import RunningAverages
 
 
 def _one_hot(bins, *, shift=0, height=100.0):
@@ -61,9 +61,9 @@ def test_mass_counts_coord_positions_only(make_inputs):
 def test_nothing_to_measure(make_inputs):
     diagnostics = coord_diagnostics(make_inputs(num_boxes=0))
     assert all(count == 0 for name, (_, count) in diagnostics.sums.items())
-    meter = Meter()
-    meter.add_diagnostics(diagnostics)
-    assert meter.read()[0] == {}
+    averages = RunningAverages()
+    averages.add_diagnostics(diagnostics)
+    assert averages.read()[0] == {}
 
 
 def test_nothing_of_it_enters_a_gradient(make_inputs):
@@ -76,15 +76,15 @@ def test_nothing_of_it_enters_a_gradient(make_inputs):
 def test_the_percentile_of_many_microbatches_is_that_of_all_values(seed):
     rng = np.random.default_rng(seed)
     values = rng.exponential(30, 4000).astype(np.float32).clip(0, 999)
-    meter = Meter()
-    meter.add("anything", 1.0)
+    averages = RunningAverages()
+    averages.add("anything", 1.0)
     for part in np.split(values, [10, 500, 3999]):
-        meter.add_errors(torch.from_numpy(part))
-    p90 = meter.read()[0][P90_NAME]
+        averages.add_errors(torch.from_numpy(part))
+    p90 = averages.read()[0][P90_NAME]
     assert p90 == pytest.approx(np.quantile(values, 0.9), abs=0.5)
     assert abs(p90 - np.quantile(values, 0.8)) > 5  # control: another percentile is far away
-    meter.add("anything", 1.0)
-    assert P90_NAME not in meter.read()[0]  # the window started again
+    averages.add("anything", 1.0)
+    assert P90_NAME not in averages.read()[0]  # the window started again
 
 
 def test_every_diagnostic_find_metric_for_training_and_validation():

@@ -1,16 +1,15 @@
-"""Windows of means, and the names they get."""
+"""Running averages, and the names that means get."""
 
 import pytest
 import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
-from coordexp.train.loop.averages import Meter
+from coordexp.train.loop.averages import RunningAverages, StepLog
 from coordexp.train.loop.messages import progress_line
 from coordexp.train.loop.metric_rows import means_to_metrics, train_metrics
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
 from coordexp.train.setup.objective import build_criterion
-from coordexp.train.trainer import StepLog
 
 # 1 x 300 + .5 x 30,000 + 2 x 100 + .1 x 5,000 + 3 x 20 = 16,060 operations in 2 seconds.
 UTILISATION = Utilisation(FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0), peak=80_300.0)
@@ -39,18 +38,18 @@ def _log(means):
 
 
 def test_a_mean_weighs_units_not_microbatches():
-    meter = Meter()
-    meter.add("loss", torch.tensor(6.0), 2)
-    meter.add("loss", torch.tensor(2.0), 6)
-    means, sums = meter.read()
+    averages = RunningAverages()
+    averages.add("loss", torch.tensor(6.0), 2)
+    averages.add("loss", torch.tensor(2.0), 6)
+    means, sums = averages.read()
     assert (means["loss"], sums["loss"]) == (1.0, 8.0)
-    assert meter.read() == ({}, {})
+    assert averages.read() == ({}, {})
 
 
 def test_a_value_without_units_has_no_mean():
-    meter = Meter()
-    meter.add("box_l1", torch.tensor(0.0), 0)
-    assert meter.read() == ({}, {"box_l1": 0.0})
+    averages = RunningAverages()
+    averages.add("box_l1", torch.tensor(0.0), 0)
+    assert averages.read() == ({}, {"box_l1": 0.0})
 
 
 @pytest.mark.parametrize("prefix", ["train", "eval"])
@@ -81,7 +80,7 @@ def test_the_total_weighs_what_it_says():
     assert metrics["train_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"] + 2.0 * box)
 
 
-def test_a_window_without_boxes_has_no_coord_loss():
+def test_steps_without_boxes_have_no_coord_loss():
     config = ExperimentConfig()
     criterion = build_criterion(config)
     means = {name: value for name, value in _means(criterion).items() if not name.startswith("box_")}
@@ -90,7 +89,7 @@ def test_a_window_without_boxes_has_no_coord_loss():
     assert metrics["eval_total_loss"] == pytest.approx(means["text_ce"] + means["coord_ce"])
 
 
-def test_waiting_is_told_as_a_share_of_the_time():
+def test_waiting_is_logged_as_a_share_of_the_time():
     config = ExperimentConfig()
     criterion = build_criterion(config)
     metrics = train_metrics(_log(_means(criterion)), config=config, criterion=criterion, utilisation=UTILISATION)
@@ -98,11 +97,11 @@ def test_waiting_is_told_as_a_share_of_the_time():
     assert metrics["throughput/mfu"] == pytest.approx(0.1)
 
 
-def test_progress_line_tells_speed_and_time_left():
+def test_the_progress_line_gives_speed_and_time_left():
     config = ExperimentConfig()
     criterion = build_criterion(config)
     log = _log(_means(criterion))
     metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
-    line = progress_line("A-s0", log, metrics=metrics, max_steps=100, seconds_per_step=1.0)
-    assert line.startswith("A-s0  step 10/100  loss 3.000 (text 1.000, coord ce 2.000")
+    line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
+    assert line.startswith("step 10/100  loss 3.000 (text 1.000, coord ce 2.000")
     assert line.endswith("2 img/s  1:30 left")

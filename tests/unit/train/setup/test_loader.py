@@ -1,4 +1,4 @@
-"""Errors that travel like samples, the line about waiting, and the sentence of a dead process."""
+"""Errors that travel like samples, and the sentence of a dead process."""
 
 from types import SimpleNamespace
 
@@ -7,17 +7,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DataError
-from coordexp.train.loop.averages import Meter
-from coordexp.train.loop.schedule import Cadence
+from coordexp.train.loop.averages import RunningAverages
+from coordexp.train.loop.schedule import EpochSetter
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
     CarriesErrors,
     CollateCarried,
     LoaderDiedError,
-    WaitNotice,
-    loader_lines,
     named_death,
     seed_apart,
 )
@@ -62,14 +59,6 @@ def test_what_is_no_input_error_is_raised_where_it_happens():
         CarriesErrors(_Samples())[3]
 
 
-def test_waiting_is_told_once_and_not_at_the_start():
-    notice = WaitNotice(3)
-    assert notice.line(0.9) is None
-    assert notice.line(0.02) is None
-    assert notice.line(0.35) == "waits for data 35% of the time; raise data.num_workers (now 3)"
-    assert notice.line(0.35) is None
-
-
 def test_other_errors_pass():
     with pytest.raises(RuntimeError, match="^CUDA error"), named_death():
         raise RuntimeError("CUDA error")
@@ -79,15 +68,17 @@ def test_other_errors_pass():
 
 
 def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
-    """Four ranks wait two seconds each; the meter adds the ranks up."""
+    """Four ranks wait two seconds each; the averages add the ranks up."""
     clock = iter([10.0, 12.0])
     monkeypatch.setattr("coordexp.train.trainer.time.monotonic", lambda: next(clock))
     trainer = SimpleNamespace(
-        meter=Meter(), args=SimpleNamespace(world_size=4), _get_num_items_in_batch=lambda batches, device: len(batches)
+        averages=RunningAverages(),
+        args=SimpleNamespace(world_size=4),
+        _get_num_items_in_batch=lambda batches, device: len(batches),
     )
     taken = CoordTrainer.get_batch_samples(trainer, iter([{"a": 1}, {"a": 2}, {"a": 3}]), 2, torch.device("cpu"))
     assert taken == ([{"a": 1}, {"a": 2}], 2)
-    assert 4 * trainer.meter.read()[1]["data_wait_seconds"] == 2.0
+    assert 4 * trainer.averages.read()[1]["data_wait_seconds"] == 2.0
 
 
 @pytest.mark.parametrize(("done", "expected"), [(None, 0), (0.0, 0), (0.99, 0), (1.0, 1), (2.5, 2)])
@@ -95,7 +86,7 @@ def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
     told = []
     listener = SimpleNamespace(set_epoch=told.append)
-    Cadence(None, listener, listener, meter=None, listener=None).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
+    EpochSetter(listener, listener).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
     assert told == [expected, expected]
 
 
@@ -120,29 +111,3 @@ def test_a_loader_draws_nothing_from_the_global_generator():
     before = torch.get_rng_state()
     list(loader)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(
-    ("num", "num_ranks", "packing", "expected"),
-    [
-        (8, 1, False, ["batches: 100.0% full; 2 steps of 4 samples an epoch"]),
-        (9, 1, True, ["batches: packed to one row, no padding; 3 steps of 4 samples an epoch, the last one of 1"]),
-        (
-            9,
-            2,
-            False,
-            [
-                "batches: 100.0% full; 2 steps of 8 samples an epoch, the last one of 1",
-                "batches: 3 fillers complete the last one for 2 workers: images with nothing to learn, not counted; "
-                "each sample counts once an epoch",
-            ],
-        ),
-    ],
-)
-def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
-    training = {"per_device_batch_size": 2, "gradient_accumulation_steps": 2}
-    sections = {"training": training, "data": {"packing": packing}, "cluster": {"num_workers": num_ranks}}
-    config = ExperimentConfig.model_validate(sections)
-    multiple = 2 * num_ranks if num_ranks > 1 else 1
-    sampler = LengthBucketSampler([3] * num, batch_size=4 * num_ranks, seed=0, multiple_of=multiple)
-    assert loader_lines(config, sampler, num_ranks=num_ranks) == expected

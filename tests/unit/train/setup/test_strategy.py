@@ -16,7 +16,6 @@ from coordexp.train.checks import setup_check
 from coordexp.train.checks.setup_check import SetupCheck, check_setup
 from coordexp.train.setup import strategy
 from coordexp.train.setup.arguments import training_arguments
-from coordexp.train.setup.generators import restore_generators
 from coordexp.train.setup.strategy import (
     accumulation_steps,
     check_group,
@@ -25,6 +24,7 @@ from coordexp.train.setup.strategy import (
     samples_at_once,
     strategy_line,
 )
+from coordexp.train.trainer import restore_generators
 
 
 def _config(*, accumulation=1, size=2, training=None, **cluster):

@@ -8,8 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sample import DetectionObject
 from coordexp.errors import DataError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
-from coordexp.train.setup.prepare import prepare_experiment
-from coordexp.train.setup.token_stream import token_stream_hash
+from coordexp.train.setup.prepare import prepare_experiment, token_stream_hash
 
 
 @pytest.fixture(scope="module")

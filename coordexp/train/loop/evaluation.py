@@ -1,0 +1,137 @@
+"""Validation losses and AP of a run, during training and at its end; ranks share the work."""
+
+import contextlib
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import torch
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.splits.splits import annotations_path, stratified_subset
+from coordexp.detection.coco_files import read_detections, read_ground_truth
+from coordexp.detection.quality import BoxRun
+from coordexp.evaluate.generate.decode import EvaluationSpec
+from coordexp.evaluate.loop import evaluate_split
+from coordexp.losses.term import UNITS
+from coordexp.metrics import BOX_KINDS, Decoding, MetricName
+from coordexp.runs import ranks
+from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
+from coordexp.train.batch import count_units
+from coordexp.train.checks.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.loop.averages import RunningAverages
+from coordexp.train.setup.components import Components
+
+
+class Evaluator:
+    """Evaluates the model of a run as it is now."""
+
+    def __init__(self, config: ExperimentConfig, parts: Components) -> None:
+        """Take the run's model, data and criterion; nothing is evaluated yet."""
+        self._config = config
+        self._parts = parts
+
+    def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
+
+        Normalised as in training: every term by its unit's count over all samples.
+        """
+        parts, batch_size = self._parts, self._config.training.per_device_batch_size
+        indices = stratified_subset(parts.val.samples, self._config.evaluation.loss_images)
+        if not indices:
+            return None
+        samples = parts.encoding.dataset([parts.val.samples[i] for i in indices])
+        criterion, device = parts.criterion, self._device
+        averages = RunningAverages()
+        # Every rank holds the same names, also one without a batch: the ranks add them up together.
+        for name in (*(weighted.term.name for weighted in criterion.terms), *NAMES, *(f"num_{unit}" for unit in UNITS)):
+            averages.add(name, torch.zeros((), device=device), 0)
+        averages.add_errors(torch.zeros(0, device=device))
+        model = parts.forward_terms.base
+        ones_U = torch.ones(len(UNITS), device=device)
+        with _evaluating(model), torch.no_grad():
+            for start in range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size):
+                chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
+                batch = {name: value.to(device) for name, value in parts.encoding.collate(chosen).items()}
+                terms = parts.forward_terms(model, batch)
+                _, sums = criterion(terms, ones_U)
+                averages.add_terms(criterion, sums, count_units([batch]))
+                averages.add_diagnostics(coord_diagnostics(terms))
+        return averages.read()
+
+    def on_subset(self, step: int) -> dict[str, float]:
+        """Evaluate the subset under constrained decoding; return metrics on rank 0."""
+        output = RunFolder.of(self._config).evaluation(step)
+        return self._evaluate(self.subset_indices(), output=output, decoding=("constrained",))
+
+    def on_all_images(self) -> dict[str, float]:
+        """Evaluate every validation image, for the run's result; return metrics on rank 0."""
+        return self._evaluate(None, output=self._final, decoding=self._config.evaluation.decoding)
+
+    def subset_of_final(self) -> dict[str, float]:
+        """Return the metrics of the final detections on the subset's images: the last point of the curve."""
+        image_ids = [self._parts.val.samples[i].image_id for i in self.subset_indices()]
+        ground_truth = read_ground_truth(self._val_annotations)
+        metrics: dict[str, float] = {}
+        for box in BOX_KINDS:
+            detections = read_detections(self._final.decoding("constrained").detections(box), ground_truth)
+            found = BoxRun(ground_truth, detections, image_ids=image_ids).metrics()
+            metrics |= {str(MetricName("constrained", name, box, subset=True)): value for name, value in found.items()}
+        return metrics
+
+    def subset_indices(self) -> list[int]:
+        """Return the validation images of evaluations during training; fixed by the data alone."""
+        return list(stratified_subset(self._parts.val.samples, self._config.evaluation.subset_images))
+
+    @property
+    def _final(self) -> EvaluationFolder:
+        return RunFolder.of(self._config).evaluation("final")
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._parts.model.parameters()).device
+
+    @property
+    def _val_annotations(self) -> Path:
+        return annotations_path(self._config.data, "val", data_dir=ExperimentFolder.of(self._config).data)
+
+    def _evaluate(
+        self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
+    ) -> dict[str, float]:
+        parts, evaluation, device = self._parts, self._config.evaluation, self._device
+        samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
+        dataset = parts.encoding.dataset(samples, with_targets=False)
+        # Of this device alone: torch would warn of the others that a worker sees.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            return evaluate_split(
+                parts.model,
+                tokenizer=parts.encoding.tokenizer,
+                vocab=parts.encoding.vocab,
+                samples=dataset,
+                sizes={sample.image_id: (sample.width, sample.height) for sample in samples},
+                annotations=self._val_annotations,
+                image_spec=parts.encoding.image_spec,
+                spec=EvaluationSpec(
+                    batch_size=evaluation.batch_size,
+                    max_new_tokens=evaluation.max_new_tokens,
+                    decoding=decoding,
+                    score=evaluation.score,
+                    aliases=evaluation.aliases,
+                ),
+                output=output.path,
+                rank=ranks.rank(),
+                world_size=ranks.world_size(),
+                gather=ranks.gather_to_first,
+                subset=indices is not None,
+                details=indices is None,
+                lengths=dataset.lengths,
+            )
+
+
+@contextlib.contextmanager
+def _evaluating(model: torch.nn.Module) -> Generator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,212 @@
+"""What leaves a run: rows of metrics, committed with checkpoints, and progress, shown at once."""
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.files import write_json
+from coordexp.losses.criterion import Criterion
+from coordexp.metrics import BOX_KINDS, SUBSET, MetricName
+from coordexp.runs import ranks
+from coordexp.runs.folder import CheckpointFolder, RunFolder
+from coordexp.runs.progress_rows import ProgressKind, ProgressRow, append_progress
+from coordexp.runs.reporter import Reporter, Row
+from coordexp.train.checks.alarms import Alarms, AlarmState
+from coordexp.train.loop.averages import StepLog
+from coordexp.train.loop.messages import data_wait_line, progress_line
+from coordexp.train.loop.metric_rows import means_to_metrics, train_metrics
+from coordexp.train.loop.throughput import Utilisation
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a checkpoint keeps besides weights, optimizer, schedule, random states and running averages.
+
+    Attributes:
+        train_seconds: wall time of training up to the last logging step.
+        seconds_since_log: training time since then.
+        train_means: means of the last logging step, with which validation is compared.
+        alarms: raised so far, and how long each term has had no effect.
+    """
+
+    train_seconds: float
+    seconds_since_log: float
+    train_means: dict[str, float]
+    alarms: AlarmState
+
+
+class RunLog:
+    """Rows, progress and alarms of one run, and its commits; every rank has one, rank 0's is seen."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        *,
+        criterion: Criterion,
+        utilisation: Utilisation,
+        reporter: Reporter,
+        announce: Callable[[str], None],
+    ) -> None:
+        """Start with nothing written.
+
+        Args:
+            config: of the run.
+            criterion: whose terms are logged.
+            utilisation: how throughput becomes MFU.
+            reporter: makes rows and checkpoints durable.
+            announce: shows a line of progress.
+        """
+        training = config.training
+        self.name = RunFolder.of(config).name
+        self.train_seconds = 0.0
+        self.rows: list[Row] = []
+        self.reporter = reporter
+        self._config = config
+        self._criterion = criterion
+        self._utilisation = utilisation
+        self._announce = announce
+        self._alarms = Alarms(criterion, patience=training.alarm_patience, factor=training.alarm_factor)
+        self._train_means: dict[str, float] = {}
+        self._last_log = time.monotonic()
+        self._paused_seconds = 0.0
+        self._pause_started: float | None = None
+        self._logged_steps = 0
+        self._warned_of_waiting = False
+
+    def start(self, lines: Sequence[str], *, step: int) -> None:
+        """Say how this try of the run begins, at the step it goes on from."""
+        if step:
+            self._say(f"resumes at step {step}")
+        for line in lines:
+            self._say(line)
+        self._progress("start", step)
+
+    def on_step_log(self, log: StepLog) -> None:
+        """Make a row and a progress line of a logging step."""
+        log = replace(log, seconds=log.seconds - self._paused_seconds)
+        self._paused_seconds = 0.0
+        self._last_log = time.monotonic()
+        metrics = train_metrics(log, config=self._config, criterion=self._criterion, utilisation=self._utilisation)
+        self.train_seconds += log.seconds
+        self._train_means = log.means
+        self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
+        finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
+        max_steps = self._config.training.max_steps
+        seconds_left = self.train_seconds / log.step * (max_steps - log.step)
+        self._say(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
+        self._progress("step", log.step, finite, seconds_left=seconds_left)
+        self._logged_steps += 1
+        # Once, and not at the first logging step, when loader processes start.
+        if self._logged_steps > 1 and not self._warned_of_waiting:
+            waiting = data_wait_line(log.data_wait_fraction, num_workers=self._config.data.num_workers)
+            if waiting is not None:
+                self._warned_of_waiting = True
+                self._say(waiting)
+                self._progress("note", log.step, message=waiting)
+
+    def on_term_gradients(self, step: int, norms: Mapping[str, float]) -> None:
+        """Make a row of the norms of each term's gradient."""
+        self.add_row(step, {f"grad_norm/{name}": norm for name, norm in norms.items()})
+
+    def add_validation(self, step: int, means: Mapping[str, float], sums: Mapping[str, float]) -> None:
+        """Make a row of teacher-forced losses on validation samples."""
+        metrics = means_to_metrics(means, split="eval", config=self._config, criterion=self._criterion)
+        metrics["eval_coord_diag/coord_tokens"] = sums["num_coord_tokens"]
+        self._raise_alarms(step, self._alarms.apart(self._train_means, means))
+        finite = self.add_row(step, metrics | {"alarms": float(self._alarms.raised)})
+        self._progress("evaluation", step, finite)
+
+    def add_evaluation(self, step: int, metrics: Mapping[str, float], *, num_images: int, is_final: bool) -> None:
+        """Make a row of an evaluation by generation: of the final one on all images, or of one on the subset."""
+        if ranks.rank() != 0:  # the others have no metrics
+            return
+        finite = self.add_row(step, {("" if is_final else SUBSET) + name: value for name, value in metrics.items()})
+        self._progress("evaluation", step, finite)
+        found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
+        aps = ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
+        self._say(
+            f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
+        )
+
+    def add_row(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Keep a row until the next commit, and return it; what is not finite raises an alarm and is left out."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        row = Row(step=step, time=time.time(), metrics=finite)
+        self.rows.append(row)
+        if ranks.rank() == 0:
+            self.reporter.observe(row)
+        if len(finite) < len(metrics):
+            self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
+        return finite
+
+    def commit(self, step: int, checkpoint: Path | None = None) -> None:
+        """Hand rows, and a checkpoint, to the reporter."""
+        if checkpoint is not None and ranks.rank() == 0:
+            state = TrainingState(
+                train_seconds=self.train_seconds,
+                seconds_since_log=self._seconds_since_log(),
+                train_means={name: mean for name, mean in self._train_means.items() if math.isfinite(mean)},
+                alarms=self._alarms.state(),
+            )
+            write_json(CheckpointFolder(checkpoint).training_state, asdict(state))
+        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
+        self.rows = []
+
+    def resume(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint's training time, means and alarms."""
+        text = CheckpointFolder(checkpoint).training_state.read_text(encoding="utf-8")
+        state = TrainingState(**json.loads(text))
+        self.train_seconds = state.train_seconds
+        self._paused_seconds = -state.seconds_since_log  # the next row covers that time too
+        self._train_means = state.train_means
+        self._alarms.resume(state.alarms)
+
+    @contextlib.contextmanager
+    def pause(self) -> Generator[None]:
+        """Keep what happens inside out of the training time."""
+        started = self._pause_started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused_seconds += time.monotonic() - started
+            self._pause_started = None
+
+    def _seconds_since_log(self) -> float:
+        """Return the training time since the last logging step: without pauses, also the one that goes on."""
+        now = time.monotonic() if self._pause_started is None else self._pause_started
+        return now - self._last_log - self._paused_seconds
+
+    def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            self._say(f"ALARM at step {step}: {sentence}")
+            self._progress("alarm", step, message=sentence)
+
+    def _say(self, line: str) -> None:
+        if ranks.rank() == 0:
+            self._announce(f"{self.name}  {line}")
+
+    def _progress(
+        self,
+        kind: ProgressKind,
+        step: int,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        seconds_left: float | None = None,
+        message: str = "",
+    ) -> None:
+        if ranks.rank() == 0:
+            row = ProgressRow(
+                kind=kind,
+                time=time.time(),
+                step=step,
+                max_steps=self._config.training.max_steps,
+                metrics=dict(metrics or {}),
+                seconds_left=seconds_left,
+                message=message,
+            )
+            append_progress(RunFolder.of(self._config).progress, row)

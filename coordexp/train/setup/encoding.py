@@ -1,0 +1,89 @@
+"""How the samples of a split become sequences and batches: the same for every group of an experiment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.batches.collate import EncodedSample, collate
+from coordexp.data.batches.dataset import DetectionDataset
+from coordexp.data.batches.packing import collate_packed
+from coordexp.data.batches.positions import padded_positions
+from coordexp.data.batches.prompt import Prompt
+from coordexp.data.images.patches import ImageSpec
+from coordexp.data.sample import Sample
+from coordexp.data.sources.coco import CocoData
+from coordexp.data.splits.splits import Split, load_split
+from coordexp.model.processor import Processor
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.train.batch import with_rows
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How samples become sequences and batches; equal for every group of an experiment."""
+
+    config: ExperimentConfig
+    tokenizer: PreTrainedTokenizerBase
+    vocab: CoordVocab
+    image_spec: ImageSpec
+    prompt: Prompt
+
+    def dataset(
+        self, samples: Sequence[Sample], *, with_targets: bool = True, image_cache_mib: int = 0
+    ) -> DetectionDataset:
+        """Wrap samples; without targets they are to be generated from."""
+        data = self.config.data
+        return DetectionDataset(
+            samples=samples,
+            tokenizer=self.tokenizer,
+            vocab=self.vocab,
+            prompt=self.prompt,
+            image_spec=self.image_spec,
+            ordering=data.ordering,
+            max_objects=data.max_objects,
+            max_length=data.max_length,
+            seed=self.config.experiment.seed,
+            image_cache_mib=image_cache_mib,
+            with_targets=with_targets,
+        )
+
+    def collate(self, samples: Sequence[EncodedSample]) -> dict[str, Tensor]:
+        """Batch samples for training: one row with ``data.packing``, else padded on the right."""
+        image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
+        if self.config.data.packing:
+            batch = collate_packed(samples, image_token_id=image_id, merge_size=merge_size)
+        else:
+            pad_id = self.tokenizer.pad_token_id
+            batch = collate(samples, pad_id=pad_id if isinstance(pad_id, int) else 0, image_token_id=image_id)
+            batch["position_ids"] = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
+        return with_rows(batch, self.vocab.coord_ids)
+
+
+def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordVocab) -> Encoding:
+    """Fix prompt, image size and vocabulary."""
+    spec = ImageSpec.from_processor(
+        processor.image_processor, min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels
+    )
+    prompt = Prompt.build(processor.tokenizer, config.data.prompt)
+    return Encoding(config=config, tokenizer=processor.tokenizer, vocab=vocab, image_spec=spec, prompt=prompt)
+
+
+def read_split(config: ExperimentConfig, split: Split) -> CocoData:
+    """Read a split; boxes that are bins already are taken only if the configuration expects them.
+
+    Raises:
+        DataError: as :func:`coordexp.data.splits.splits.load_split`.
+    """
+    tokens = config.custom.coord_tokens
+    prequantised = tokens.enabled and tokens.skip_bbox_norm
+    return load_split(config.data, split, data_dir=ExperimentFolder.of(config).data, accept_prequantised=prequantised)
+
+
+def global_batch_size(config: ExperimentConfig) -> int:
+    """Return the samples of one optimizer step over all ranks."""
+    training = config.training
+    return training.per_device_batch_size * training.gradient_accumulation_steps * config.cluster.num_workers

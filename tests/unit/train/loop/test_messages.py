@@ -1,0 +1,46 @@
+"""What a run says in words."""
+
+import pytest
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.model.param_groups import GroupRow
+from coordexp.train.loop.messages import batch_lines, group_table
+
+
+def test_the_table_names_every_group_with_its_rate_and_decay():
+    rows = [
+        GroupRow("llm", 12, 345_678, 3e-3, 0.1, ""),
+        GroupRow("coord_embed_offset", 1, 128_000, 1.2e-2, 0.0, "one table for embedding and head"),
+    ]
+    head, first, second = group_table(rows)
+    assert head.split() == ["optimizer", "group", "tensors", "parameters", "lr", "decay"]
+    assert first.split() == ["llm", "12", "345,678", "0.003", "0.1"]
+    assert second.split()[:5] == ["coord_embed_offset", "1", "128,000", "0.012", "0"]
+    assert second.endswith("one table for embedding and head")
+
+
+@pytest.mark.parametrize(
+    ("num", "num_ranks", "packing", "expected"),
+    [
+        (8, 1, False, ["batches: 100.0% full; 2 steps of 4 samples an epoch"]),
+        (9, 1, True, ["batches: packed to one row, no padding; 3 steps of 4 samples an epoch, the last one of 1"]),
+        (
+            9,
+            2,
+            False,
+            [
+                "batches: 100.0% full; 2 steps of 8 samples an epoch, the last one of 1",
+                "batches: 3 fillers complete the last one for 2 workers: images with nothing to learn, not counted; "
+                "each sample counts once an epoch",
+            ],
+        ),
+    ],
+)
+def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
+    training = {"per_device_batch_size": 2, "gradient_accumulation_steps": 2}
+    sections = {"training": training, "data": {"packing": packing}, "cluster": {"num_workers": num_ranks}}
+    config = ExperimentConfig.model_validate(sections)
+    multiple = 2 * num_ranks if num_ranks > 1 else 1
+    sampler = LengthBucketSampler([3] * num, batch_size=4 * num_ranks, seed=0, multiple_of=multiple)
+    assert batch_lines(config, sampler, num_ranks=num_ranks) == expected

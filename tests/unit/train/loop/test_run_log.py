@@ -1,0 +1,133 @@
+"""Progress rows and lines of a run, and what a checkpoint keeps of its log."""
+
+import pytest
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.progress_rows import read_progress
+from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.train.loop.averages import StepLog
+from coordexp.train.loop.run_log import RunLog
+from coordexp.train.loop.throughput import FlopCounter, Utilisation
+from coordexp.train.setup.objective import build_criterion
+
+SUMS = {
+    "num_coord_tokens": 8.0, "num_text_tokens": 12.0, "num_tokens": 20.0, "num_boxes": 2.0, "num_images": 4.0,
+    "num_sequence_tokens": 300.0, "num_sequence_tokens_squared": 30_000.0, "num_patches": 100.0,
+    "num_patches_squared": 5_000.0, "data_wait_seconds": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path):
+    experiment = {"runs_dir": str(tmp_path), "name": "e", "group": "A", "seed": 0}
+    return ExperimentConfig.model_validate({"experiment": experiment, "training": {"max_steps": 100}})
+
+
+@pytest.fixture
+def lines():
+    return []
+
+
+@pytest.fixture
+def log(config, lines):
+    utilisation = Utilisation(FlopCounter(1.0, 1.0, 1.0, 1.0, 1.0), peak=1e6)
+    reporter = LocalReporter(RunFolder.of(config).path)
+    criterion = build_criterion(config)
+    return RunLog(config, criterion=criterion, utilisation=utilisation, reporter=reporter, announce=lines.append)
+
+
+def step(number, *, waiting=0.0, loss=2.0):
+    terms = ("text_ce", "coord_ce", "box_l1", "box_giou", "soft_ce", "w1", "gate")
+    gradients = {f"gradient_at_hidden/{name}": 1.0 for name in terms}
+    return StepLog(
+        step=number, means=dict.fromkeys(terms, loss), sums=SUMS | gradients | {"data_wait_seconds": 2.0 * waiting},
+        seconds=2.0, grad_norm=1.0, learning_rate=1e-3, epoch=0.5,
+    )  # fmt: skip
+
+
+def test_progress_says_as_numbers_what_the_lines_say(log, config, lines):
+    log.start(["starts: one process"], step=0)
+    log.on_step_log(step(10))
+    log.add_evaluation(10, {"constrained/expected/AP": 0.25}, num_images=40, is_final=False)
+    log.add_evaluation(10, {"constrained/expected/AP": 0.5}, num_images=400, is_final=True)
+    assert lines == [
+        "A-s0  starts: one process",
+        "A-s0  step 10/100  loss 4.000 (text 2.000, coord ce 2.000, box 4.000)  2 img/s  0:18 left",
+        "A-s0  step 10  AP - argmax, AP 0.250 expected on 40 images",
+        "A-s0  final  AP - argmax, AP 0.500 expected on all 400 images",
+    ]
+    start, logged, subset, final = read_progress(RunFolder.of(config).progress)
+    assert (start.kind, start.step, start.max_steps) == ("start", 0, 100)
+    assert (logged.kind, logged.step, logged.seconds_left) == ("step", 10, pytest.approx(18.0))
+    assert logged.metrics["train_total_loss"] == 4.0
+    assert logged.metrics["throughput/images_per_second"] == 2.0
+    assert (subset.kind, subset.metrics) == ("evaluation", {"subset/constrained/expected/AP": 0.25})
+    assert final.metrics == {"constrained/expected/AP": 0.5}
+    assert read_rows(RunFolder.of(config).metrics) == []  # nothing is committed yet
+    log.commit(10)
+    assert [row.metrics for row in read_rows(RunFolder.of(config).metrics)] == [
+        row.metrics for row in (logged, subset, final)
+    ]
+
+
+def test_waiting_for_data_is_said_once_and_not_at_the_first_logging_step(log, config, lines):
+    for number, waiting in ((1, 0.9), (2, 0.02), (3, 0.35), (4, 0.35)):
+        log.on_step_log(step(number, waiting=waiting))
+    sentence = "waits for data 35% of the time; raise data.num_workers (now 0)"
+    assert [line for line in lines if "waits" in line] == [f"A-s0  {sentence}"]
+    notes = [(row.step, row.message) for row in read_progress(RunFolder.of(config).progress) if row.kind == "note"]
+    assert notes == [(3, sentence)]
+
+
+def test_a_value_that_is_not_finite_is_an_alarm_and_in_no_row(log, config, lines):
+    log.on_step_log(step(1, loss=float("inf")))
+    rows = read_progress(RunFolder.of(config).progress)
+    assert [row.kind for row in rows] == ["alarm", "step"]
+    assert rows[0].message.startswith("not finite, and left out of the record: ")
+    assert "train_total_loss" not in rows[1].metrics
+    assert any("ALARM at step 1: not finite" in line for line in lines)
+
+
+def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_path, lines):
+    log.on_step_log(step(10))
+    checkpoint = tmp_path / "scratch"
+    checkpoint.mkdir()
+    log.commit(10, checkpoint)
+    checkpoint = RunFolder.of(config).checkpoint(10)
+    assert checkpoint.training_state.is_file()
+
+    lines.clear()
+    again = RunLog(
+        config, criterion=log._criterion, utilisation=log._utilisation, reporter=log.reporter, announce=lines.append
+    )
+    again.resume(checkpoint.path)
+    again.start([], step=10)
+    assert lines == ["A-s0  resumes at step 10"]
+    assert again.train_seconds == 2.0
+    again.add_validation(10, {"text_ce": 20.0}, {"num_coord_tokens": 8.0})  # ten times the mean of training
+    assert "ALARM at step 10: the term text_ce is 2 in training and 20 on validation" in lines[-1]
+
+
+def test_progress_of_steps_that_are_taken_again_no_longer_counts(log, config):
+    for number in (1, 2, 3):
+        log.on_step_log(step(number))
+    log.start([], step=2)
+    log.on_step_log(step(3))
+    rows = read_progress(RunFolder.of(config).progress)
+    assert [(row.kind, row.step) for row in rows] == [("step", 1), ("step", 2), ("start", 2), ("step", 3)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", "\x00\x00", '{"kind": "step"}', '{"kind": "none", "time": 1, "step": 1, "max_steps": 2}',
+     '{"kind": "step", "time": 1, "step": 1, "max_steps": 2, "metrics": {"a": NaN}}',
+     '{"kind": "step", "time": 1, "step": 1, "max_steps": 2, "metrics": {"a": "b"}}',
+     '{"kind": "step", "time": null, "step": 1, "max_steps": 2}'],
+)  # fmt: skip
+def test_a_damaged_line_of_progress_is_passed_over(log, config, damage):
+    log.on_step_log(step(1))
+    path = RunFolder.of(config).progress
+    path.write_text(f"{damage}\n{path.read_text()}{damage}\n")
+    assert [row.step for row in read_progress(path)] == [1]
+    assert read_progress(path.with_name("none")) == []
