@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordexp.runs.plan import RunPlan
 from coordexp.config.schema import Cluster
+from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 

@@ -1,4 +1,4 @@
-"""Committed checkpoints: one without its commit marker never counted, one that differs from its checksums is damaged."""
+"""Committed checkpoints: one without its commit marker never counted; one unlike its checksums is damaged."""
 
 import hashlib
 import json

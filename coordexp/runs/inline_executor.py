@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from safetensors import SafetensorError
 
 from coordexp.runs.disk_full import explained
-from coordexp.runs.listeners import RunEvents, Unheard
 from coordexp.runs.functions import TrainFunction
+from coordexp.runs.listeners import RunEvents, Unheard
 from coordexp.runs.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import announce_to

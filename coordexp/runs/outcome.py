@@ -3,9 +3,9 @@
 import time
 import traceback
 
+from coordexp.errors import CoordExpError
 from coordexp.runs.disk_full import is_disk_full
 from coordexp.runs.plan import RunPlan
-from coordexp.errors import CoordExpError
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import RunStatus, State, write_status
 

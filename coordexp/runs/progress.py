@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coordexp.errors import CoordExpError
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.errors import CoordExpError
 from coordexp.runs.status import RunStatus
 
 SHOW_SECONDS = 0.5

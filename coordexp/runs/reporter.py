@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from coordexp.runs.commit import (
-    drop_uncommitted,
     commit_checkpoint,
+    drop_uncommitted,
     move_checkpoint,
     prune_checkpoints,
     whole_rows,

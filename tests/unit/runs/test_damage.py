@@ -5,7 +5,7 @@ import os
 import pytest
 
 from coordexp.runs import commit
-from coordexp.runs.commit import Checksum, drop_uncommitted, commit_checkpoint, prune_checkpoints, read_commit_marker
+from coordexp.runs.commit import Checksum, commit_checkpoint, drop_uncommitted, prune_checkpoints, read_commit_marker
 from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status
 
