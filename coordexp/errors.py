@@ -1,4 +1,9 @@
-"""The errors a user can cause: one root, one leaf for each kind of input."""
+"""The errors a user can cause: one root, one leaf for each kind of input; and how values stand in them."""
+
+import reprlib
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 
 class CoordExpError(ValueError):
@@ -43,3 +48,41 @@ class TrainingError(CoordExpError):
 
 class DivergedError(TrainingError):
     """Loss or gradients stopped being finite; every rank raises it at the same step."""
+
+
+def show(value: object) -> str:
+    """Return ``value`` as it may stand in a message: short, however large or deep it is."""
+    return "missing" if value is None else _REPR.repr(value)
+
+
+def kind_of(value: object) -> str:
+    """Return what a JSON ``value`` is, in a message about structure."""
+    match value:
+        case None:
+            return "missing"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return f"a list of {len(value)} values"  # pyright: ignore[reportUnknownArgumentType]
+        case dict():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def is_text(value: object) -> bool:
+    """Tell whether ``value`` is a string with visible characters that can be written as UTF-8.
+
+    Half a surrogate pair, which JSON can hold, cannot.
+    """
+    if not isinstance(value, str) or not value.strip():
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

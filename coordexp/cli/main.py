@@ -176,7 +176,7 @@ def _add_annotations(parser: argparse.ArgumentParser, dialect: str) -> None:
     boxes = parser.add_mutually_exclusive_group()
     boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
     boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
-    parser.add_argument("--workers", type=_count, help="processes (default: one a CPU, or one for little work)")
+    parser.add_argument("--workers", type=_count, help="images opened at once by --check-images headers (default: 8)")
     parser.add_argument("--max-bad-fraction", type=_fraction, default=0.0, help="bad records to accept (%(default)s)")
     parser.add_argument(
         "--check-images",

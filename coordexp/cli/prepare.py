@@ -10,10 +10,10 @@ from rich.table import Table
 
 from coordexp.data.prepare.manifest import SAMPLES, Manifest
 from coordexp.data.prepare.prepare import Prepared, PrepareSpec, prepare
-from coordexp.data.prepare.workers import default_num_workers
+from coordexp.detection.ceiling import ceiling_of_table
 
 _WIDTH_WITHOUT_TERMINAL = 120
-_LARGE_BYTES = 32 * 2**20  # below, starting processes takes longer than the work
+_HEADERS_AT_ONCE = 8
 _NUM_REASONS_SHOWN = 8
 _ROWS = (
     ("images", "counts", "images"),
@@ -40,13 +40,13 @@ def prepare_command(spec: PrepareSpec, *, num_workers: int | None = None) -> Non
 
     Args:
         spec: what to prepare.
-        num_workers: processes; None for one a CPU, and for this one alone where there is little to do.
+        num_workers: image headers that are read at once, under ``--check-images headers``; None for 8.
 
     Raises:
         CoordExpError: as :func:`coordexp.data.prepare.prepare.prepare`.
     """
     console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
-    prepared = prepare_with_progress(spec, num_workers=num_workers or _suitable_num_workers(spec))
+    prepared = prepare_with_progress(spec, num_threads=num_workers or _HEADERS_AT_ONCE)
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     _print(console, f"{spec.output}: {state}")
     console.print(_table(prepared.manifest))
@@ -55,7 +55,7 @@ def prepare_command(spec: PrepareSpec, *, num_workers: int | None = None) -> Non
     _print(console, f"next: {_next_command(spec)}")
 
 
-def prepare_with_progress(spec: PrepareSpec, *, num_workers: int) -> Prepared:
+def prepare_with_progress(spec: PrepareSpec, *, num_threads: int) -> Prepared:
     """Prepare a data set, with a progress bar on stderr where that is a terminal."""
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
@@ -67,7 +67,7 @@ def prepare_with_progress(spec: PrepareSpec, *, num_workers: int) -> Prepared:
                 tasks[stage] = bar.add_task(stage, total=total)
             bar.update(tasks[stage], completed=done)
 
-        return prepare(spec, num_workers=num_workers, progress=on_progress)
+        return prepare(spec, ceiling=ceiling_of_table, num_threads=num_threads, progress=on_progress)
 
 
 def prepare_shapes_records(root: Path) -> None:
@@ -78,12 +78,8 @@ def prepare_shapes_records(root: Path) -> None:
     """
     for split in ("train", "val"):
         annotations = root / f"instances_{split}.json"
-        prepare(PrepareSpec(annotations=annotations, images=root / split, output=root / "jsonl" / split))
-
-
-def _suitable_num_workers(spec: PrepareSpec) -> int:
-    is_large = spec.annotations.is_file() and spec.annotations.stat().st_size > _LARGE_BYTES
-    return default_num_workers() if is_large or spec.check_images == "headers" else 1
+        spec = PrepareSpec(annotations=annotations, images=root / split, output=root / "jsonl" / split)
+        prepare(spec, ceiling=ceiling_of_table)
 
 
 def _print(console: Console, line: str) -> None:

@@ -8,13 +8,13 @@ others are decided by one IoU each, and only those few are matched greedily as p
 Shapes: N ground-truth boxes, D detections, T thresholds, P pairs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import decode_array, quantise_boxes
+from coordexp.data.sources.coco import CROWD, CocoTable
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -43,16 +43,19 @@ class CeilingMatches:
     ignored: _Bools
     positives: _Ints
 
-    @classmethod
-    def joined(cls, parts: Sequence["CeilingMatches"]) -> "CeilingMatches":
-        """Join the matches of disjoint sets of images."""
-        return cls(
-            image_ids=np.concatenate([part.image_ids for part in parts]),
-            category_ids=np.concatenate([part.category_ids for part in parts]),
-            hit=np.concatenate([part.hit for part in parts]),
-            ignored=np.concatenate([part.ignored for part in parts]),
-            positives=np.concatenate([part.positives for part in parts]),
-        )
+
+def ceiling_of_table(table: CocoTable) -> float | None:
+    """Return the codec ceiling of what was read from an annotation file; None without any object."""
+    image_of = np.repeat(np.arange(len(table.images)), np.diff(table.first))
+    sizes_px = np.array([(image.width, image.height) for image in table.images], np.float64).reshape(-1, 2)
+    matches = match_quantised(
+        image_ids=np.array([image.image_id for image in table.images], np.int64)[image_of],
+        category_ids=table.category_ids,
+        boxes_px_xywh=table.boxes_px_xywh,
+        quantised_px_xywh=quantised_px(table.boxes_norm_xyxy, sizes_px[image_of]),
+        is_crowd=table.kinds == CROWD,
+    )
+    return average_precision(matches)
 
 
 def quantised_px(boxes_norm_xyxy: _Floats, sizes_px: _Floats) -> _Floats:

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.data.sources.json_file import kind_of, read_json, show
-from coordexp.errors import DataError
+from coordexp.data.sources.json_file import read_json
+from coordexp.errors import DataError, kind_of, show
 
 BoxPxXywh = tuple[float, float, float, float]
 

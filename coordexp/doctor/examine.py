@@ -172,7 +172,7 @@ def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, ord
     """Return the longest sequence that can occur, or one of a full-size image with ten objects."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
     prompt = base.num_prompt_tokens + image
-    most = run.data.max_objects if facts is None or facts.max_objects is None else facts.max_objects
+    most = run.data.max_objects if facts is None else facts.max_objects
     objects = min(run.data.max_objects, most, _ORDINARY_OBJECTS if ordinary else most)
     markers = 3 if run.data.structure == "native" else 2
     target = objects * (_description_tokens(base, facts) + markers + 4) + 1

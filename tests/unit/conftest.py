@@ -12,7 +12,6 @@ from coordexp.coord_tokens.grammar.write import text_encoder
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec
-from coordexp.data.prepare import prepare_shard
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -106,8 +105,3 @@ def prompt(native):
 @pytest.fixture(scope="session")
 def image_spec():
     return ImageSpec.from_processor(build_image_processor())
-
-
-@pytest.fixture
-def small_shards(monkeypatch):
-    monkeypatch.setattr(prepare_shard, "IMAGES_PER_SHARD", 7)

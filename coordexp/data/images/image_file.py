@@ -81,11 +81,11 @@ def size_problem(width: int, height: int) -> str | None:
 @contextmanager
 def _opened(path: Path) -> Generator[Image.Image]:
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of large images (our own limit is stricter) and of odd metadata (not used here).
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=_formats()) as picture:
-                yield picture
+        # Pillow warns of large images (our own limit is stricter) and of odd metadata (not used here). The filter
+        # stays: one that is taken back would be taken back under other threads that open images.
+        warnings.filterwarnings("ignore", module="PIL")
+        with Image.open(path, formats=_formats()) as picture:
+            yield picture
     except DataError:
         raise
     except FileNotFoundError:

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path, PurePosixPath
 
-from coordexp.data.sources.json_file import is_text, show
-from coordexp.errors import DataError
+from coordexp.errors import DataError, is_text, show
 
 
 class ImageFolder:
@@ -27,7 +26,7 @@ class ImageFolder:
         """
         if check and not root.is_dir():
             raise DataError(f"{root}: no such image folder")
-        self._root = root
+        self.root = root
         self._real_root = os.path.realpath(root)
         self._check = check
         self._listings: dict[str, dict[str, bool]] = {}
@@ -38,9 +37,32 @@ class ImageFolder:
         Raises:
             DataError: if ``name`` is no file name, leaves the folder, or does not exist in it.
         """
-        relative = relative_name(name, self._root)
+        relative = self.relative_name(name)
         self.find(relative)
-        return self._root / relative
+        return self.root / relative
+
+    def relative_name(self, name: object) -> str:
+        """Return an image's name relative to the folder, without looking at the disk.
+
+        Args:
+            name: what an annotation says: relative to the folder, or absolute and inside.
+
+        Raises:
+            DataError: if ``name`` is no file name, or leaves the folder.
+        """
+        if not isinstance(name, str) or not is_text(name) or "\0" in name:
+            raise DataError(f"the image file name is {show(name)}, expected the name of a file")
+        if "/" not in name and name not in {".", ".."}:
+            return name
+        relative = PurePosixPath(name)
+        if relative.is_absolute():
+            absolute_root = PurePosixPath(self.root.absolute())
+            if not relative.is_relative_to(absolute_root):
+                raise DataError(f"the image path {show(name)} leaves the image folder {self.root}")
+            relative = relative.relative_to(absolute_root)
+        if ".." in relative.parts or not relative.name:
+            raise DataError(f"the image path {show(name)} leaves the image folder {self.root}")
+        return relative.as_posix()
 
     def find(self, relative: str) -> None:
         """Look up a name that :func:`relative_name` returned.
@@ -53,17 +75,17 @@ class ImageFolder:
         folder, _, name = relative.rpartition("/")
         is_link = self._listing(folder).get(name)
         if is_link is None:
-            raise DataError(f"image file {self._root / relative} not found")
-        if is_link and not self._is_inside(os.path.realpath(self._root / relative)):
-            raise DataError(f"the image {self._root / relative} is a link that leaves the image folder")
+            raise DataError(f"image file {self.root / relative} not found")
+        if is_link and not self._is_inside(os.path.realpath(self.root / relative)):
+            raise DataError(f"the image {self.root / relative} is a link that leaves the image folder")
 
     def _listing(self, folder: str) -> dict[str, bool]:
         """Return the names in a folder, and whether each is a link."""
         names = self._listings.get(folder)
         if names is None:
-            place = self._root / folder
+            place = self.root / folder
             if not self._is_inside(os.path.realpath(place)):
-                raise DataError(f"the image folder {place} is a link that leaves {self._root}")
+                raise DataError(f"the image folder {place} is a link that leaves {self.root}")
             try:
                 with os.scandir(place) as entries:
                     names = {entry.name: entry.is_symlink() for entry in entries}
@@ -74,28 +96,3 @@ class ImageFolder:
 
     def _is_inside(self, real_path: str) -> bool:
         return PurePosixPath(real_path).is_relative_to(self._real_root)
-
-
-def relative_name(name: object, root: Path) -> str:
-    """Return an image's name relative to the image folder, without looking at the disk.
-
-    Args:
-        name: what an annotation says: relative to ``root``, or absolute and inside.
-        root: image folder.
-
-    Raises:
-        DataError: if ``name`` is no file name, or leaves the folder.
-    """
-    if not isinstance(name, str) or not is_text(name) or "\0" in name:
-        raise DataError(f"the image file name is {show(name)}, expected the name of a file")
-    if "/" not in name and name not in {".", ".."}:
-        return name
-    relative = PurePosixPath(name)
-    if relative.is_absolute():
-        absolute_root = PurePosixPath(root.absolute())
-        if not relative.is_relative_to(absolute_root):
-            raise DataError(f"the image path {show(name)} leaves the image folder {root}")
-        relative = relative.relative_to(absolute_root)
-    if ".." in relative.parts or not relative.name:
-        raise DataError(f"the image path {show(name)} leaves the image folder {root}")
-    return relative.as_posix()

@@ -1,39 +1,42 @@
-"""COCO or LVIS annotations -> JSONL and a manifest, by several processes, and again from where a kill stopped it.
+"""COCO or LVIS annotations -> a folder with JSONL and a manifest, in one step: the folder is whole or absent."""
 
-The work is cut into shards of images. A finished shard is a pair of files named by a hash of all it
-depends on; what was killed finds them and goes on. The folder is built beside its place and renamed
-when it is whole.
-"""
-
-import fcntl
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.prepare.manifest import MANIFEST, SAMPLES, Manifest, build_manifest, identity, is_same
-from coordexp.data.prepare.prepare_shard import ShardOptions, shard_tasks, write_shard
-from coordexp.data.prepare.shard_file import Shard
-from coordexp.data.prepare.workers import Workers
-from coordexp.data.sources.coco_rows import BadEntry
-from coordexp.data.sources.coco_sections import Dialect, read_rows
-from coordexp.data.sources.coco_table import CocoTable, build_table, shown_entry
-from coordexp.data.sources.json_lists import STRETCH_BYTES
-from coordexp.detection.ceiling import CeilingMatches, average_precision
-from coordexp.errors import DataError
-from coordexp.files import write_json
+import numpy as np
 
+from coordexp.data.images.image_file import check_image
+from coordexp.data.images.image_folder import ImageFolder
+from coordexp.data.objects import Ordering, cap_objects, order_objects
+from coordexp.data.prepare.manifest import MANIFEST, SAMPLES, Manifest, build_manifest, identity, is_same
+from coordexp.data.sample import DetectionObject, Sample
+from coordexp.data.sources.coco import TARGET, CocoImage, CocoTable, build_table
+from coordexp.data.sources.coco_file import Category, Image, read_coco_file
+from coordexp.data.sources.jsonl_record import format_record
+from coordexp.data.sources.lvis import LvisCategory, LvisImage
+from coordexp.errors import DataError
+from coordexp.files import replace_directory, write_json
+
+Dialect = Literal["coco", "lvis"]
 CheckImages = Literal["none", "names", "headers"]
 # Called with a stage (hashing, reading, writing), how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
+# Measures the codec ceiling. The room that can do it, detection, stands above this one: the caller brings it.
+Ceiling = Callable[[CocoTable], float | None]
 
+_ENTRY_TYPES: dict[Dialect, tuple[type[Image], type[Category]]] = {
+    "coco": (Image, Category),
+    "lvis": (LvisImage, LvisCategory),
+}
 _BLOCK_BYTES = 2**22
+_IMAGES_BETWEEN_REPORTS = 2048
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class PrepareSpec:
         dialect: ``coco`` or ``lvis``.
         coord_tokens: boxes as coord tokens; otherwise as numbers.
         ordering: order of the objects in a record.
-        seed: of ``random``.
+        seed: of ``random``, together with the image id.
         max_objects: objects of an image at most, the largest ones; None for all.
         max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
         check_images: ``names``: every file is there (one listing a folder; width and height are in
@@ -60,7 +63,7 @@ class PrepareSpec:
     output: Path
     dialect: Dialect = "coco"
     coord_tokens: bool = False
-    ordering: Literal["top_left", "random"] = "top_left"
+    ordering: Ordering = "top_left"
     seed: int = 0
     max_objects: int | None = None
     max_bad_fraction: float = 0.0
@@ -80,74 +83,63 @@ class Prepared:
     is_new: bool
 
 
-def silent(stage: str, done: int, total: int) -> None:
-    """Say nothing."""
-
-
 def prepare(
-    spec: PrepareSpec, *, num_workers: int = 1, progress: Progress = silent, stretch_bytes: int = STRETCH_BYTES
+    spec: PrepareSpec,
+    *,
+    ceiling: Ceiling,
+    num_threads: int = 1,
+    progress: Progress = lambda stage, done, total: None,
 ) -> Prepared:
-    """Write the data set; the same bytes for any number of workers.
+    """Write the data set.
 
     Args:
         spec: what to prepare.
-        num_workers: processes; 1 works in this one.
-        progress: told how far it is.
-        stretch_bytes: how much of the annotations one task reads.
+        ceiling: measures the codec ceiling of the images that are written.
+        num_threads: how many image headers are read at once, under ``check_images: headers``.
+        progress: called as the work goes on.
 
     Raises:
         DataError: if the annotations cannot be used, too many records are bad, or the output is
             something else.
-        ResourceError: if a worker process dies.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
-    options = ShardOptions(
-        coord_tokens=spec.coord_tokens,
-        ordering=spec.ordering,
-        seed=spec.seed,
-        max_objects=spec.max_objects,
-        check_headers=spec.check_images == "headers",
-    )
     made_from = identity(
         dialect=spec.dialect,
         annotations_sha256=_sha256(spec.annotations, progress),
-        options=options,
-        check_images=spec.check_images,
+        options={
+            "boxes": "coord_tokens" if spec.coord_tokens else "numbers",
+            "ordering": spec.ordering,
+            "seed": spec.seed if spec.ordering == "random" else None,
+            "max_objects": spec.max_objects,
+            "check_images": spec.check_images,
+        },
     )
     known = _existing(spec.output, made_from)
     if known is not None:
         return Prepared(known, is_new=False)
-    with _building(spec.output) as building, Workers(num_workers) as workers:
-        table = _read(spec, folder, workers, stretch_bytes, progress)
-        shards = _write_shards(spec, table, options, building / "shards", workers, progress)
-        _accept_headers(table, shards, max_bad_fraction=spec.max_bad_fraction)
+    size = spec.annotations.stat().st_size
+    image_type, category_type = _ENTRY_TYPES[spec.dialect]
+    file = read_coco_file(spec.annotations, image_type=image_type, category_type=category_type)
+    table = build_table(file, folder, max_bad_fraction=spec.max_bad_fraction)
+    del file  # its entries take more room than all that follows
+    progress("reading", size, size)
+    if spec.check_images == "headers":
+        table = _with_good_headers(table, spec, num_threads)
+    with replace_directory(spec.output) as building:
+        samples_sha256 = _write_lines(building / SAMPLES, _lines(table, spec, progress))
         manifest = build_manifest(
             made_from,
             table,
-            shards,
             annotations=spec.annotations,
             image_root=spec.images,
-            samples_sha256=_join(shards, building / SAMPLES),
-            ceiling=average_precision(CeilingMatches.joined([shard.matches for shard in shards])),
+            samples_sha256=samples_sha256,
+            max_objects=spec.max_objects,
+            ceiling=ceiling(table),
             max_bad_fraction=spec.max_bad_fraction,
         )
         write_json(building / MANIFEST, manifest, indent=1)
+        _existing(spec.output, made_from)  # another process may have made something else here meanwhile
     return Prepared(manifest, is_new=True)
-
-
-def _read(
-    spec: PrepareSpec, folder: ImageFolder, workers: Workers, stretch_bytes: int, progress: Progress
-) -> CocoTable:
-    size = spec.annotations.stat().st_size
-    rows = read_rows(
-        spec.annotations,
-        spec.images,
-        dialect=spec.dialect,
-        workers=workers,
-        stretch_bytes=stretch_bytes,
-        on_progress=lambda byte: progress("reading", byte, size),
-    )
-    return build_table(rows, spec.annotations, folder, max_bad_fraction=spec.max_bad_fraction)
 
 
 def _sha256(path: Path, progress: Progress) -> str:
@@ -185,55 +177,76 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
     return manifest
 
 
-@contextmanager
-def _building(output: Path) -> Generator[Path]:
-    """Yield the folder that becomes ``output``; if the block fails, its shards stay for the next try."""
-    building = output.with_name(f".{output.name}.partial")
-    shards, lock = building / "shards", building / "lock"
-    shards.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
+def _with_good_headers(table: CocoTable, spec: PrepareSpec, num_threads: int) -> CocoTable:
+    """Open every image and leave out those that are no image, or of another size than annotated."""
+
+    def problem_of(image: CocoImage) -> str | None:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{output}: another process is preparing it") from None
-        try:
-            yield building
-            shutil.rmtree(shards)
-            lock.unlink()
-            building.rename(output)
-        finally:
-            if shards.is_dir() and not any(shards.iterdir()):  # nothing to go on from
-                shutil.rmtree(building)
+            check_image(spec.images / image.name, width=image.width, height=image.height)
+        except DataError as error:
+            return str(error)
+        return None
+
+    # Threads, because a network disk makes them wait, and that is nearly all they do.
+    with ThreadPoolExecutor(num_threads) as pool:
+        problems = list(pool.map(problem_of, table.images))
+    for image, problem in zip(table.images, problems, strict=True):
+        if problem is not None:
+            table.rejections.add("images", f"images[{image.place}] (id {image.image_id})", problem)
+    table.rejections.accept(table.counts, max_bad_fraction=spec.max_bad_fraction)
+    is_good = np.array([problem is None for problem in problems], np.bool_)
+    num_objects = np.diff(table.first)
+    of_good = np.repeat(is_good, num_objects)
+    return replace(
+        table,
+        images=[image for image, problem in zip(table.images, problems, strict=True) if problem is None],
+        first=np.concatenate([[0], np.cumsum(num_objects[is_good])]),
+        category_ids=table.category_ids[of_good],
+        kinds=table.kinds[of_good],
+        boxes_px_xywh=table.boxes_px_xywh[of_good],
+        boxes_norm_xyxy=table.boxes_norm_xyxy[of_good],
+        counts=table.counts | {"rejected_images": table.rejections.count("images")},
+    )
 
 
-def _write_shards(
-    spec: PrepareSpec, table: CocoTable, options: ShardOptions, folder: Path, workers: Workers, progress: Progress
-) -> list[Shard]:
-    shards: list[Shard] = []
-    done = 0
-    tasks = shard_tasks(table, folder=folder, image_root=spec.images, options=options)
-    for shard in workers.map(write_shard, tasks):
-        shards.append(shard)
-        done += shard.num_images
-        progress("writing", done, len(table.images))
-    return shards
+def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
+    names = {key: category.name for key, category in table.categories.items()}
+    objects = [
+        DetectionObject(names[category], (x1, y1, x2, y2))
+        for category, (x1, y1, x2, y2) in zip(table.category_ids.tolist(), table.boxes_norm_xyxy.tolist(), strict=True)
+    ]
+    kinds = table.kinds.tolist()
+    for index, (image, (start, stop)) in enumerate(zip(table.images, pairwise(table.first.tolist()), strict=True)):
+        targets = [objects[i] for i in range(start, stop) if kinds[i] == TARGET]
+        if spec.max_objects is not None:
+            targets = cap_objects(targets, spec.max_objects)
+        seed = (spec.seed, image.image_id % 2**64)
+        sample = Sample(
+            image=spec.images / image.name,
+            width=image.width,
+            height=image.height,
+            image_id=image.image_id,
+            objects=tuple(order_objects(targets, ordering=spec.ordering, seed=seed)),
+        )
+        yield format_record(
+            sample,
+            image=image.name,
+            coord_tokens=spec.coord_tokens,
+            not_targets=[(kinds[i], objects[i]) for i in range(start, stop) if kinds[i] != TARGET],
+            extras=image.extras,
+        )
+        if index % _IMAGES_BETWEEN_REPORTS == 0 or index + 1 == len(table.images):
+            progress("writing", index + 1, len(table.images))
 
 
-def _accept_headers(table: CocoTable, shards: list[Shard], *, max_bad_fraction: float) -> None:
-    bad: list[BadEntry] = [entry for shard in shards for entry in shard.bad]
-    for entry in bad:
-        table.rejections.add("images", shown_entry("images", entry), entry.reason)
-    table.rejections.accept(table.counts, max_bad_fraction=max_bad_fraction)
-
-
-def _join(shards: list[Shard], path: Path) -> str:
-    """Write the shards' lines one after another; return the SHA-256 of the whole."""
+def _write_lines(path: Path, lines: Iterator[str]) -> str:
+    """Write lines to a new file and return its SHA-256."""
     digest = hashlib.sha256()
-    with path.open("wb") as joined:
-        for shard in shards:
-            content = shard.lines.read_bytes()
+    with path.open("wb") as file:
+        for line in lines:
+            content = f"{line}\n".encode()
             digest.update(content)
-            joined.write(content)
-        joined.flush()
-        os.fsync(joined.fileno())
+            file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     return digest.hexdigest()

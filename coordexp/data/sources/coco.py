@@ -1,17 +1,36 @@
-"""COCO annotation file -> samples: the one reader for real COCO and for generated shapes."""
+"""COCO annotation file -> samples: objects under their images, boxes clipped and scaled, orphans refused.
 
+Shapes: I images, N objects.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.coord_tokens.bins import are_thin
+from coordexp.data.images.image_file import size_problem
 from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.prepare.workers import Workers
-from coordexp.data.rejected import Rejected
+from coordexp.data.rejected import Rejected, Rejections
 from coordexp.data.sample import DetectionObject, Sample
-from coordexp.data.sources.coco_rows import TARGET
-from coordexp.data.sources.coco_sections import read_rows
-from coordexp.data.sources.coco_table import CocoTable, build_table
-from coordexp.data.sources.json_lists import STRETCH_BYTES
+from coordexp.data.sources.coco_file import (
+    SECTIONS,
+    AnnotationColumns,
+    BadEntry,
+    Category,
+    CocoFile,
+    Entries,
+    Image,
+    Section,
+    read_coco_file,
+)
+from coordexp.errors import DataError, is_text, show
+
+TARGET, CROWD, IGNORED = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -36,20 +55,51 @@ class CocoData:
     categories: dict[int, str]
 
 
-def read_coco(
-    annotations: Path,
-    images: Path,
-    *,
-    max_bad_fraction: float = 0.0,
-    check_images: bool = True,
-    stretch_bytes: int = STRETCH_BYTES,
-) -> CocoData:
+class CocoImage(NamedTuple):
+    """A usable image: its place in the file, and its path relative to the image folder."""
+
+    place: int
+    image_id: int
+    name: str
+    width: int
+    height: int
+    extras: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class CocoTable:
+    """The usable part of an annotation file.
+
+    Attributes:
+        images: in file order.
+        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
+        category_ids: ``[N]``.
+        kinds: ``[N]``; TARGET, CROWD or IGNORED.
+        boxes_px_xywh: ``[N, 4]`` as in the file.
+        boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
+        categories: entry of each category id.
+        counts: see :class:`CocoData`.
+        rejections: what was left out, with reasons.
+    """
+
+    images: list[CocoImage]
+    first: NDArray[np.int64]
+    category_ids: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+    boxes_px_xywh: NDArray[np.float64]
+    boxes_norm_xyxy: NDArray[np.float64]
+    categories: dict[int, Category]
+    counts: dict[str, int]
+    rejections: Rejections
+
+
+def read_coco(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0, check_images: bool = True) -> CocoData:
     """Read a COCO ``instances`` file.
 
     Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say
     ``ignore: 1``, are counted and left out. Two images may name one file (they keep their own
     objects, and are counted). That an image file exists is checked here; that it decodes, when it
-    is used. The file is read in windows: memory grows with the objects, not with their outlines.
+    is used.
 
     Args:
         annotations: the JSON file.
@@ -57,25 +107,13 @@ def read_coco(
         max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
             COCO's own train2017 has 2 boxes of zero height among 860,001.
         check_images: whether image files must exist.
-        stretch_bytes: how much is read at once.
 
     Raises:
         DataError: if the file is missing, no JSON, of another structure, or more than the
             accepted fraction of its records is bad.
     """
     folder = ImageFolder(images, check=check_images)
-    with Workers(1) as workers:
-        rows = read_rows(annotations, images, workers=workers, stretch_bytes=stretch_bytes)
-    table = build_table(rows, annotations, folder, max_bad_fraction=max_bad_fraction)
-    return CocoData(
-        samples=_samples(table, images),
-        rejected=table.rejections.all(),
-        counts=table.counts,
-        categories={key: row.name for key, row in table.categories.items()},
-    )
-
-
-def _samples(table: CocoTable, root: Path) -> tuple[Sample, ...]:
+    table = build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction)
     names = [table.categories[key].name for key in table.category_ids.tolist()]
     objects = [
         DetectionObject(name, (x1, y1, x2, y2)) if kind == TARGET else None
@@ -83,13 +121,196 @@ def _samples(table: CocoTable, root: Path) -> tuple[Sample, ...]:
             names, table.kinds.tolist(), table.boxes_norm_xyxy.tolist(), strict=True
         )
     ]
-    return tuple(
+    samples = tuple(
         Sample(
-            image=root / str(image.file_name),
+            image=images / image.name,
             width=image.width,
             height=image.height,
-            image_id=image.key,
+            image_id=image.image_id,
             objects=tuple(item for item in objects[start:stop] if item is not None),
         )
         for image, (start, stop) in zip(table.images, pairwise(table.first.tolist()), strict=True)
     )
+    categories = {key: entry.name for key, entry in table.categories.items()}
+    return CocoData(samples, table.rejections.all(), table.counts, categories)
+
+
+def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float) -> CocoTable:
+    """Put the entries of a file together.
+
+    Raises:
+        DataError: if more than the accepted fraction of images, annotations or categories is bad,
+            or no image is left.
+    """
+    categories, bad_categories = _usable_categories(file.categories)
+    images, bad_images, lost_ids = _usable_images(file.images, folder)
+    objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories)
+    sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
+    boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
+    outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
+    for i in _places(outside):
+        image = images[image_index[i]]
+        shown = [round(value, 2) for value in objects.box_px_xywh[i].tolist()]
+        reason = f"bbox {shown} lies outside its image of {image.width} x {image.height} pixels"
+        bad_annotations.append(_bad_row(objects, i, reason))
+    bad = {"categories": bad_categories, "images": bad_images, "annotations": bad_annotations}
+    totals = {
+        "images": file.images.total,
+        "annotations": file.annotations.total,
+        "categories": file.categories.total,
+    }
+    rejections = Rejections(file.path)
+    for section in SECTIONS:
+        for entry in sorted(bad[section], key=lambda entry: entry.place):
+            rejections.add(section, shown_entry(section, entry), entry.reason)
+    rejections.accept(totals, max_bad_fraction=max_bad_fraction)
+    if not images:
+        raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
+
+    kept = np.flatnonzero(~outside)
+    order = kept[np.argsort(image_index[kept], kind="stable")]
+    objects, boxes = objects.only(order), boxes[order]
+    first = np.searchsorted(image_index[order], np.arange(len(images) + 1))
+    kinds = np.where(objects.is_crowd, CROWD, np.where(objects.is_ignored, IGNORED, TARGET)).astype(np.int8)
+    is_target = kinds == TARGET
+    num_targets_before = np.concatenate([[0], np.cumsum(is_target)])[first]
+    counts = {
+        "boxes": int(is_target.sum()),
+        "crowd": int((kinds == CROWD).sum()),
+        "ignored": int((kinds == IGNORED).sum()),
+        "clipped": int((was_clipped[order] & is_target).sum()),
+        "thin": int(are_thin(boxes[is_target]).sum()),
+        "images_without_objects": int((np.diff(num_targets_before) == 0).sum()),
+        "of_rejected_images": num_lost,
+        **totals,
+        "repeated_file_names": len(images) - len({image.name for image in images}),
+        **{f"rejected_{section}": len(bad[section]) for section in SECTIONS},
+    }
+    return CocoTable(
+        images=images,
+        first=first,
+        category_ids=objects.category_id,
+        kinds=kinds,
+        boxes_px_xywh=objects.box_px_xywh,
+        boxes_norm_xyxy=boxes,
+        categories=categories,
+        counts=counts,
+        rejections=rejections,
+    )
+
+
+def shown_entry(section: Section, entry: BadEntry) -> str:
+    """Return the place of an entry as messages show it: ``annotations[17] (id 23)``."""
+    return f"{section}[{entry.place}]" + (f" (id {entry.shown_id})" if entry.shown_id else "")
+
+
+def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category], list[BadEntry]]:
+    categories: dict[int, Category] = {}
+    bad = list(entries.bad)
+    for place, category in zip(entries.places.tolist(), entries.good, strict=True):
+        reason = None
+        if not is_text(category.name):
+            reason = f"name is {show(category.name)}, expected text"
+        elif category.id in categories:
+            reason = f"category id {category.id} was used before ({categories[category.id].name!r})"
+        if reason is None:
+            category.name = category.name.strip()
+            categories[category.id] = category
+        else:
+            bad.append(BadEntry(place, str(category.id), reason, category.id))
+    return categories, bad
+
+
+def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[CocoImage], list[BadEntry], set[int]]:
+    """Return the images that are there, the bad ones, and the ids that only bad ones have."""
+    bad = list(entries.bad)
+    first_place = {entry.key: entry.place for entry in reversed(entries.bad) if entry.key is not None}
+    images: list[CocoImage] = []
+    for place, image in zip(entries.places.tolist(), entries.good, strict=True):
+        is_first = first_place.setdefault(image.id, place) >= place
+        first_place[image.id] = min(first_place[image.id], place)
+        try:
+            width, height = _side(image, "width"), _side(image, "height")
+            problem = size_problem(width, height)
+            if problem is not None:
+                raise DataError(problem)
+            name = folder.relative_name(image.name_in(folder.root))
+            if not is_first:
+                raise DataError(f"image id {image.id} was used before")
+            folder.find(name)
+            images.append(CocoImage(place, image.id, name, width, height, image.extras()))
+        except DataError as error:
+            bad.append(BadEntry(place, str(image.id), str(error), image.id))
+    return images, bad, first_place.keys() - {image.image_id for image in images}
+
+
+def _usable_annotations(
+    file: CocoFile, images: list[CocoImage], lost_ids: set[int], categories: dict[int, Category]
+) -> tuple[AnnotationColumns, NDArray[np.int64], list[BadEntry], int]:
+    """Return what has image and category, the index of each one's image, the bad, and how many lost images cost."""
+    bad = list(file.annotations.bad)
+    found = AnnotationColumns.of(file.annotations)
+
+    def refuse(wrong: NDArray[np.bool_], reasons: Iterable[str]) -> None:
+        nonlocal found
+        bad.extend(_bad_row(found, i, reason) for i, reason in zip(_places(wrong), reasons, strict=False))
+        found = found.only(~wrong)
+
+    flat = (found.box_px_xywh[:, 2] <= 0) | (found.box_px_xywh[:, 3] <= 0)
+    shown = [show(list(file.annotations.good[i].bbox)) for i in _places(flat)]
+    refuse(flat, [f"bbox {box} has a width or height of zero or less" for box in shown])
+    repeated = _repeats(found, bad)
+    refuse(repeated, [f"annotation id {key} was used before" for key in found.key[repeated]])
+
+    num_lost = sum(entry.image_id in lost_ids for entry in bad)
+    bad = [entry for entry in bad if entry.image_id not in lost_ids]
+    is_lost = np.isin(found.image_id, np.array(sorted(lost_ids), np.int64))
+    num_lost += int(is_lost.sum())
+    found = found.only(~is_lost)
+
+    image_ids = np.array([image.image_id for image in images], np.int64)
+    orphans = ~np.isin(found.image_id, image_ids)
+    refuse(orphans, [f"no image has the id {key}" for key in found.image_id[orphans]])
+    nameless = ~np.isin(found.category_id, np.array(sorted(categories), np.int64))
+    refuse(nameless, [f"no usable category has the id {key}" for key in found.category_id[nameless]])
+
+    by_id = np.argsort(image_ids)
+    index = by_id[np.searchsorted(image_ids[by_id], found.image_id)] if images else np.zeros(0, np.int64)
+    return found, index, bad, num_lost
+
+
+def _repeats(columns: AnnotationColumns, bad: list[BadEntry]) -> NDArray[np.bool_]:
+    """Mark the annotations whose id an earlier entry has, be that one good or bad."""
+    others = [(entry.key, entry.place) for entry in bad if entry.key is not None]
+    keys = np.concatenate([columns.key, np.array([key for key, _ in others], np.int64)])
+    places = np.concatenate([columns.place, np.array([place for _, place in others], np.int64)])
+    order = np.lexsort((places, keys))
+    repeated = np.zeros(len(keys), bool)
+    repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    return repeated[: len(columns.key)]
+
+
+def _side(image: Image, name: str) -> int:
+    side = image.width if name == "width" else image.height
+    if side is None:
+        raise DataError(f"{name} is missing, expected a positive whole number of pixels")
+    return int(side)
+
+
+def _places(mask: NDArray[np.bool_]) -> list[int]:
+    return np.flatnonzero(mask).tolist()
+
+
+def _bad_row(columns: AnnotationColumns, index: int, reason: str) -> BadEntry:
+    key, image_id = int(columns.key[index]), int(columns.image_id[index])
+    return BadEntry(int(columns.place[index]), str(key), reason, key, image_id)
+
+
+def _clipped(
+    boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip boxes to images of ``sizes_px`` ``[N, 2]``; return ``[N, 4]`` fractions, and which boxes it changed."""
+    low, high = boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]
+    was_clipped = np.any((low < 0) | (high > sizes_px), axis=1)
+    corners = np.concatenate([np.maximum(low, 0.0) / sizes_px, np.minimum(high, sizes_px) / sizes_px], axis=1)
+    return corners, was_clipped

@@ -2,15 +2,13 @@
 
 import gc
 import json
-import reprlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from coordexp.errors import DataError
 
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+Pairs = list[tuple[str, object]]
 
 
 def read_json(path: Path, *, drop: str) -> object:
@@ -22,50 +20,42 @@ def read_json(path: Path, *, drop: str) -> object:
     Raises:
         DataError: if the file is missing, cannot be read, or is no JSON; with line and column.
     """
+    return parse_json(read_utf8(path), path, lambda pairs: {key: value for key, value in pairs if key != drop})
 
-    def without_dropped(entry: dict[str, object]) -> dict[str, object]:
-        entry.pop(drop, None)
-        return entry
 
+def read_utf8(path: Path) -> bytes:
+    """Return the bytes of a file that holds UTF-8.
+
+    Raises:
+        DataError: if the file is missing, cannot be read, or holds something else.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-        with collector_paused():
-            return json.loads(text, object_hook=without_dropped)
+        content = path.read_bytes()
+        if not content.isascii():
+            content.decode("utf-8")
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a JSON file") from None
+    return content
+
+
+def parse_json(content: bytes, path: Path, make_object: Callable[[Pairs], object]) -> object:
+    """Parse the UTF-8 bytes of ``path``; ``make_object`` gets the members of each object, innermost first.
+
+    Raises:
+        DataError: if they are no JSON; with line and column.
+    """
+    try:
+        with collector_paused():
+            return json.loads(content.decode("utf-8"), object_pairs_hook=make_object)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); is the file complete?") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON ({error})") from None
-
-
-def show(value: object) -> str:
-    """Return ``value`` as it may stand in a message: short, however large or deep it is."""
-    return "missing" if value is None else _REPR.repr(value)
-
-
-def kind_of(value: object) -> str:
-    """Return what ``value`` is, in a message about structure."""
-    return "missing" if value is None else f"a {type(value).__name__}"
-
-
-def is_text(value: object) -> bool:
-    """Tell whether ``value`` is a string with visible characters that can be written as UTF-8.
-
-    Half a surrogate pair, which JSON can hold, cannot.
-    """
-    if not isinstance(value, str) or not value.strip():
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @contextmanager

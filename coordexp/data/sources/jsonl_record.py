@@ -8,9 +8,9 @@ from coordexp.coord_tokens.validator import RecordBoxes, check_scaling, record_b
 from coordexp.data.images.image_file import size_problem
 from coordexp.data.images.image_folder import ImageFolder
 from coordexp.data.sample import DetectionObject, Sample
-from coordexp.data.sources.coco_rows import CROWD, MAX_ID
-from coordexp.data.sources.json_file import is_text, kind_of, show
-from coordexp.errors import DataError
+from coordexp.data.sources.coco import CROWD
+from coordexp.data.sources.coco_file import MAX_ID
+from coordexp.errors import DataError, is_text, kind_of, show
 
 NOT_TARGETS = "ignored_objects"
 

@@ -7,61 +7,51 @@ one of these itself.
 """
 
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
-from coordexp.data.sources.coco_rows import CategoryRow, Fields, ImageRow, category_row, image_row
-from coordexp.data.sources.json_file import show
-from coordexp.errors import DataError
+from msgspec import Meta
 
-_FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
-_ID_LISTS = ("neg_category_ids", "not_exhaustive_category_ids")
+from coordexp.data.sources.coco_file import Category, Image
+from coordexp.errors import DataError, show
 
 
-def lvis_category_row(place: int, fields: Fields) -> CategoryRow:
-    """Check a category, and keep its frequency.
+class LvisCategory(Category, gc=False, kw_only=True):
+    """An entry of ``categories``, with its frequency: rare, common or frequent."""
 
-    Raises:
-        DataError: if it cannot be used.
-    """
-    row = category_row(place, fields)
-    frequency = fields.get("frequency")
-    if frequency not in _FREQUENCIES:
-        raise DataError(f"frequency is {show(frequency)}, expected r, c or f (rare, common, frequent)")
-    return row._replace(extras={"frequency": str(frequency)})
+    frequency: Annotated[Literal["r", "c", "f"], Meta(description="r, c or f (rare, common, frequent)")]
+
+    def extras(self) -> dict[str, str]:
+        """Return fields that a manifest keeps."""
+        return {"frequency": self.frequency}
 
 
-def lvis_image_row(place: int, fields: Fields, *, images: Path) -> ImageRow:
-    """Check an image, take its name from ``coco_url`` and keep its lists of categories.
+class LvisImage(Image, gc=False, kw_only=True):
+    """An entry of ``images``, with its lists of categories; its file is named by ``coco_url``."""
 
-    Args:
-        place: index of the entry.
-        fields: the entry.
-        images: the image folder.
+    neg_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    not_exhaustive_category_ids: Annotated[list[int], Meta(description="a list of category ids")]
+    coco_url: object = None
 
-    Raises:
-        DataError: if it cannot be used.
-    """
-    row = image_row(place, fields)
-    name = row.file_name if row.file_name is not None else _name_from_url(fields.get("coco_url"), images)
-    return row._replace(file_name=name, extras={key: _id_list(fields, key) for key in _ID_LISTS})
+    def name_in(self, folder: Path) -> str:
+        """Return ``train2017/7.jpg`` for ``http://.../train2017/7.jpg``, or ``7.jpg`` in a folder ``train2017``."""
+        if self.file_name is not None:
+            return self.file_name
+        expected = "expected an address that ends in a folder and a file name"
+        if not isinstance(self.coco_url, str):
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        try:
+            parts = PurePosixPath(unquote(urlsplit(self.coco_url).path)).parts
+        except ValueError as error:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected} ({error})") from None
+        if len(parts) < 2:
+            raise DataError(f"coco_url is {show(self.coco_url)}, {expected}")
+        *_, parent, name = parts
+        return name if parent in {"/", folder.name} else f"{parent}/{name}"
 
-
-def _name_from_url(url: object, images: Path) -> str:
-    """``http://images.cocodataset.org/train2017/7.jpg`` -> ``train2017/7.jpg``, or ``7.jpg`` in a folder train2017."""
-    if not isinstance(url, str):
-        raise DataError(f"coco_url is {show(url)}, expected the address of the image")
-    try:
-        parts = PurePosixPath(unquote(urlsplit(url).path)).parts
-    except ValueError as error:
-        raise DataError(f"coco_url is {show(url)}, expected the address of the image ({error})") from None
-    if len(parts) < 2:
-        raise DataError(f"coco_url is {show(url)}, expected an address that ends in a folder and a file name")
-    folder, name = parts[-2:]
-    return name if folder in {"/", images.name} else f"{folder}/{name}"
-
-
-def _id_list(fields: Fields, name: str) -> list[int]:
-    values = fields.get(name)
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise DataError(f"{name} is {show(values)}, expected a list of category ids")
-    return [value for value in values if isinstance(value, int)]
+    def extras(self) -> dict[str, list[int]]:
+        """Return fields that a JSONL record keeps."""
+        return {
+            "neg_category_ids": self.neg_category_ids,
+            "not_exhaustive_category_ids": self.not_exhaustive_category_ids,
+        }

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.prepare.workers import Workers
-from coordexp.data.sources.coco_rows import CROWD
-from coordexp.data.sources.coco_sections import read_rows
-from coordexp.data.sources.coco_table import build_table
+from coordexp.data.sources.coco import build_table
+from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.detection import ceiling
-from coordexp.detection.ceiling import CeilingMatches, average_precision, match_quantised, quantised_px
+from coordexp.detection.ceiling import average_precision, ceiling_of_table, match_quantised, quantised_px
 from coordexp.detection.coco_eval import codec_ceiling, evaluate_boxes
 from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
 
@@ -54,17 +52,14 @@ def both(rows, sizes):
         for row, box in zip(rows, quantised.tolist(), strict=True)
         if not row[3]
     ]
-    parts = [
-        match_quantised(
-            image_ids=image_ids[part],
-            category_ids=np.array([row[1] for row in rows], np.int64)[part],
-            boxes_px_xywh=boxes[part],
-            quantised_px_xywh=quantised[part],
-            is_crowd=np.array([row[3] for row in rows], bool)[part],
-        )
-        for part in (image_ids % 2 == 0, image_ids % 2 == 1)  # as shards do
-    ]
-    return evaluate_boxes(truth, found).AP, average_precision(CeilingMatches.joined(parts))
+    matches = match_quantised(
+        image_ids=image_ids,
+        category_ids=np.array([row[1] for row in rows], np.int64),
+        boxes_px_xywh=boxes,
+        quantised_px_xywh=quantised,
+        is_crowd=np.array([row[3] for row in rows], bool),
+    )
+    return evaluate_boxes(truth, found).AP, average_precision(matches)
 
 
 @pytest.mark.parametrize(
@@ -120,15 +115,5 @@ def test_no_truth_no_number():
 def test_real_coco_has_the_ceiling_that_evaluation_reports(coco_tiny, split):
     path = coco_tiny / "annotations" / f"instances_{split}.json"
     images = coco_tiny / "images" / split
-    with Workers(1) as workers:
-        table = build_table(read_rows(path, images, workers=workers), path, ImageFolder(images), max_bad_fraction=0.0)
-    index = np.repeat(np.arange(len(table.images)), np.diff(table.first))
-    sides = np.array([(image.width, image.height) for image in table.images], float)[index]
-    matches = match_quantised(
-        image_ids=np.array([image.key for image in table.images])[index],
-        category_ids=table.category_ids,
-        boxes_px_xywh=table.boxes_px_xywh,
-        quantised_px_xywh=quantised_px(table.boxes_norm_xyxy, sides),
-        is_crowd=table.kinds == CROWD,
-    )
-    assert average_precision(matches) == pytest.approx(codec_ceiling(path), abs=1e-12)
+    table = build_table(read_coco_file(path), ImageFolder(images), max_bad_fraction=0.0)
+    assert ceiling_of_table(table) == pytest.approx(codec_ceiling(path), abs=1e-12)

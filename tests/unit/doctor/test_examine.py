@@ -8,7 +8,6 @@ from rich.console import Console
 
 from coordexp.cli.main import main
 from coordexp.doctor import examine as module
-from coordexp.doctor import files
 from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine
@@ -85,21 +84,17 @@ def test_coco_files_give_the_longest_sequence(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_description_that_would_close_its_object(tmp_path, monkeypatch, split, whole):
+def test_a_description_that_would_close_its_object(tmp_path, split):
     overrides = coco_overrides(tmp_path)
     annotations = tmp_path / f"{split}.json"
     data = json.loads(annotations.read_text())
     data["categories"].append({"id": 2, "name": "<|box_end|>"})
     annotations.write_text(json.dumps(data))
-    if not whole:
-        monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
-    unused = of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
-    assert [finding.verdict for finding in unused] == ([] if whole else ["warning"])
+    assert not of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
     data["annotations"][0]["category_id"] = 2
     annotations.write_text(json.dumps(data))
     (found,) = of(_examine(tmp_path, *overrides, "data.max_pixels=9216"), f"{split} descriptions")
-    assert found.verdict == ("failure" if whole else "warning")
+    assert found.verdict == "failure"
     assert "1 of 2 descriptions cannot be used: description '<|box_end|>' contains the special token" in found.sentence
 
 

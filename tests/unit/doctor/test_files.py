@@ -7,17 +7,10 @@ from PIL import Image
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.jsonlines import write_jsonl
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.doctor import files
 from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
 from tests.unit.doctor.doctor_support import write_coco
-
-
-@pytest.fixture
-def large(monkeypatch):
-    """Treat every file as too large to be read whole."""
-    monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
 
 
 def _config(annotations: Path, images: Path, root: Path, **data: object) -> ExperimentConfig:
@@ -52,31 +45,18 @@ def test_a_good_split(tmp_path):
     assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 
 
-def test_a_good_large_split(tmp_path, large):
-    facts, found = _examine(_config(*write_coco(tmp_path), tmp_path))
-    verdict, sentence = found["train annotations"]
-    assert verdict == "ok"
-    assert "read 3 images, the first 3 annotations and 1 categories; the other annotations were not read" in sentence
-    assert facts == DataFacts(frozenset({(64, 48)}), None, ("red circle",), ("red circle",))
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_each_fault_has_its_sentence(tmp_path, whole, monkeypatch):
-    if not whole:
-        monkeypatch.setattr(files, "WHOLE_FILE_BYTES", 0)
+def test_each_fault_has_its_sentence(tmp_path):
     annotations, images = write_coco(tmp_path)
     config = _config(annotations, images, tmp_path)
     text = annotations.read_text()
 
     annotations.write_text(text[:-40])
     assert _examine(config)[1]["train annotations"][0] == "failure"
-    expected = "not valid JSON" if whole else "is cut short"
-    assert expected in _examine(config)[1]["train annotations"][1]
+    assert "not valid JSON" in _examine(config)[1]["train annotations"][1]
 
     annotations.write_text(text)
     (images / "000002.jpg").rename(images / "other.jpg")
-    check = "train annotations" if whole else "train images"
-    verdict, sentence = _examine(config)[1][check]
+    verdict, sentence = _examine(config)[1]["train annotations"]
     assert verdict == "failure"
     assert "000002.jpg" in sentence
 
@@ -114,26 +94,15 @@ def test_rejected_records_within_the_accepted_fraction_warn(tmp_path):
     assert _examine(_config(annotations, images, tmp_path))[1]["train annotations"][0] == "failure"
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, "failure"), (0.1, "warning")])
-def test_bad_entries_in_a_large_file(tmp_path, large, fraction, expected):
-    annotations, images = write_coco(tmp_path)
-    _edited(annotations, lambda data: data["annotations"][1].update(bbox=[4, 4, 0, 20]))
-    verdict, sentence = _examine(_config(annotations, images, tmp_path, max_bad_fraction=fraction))[1][
-        "train annotations"
-    ]
-    assert verdict == expected
-    assert "annotations[1]: bbox" in sentence
-
-
-def test_an_image_name_that_leaves_the_folder(tmp_path, large):
+def test_an_image_name_that_leaves_the_folder(tmp_path):
     annotations, images = write_coco(tmp_path)
     _edited(annotations, lambda data: data["images"][0].update(file_name="../secret.jpg"))
-    verdict, sentence = _examine(_config(annotations, images, tmp_path))[1]["train images"]
+    verdict, sentence = _examine(_config(annotations, images, tmp_path))[1]["train annotations"]
     assert verdict == "failure"
     assert "leaves the image folder" in sentence
 
 
-def test_large_jsonl(tmp_path, large):
+def test_jsonl(tmp_path):
     annotations, images = write_coco(tmp_path)
     config = _config(annotations, images, tmp_path)
     from coordexp.train.setup.encoding import read_split
@@ -143,7 +112,7 @@ def test_large_jsonl(tmp_path, large):
     write_jsonl(samples, lines, coord_tokens=False, image_root=images)
     config = _config(lines, images, tmp_path)
     facts, found = _examine(config)
-    assert "read the first 3 lines, not the others" in found["train annotations"][1]
+    assert found["train annotations"][1] == "3 images, 3 boxes, each checked"
     assert facts is not None
     assert facts.categories == ("red circle",)
     lines.write_text(lines.read_text().replace('"width": 64', '"width": 0', 1))

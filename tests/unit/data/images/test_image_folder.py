@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from coordexp.data.images.image_folder import ImageFolder, relative_name
+from coordexp.data.images.image_folder import ImageFolder
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
 
@@ -26,7 +26,7 @@ def test_a_name_that_leaves_is_refused(folder, name):
     with pytest.raises(DataError, match="leaves the image folder|expected the name of a file"):
         ImageFolder(folder).path_of(name)
     with pytest.raises(DataError):
-        relative_name(name, folder)  # also where nothing is looked up
+        ImageFolder(folder).relative_name(name)  # also where nothing is looked up
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_a_name_that_leaves_is_refused(folder, name):
     [("a.jpg", "a.jpg"), ("./a.jpg", "a.jpg"), ("sub//b.jpg", "sub/b.jpg"), ("sub/./b.jpg", "sub/b.jpg")],
 )
 def test_names_are_written_one_way(folder, name, relative):
-    assert relative_name(name, folder) == relative
+    assert ImageFolder(folder).relative_name(name) == relative
     assert ImageFolder(folder).path_of(name) == folder / relative
-    assert relative_name(str(folder / relative), folder) == relative
+    assert ImageFolder(folder).relative_name(str(folder / relative)) == relative
 
 
 def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):

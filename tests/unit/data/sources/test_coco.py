@@ -108,7 +108,7 @@ def _append(section, entry):
         (_set("annotations", 1, iscrowd="no"), "annotations[1] (id 2)", "iscrowd is 'no'"),
         (_set("annotations", 1, id=1), "annotations[1] (id 1)", "annotation id 1 was used before"),
         (_drop("annotations", 1, "id"), "annotations[1]", "id is missing"),
-        (_append("annotations", [1, 2]), "annotations[2]", "the entry is a list"),
+        (_append("annotations", [1, 2]), "annotations[2]", "the entry is a list of 2 values"),
         (_drop("categories", 0, "name"), "categories[0] (id 1)", "name is missing"),
         (_set("categories", 0, name="  "), "categories[0] (id 1)", "name is '  '"),
         (_set("categories", 0, name="\ud800"), "categories[0] (id 1)", "name is '\\ud800'"),
@@ -127,6 +127,7 @@ def _append(section, entry):
         (_set("images", 1, file_name="."), "images[1] (id 3)", "leaves the image folder"),
         (_set("images", 1, file_name="b\0.png"), "images[1] (id 3)", "expected the name of a file"),
         (_set("images", 1, file_name=None), "images[1] (id 3)", "file name is missing"),
+        (_set("images", 1, file_name=7), "images[1] (id 3)", "file_name is 7"),
     ],
 )  # fmt: skip
 def test_a_bad_record_is_named_and_stops_the_reading(coco, change, entry, reason):
@@ -213,10 +214,11 @@ def test_a_half_written_file_is_located(coco):
     ("content", "reason"),
     [
         (b"", "line 1 column 1"),
-        (b"[]", "top level is a list"),
-        (b"null", "top level is missing"),
-        (b'{"images": []}', "'annotations' is missing"),
-        (b'{"images": [], "annotations": {}, "categories": []}', "'annotations' is a dict"),
+        (b"[]", "top level is no object"),
+        (b"null", "top level is no object"),
+        (b"NaN", "top level is a number"),
+        (b'{"images": []}', "'categories' is missing"),
+        (b'{"images": [], "annotations": {}, "categories": []}', "'annotations' is no list"),
         (b'{"images": [], "annotations": [], "categories": []}', "no image to use"),
         (b'{"images": "\xff"}', "byte 12 is not UTF-8"),
         (b'\xef\xbb\xbf{"images": []}', "not valid JSON"),
@@ -229,9 +231,11 @@ def test_a_half_written_file_is_located(coco):
         (b'{"images" [', "column 11: not valid JSON .Expecting ':'"),
         (b"{7: []}", "column 2: not valid JSON"),
         (b'{"images": []\n "annotations"', "line 2 column 2: not valid JSON .Expecting ','"),
-        (b'{"images": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b'{"images": ' + b"9" * 5000 + b"}", "'images' is no list"),
+        (b'{"images": 7, "x": NaN}', "'images' is a number"),
+        (b'{"images": [], "x": ' + b"9" * 5000 + b', "y": NaN}', "not valid JSON"),
     ],
-    ids=range(18),
+    ids=range(21),
 )
 def test_files_that_are_no_coco(coco, content, reason):
     coco.annotations.write_bytes(content)

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from coordexp.data.prepare.prepare import PrepareSpec, prepare
+from coordexp.data.prepare.prepare import PrepareSpec
 from coordexp.errors import DataError
+from tests.unit.data.prepare_support import prepare
 
 URL = "http://images.cocodataset.org/train2017/000000000007.jpg"
 
@@ -82,7 +83,7 @@ def test_a_file_name_wins_over_the_address(lvis):
     [
         (lambda d: d["images"][0].pop("coco_url"), r"images\[0\] \(id 7\): coco_url is missing"),
         (lambda d: d["images"][0].update(coco_url="nothing"), r"images\[0\].*ends in a folder and a file name"),
-        (lambda d: d["images"][0].update(coco_url="http://[/a/b.jpg"), r"images\[0\].*expected the address"),
+        (lambda d: d["images"][0].update(coco_url="http://[/a/b.jpg"), r"images\[0\].*Invalid IPv6 URL"),
         (lambda d: d["images"][0].update(coco_url="http://x/../%2e%2e"), r"images\[0\].*leaves the image folder"),
         (lambda d: d["images"][0].update(coco_url=7), r"images\[0\].*coco_url is 7"),
         (lambda d: d["images"][1].pop("neg_category_ids"), r"images\[1\] \(id 3\): neg_category_ids is missing"),

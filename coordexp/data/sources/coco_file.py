@@ -1,0 +1,296 @@
+"""COCO and LVIS annotation files -> typed entries, for samples, ground truth, ``prepare`` and ``doctor``.
+
+msgspec reads the file. Fields that no type below names, such as the outlines that are nine tenths of a COCO
+file, are skipped without becoming Python objects. An entry that does not fit its type is looked at once more to
+say what is wrong with it. A file that is not strict JSON goes to Python's own parser, which accepts the ``NaN``
+that other programs write, and names line and column where a file is damaged.
+
+What needs several entries (repeated ids, objects without an image) is decided by whoever reads the file.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar, get_args
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Raw, Struct
+from numpy.typing import NDArray
+
+from coordexp.data.sources.json_file import Pairs, collector_paused, parse_json, read_utf8
+from coordexp.errors import DataError, kind_of, show
+
+Section = Literal["categories", "images", "annotations"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+MAX_ID = 2**63 - 1
+
+# The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
+_UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
+
+Id: TypeAlias = Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID, description="a whole number")]
+_Number: TypeAlias = int | float
+_Side: TypeAlias = Annotated[_Number | None, Meta(description="a positive whole number of pixels")]
+_Flag: TypeAlias = Annotated[bool | int | float, Meta(description="0 or 1")]
+_Box: TypeAlias = Annotated[
+    tuple[_Number, _Number, _Number, _Number], Meta(description="four numbers [x, y, width, height]")
+]
+
+
+class Category(Struct, gc=False):
+    """An entry of ``categories``."""
+
+    id: Id
+    name: Annotated[str, Meta(description="text")]
+
+    def extras(self) -> dict[str, str]:
+        """Return fields that a manifest keeps."""
+        return {}
+
+
+class Image(Struct, gc=False):
+    """An entry of ``images``. Name and size may be missing: a ground truth needs neither."""
+
+    id: Id
+    file_name: Annotated[str | None, Meta(description="the name of a file")] = None
+    width: _Side = None
+    height: _Side = None
+
+    def __post_init__(self) -> None:
+        """Check the sides."""
+        for name, side in (("width", self.width), ("height", self.height)):
+            if side is not None and (side != side // 1 or not 0 < side <= MAX_ID):
+                raise ValueError(f"{name} is {show(side)}, expected a positive whole number of pixels")
+
+    def name_in(self, folder: Path) -> object:
+        """Return the name of the file in the image folder ``folder``, as the entry says it."""
+        del folder
+        return self.file_name
+
+    def extras(self) -> dict[str, list[int]]:
+        """Return fields that a JSONL record keeps."""
+        return {}
+
+
+class Annotation(Struct, gc=False):
+    """An entry of ``annotations``. Its box may have no extent; what ``area`` must be, a ground truth says."""
+
+    id: Id
+    image_id: Id
+    category_id: Id
+    bbox: _Box
+    area: object = None
+    iscrowd: _Flag = 0
+    ignore: _Flag = 0
+
+    def __post_init__(self) -> None:
+        """Check flags, and that the box is finite."""
+        if self.iscrowd not in (0, 1) or self.ignore not in (0, 1):
+            name, value = ("ignore", self.ignore) if self.iscrowd in (0, 1) else ("iscrowd", self.iscrowd)
+            raise ValueError(f"{name} is {show(value)}, expected 0 or 1")
+        try:
+            is_finite = math.isfinite(sum(map(float, self.bbox)))
+        except OverflowError:
+            is_finite = False
+        if not is_finite:
+            raise ValueError(f"bbox {show(list(self.bbox))} is not finite")
+
+
+_Entry = TypeVar("_Entry", Category, Image, Annotation)
+_AnyEntry = TypeVar("_AnyEntry", bound=Struct)
+
+
+class BadEntry(NamedTuple):
+    """An entry that cannot be used.
+
+    Attributes:
+        place: its index in the section.
+        shown_id: its id as it may stand in a message, or an empty text.
+        reason: what is wrong.
+        key: its id, if that was one.
+        image_id: of an annotation, if that was one.
+    """
+
+    place: int
+    shown_id: str
+    reason: str
+    key: int | None = None
+    image_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Entries(Generic[_AnyEntry]):
+    """The entries of a section: the typed ones in file order, and the others."""
+
+    good: list[_AnyEntry]
+    bad: list[BadEntry]
+
+    @property
+    def total(self) -> int:
+        """Number of entries, good and bad."""
+        return len(self.good) + len(self.bad)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Index in the section of each good entry."""
+        return np.setdiff1d(np.arange(self.total), [entry.place for entry in self.bad], assume_unique=True)
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """A whole annotation file."""
+
+    path: Path
+    categories: Entries[Category]
+    images: Entries[Image]
+    annotations: Entries[Annotation]
+
+
+@dataclass(frozen=True)
+class AnnotationColumns:
+    """Annotations as arrays: ``[N]``, and ``[N, 4]`` the boxes."""
+
+    place: NDArray[np.int64]
+    key: NDArray[np.int64]
+    image_id: NDArray[np.int64]
+    category_id: NDArray[np.int64]
+    box_px_xywh: NDArray[np.float64]
+    is_crowd: NDArray[np.bool_]
+    is_ignored: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, entries: Entries[Annotation]) -> Self:
+        """Turn entries into columns."""
+        rows = entries.good
+        return cls(
+            place=entries.places,
+            key=np.array([row.id for row in rows], np.int64),
+            image_id=np.array([row.image_id for row in rows], np.int64),
+            category_id=np.array([row.category_id for row in rows], np.int64),
+            box_px_xywh=np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
+            is_crowd=np.array([row.iscrowd for row in rows], np.bool_),
+            is_ignored=np.array([row.ignore for row in rows], np.bool_),
+        )
+
+    def only(self, keep: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Return the rows that a mask or indices choose."""
+        return replace(self, **{field.name: getattr(self, field.name)[keep] for field in fields(self)})
+
+
+def read_coco_file(
+    path: Path, *, image_type: type[Image] = Image, category_type: type[Category] = Category
+) -> CocoFile:
+    """Read an annotation file, in whatever order its sections are.
+
+    Args:
+        path: the file.
+        image_type: what an entry of ``images`` must hold: that of another format adds fields.
+        category_type: the same for ``categories``.
+
+    Raises:
+        DataError: if the file is missing, no JSON, or not of this structure.
+    """
+    with collector_paused():
+        sections = _sections(path)
+        return CocoFile(
+            path=path,
+            categories=_typed(sections["categories"], category_type),
+            images=_typed(sections["images"], image_type),
+            annotations=_typed(sections["annotations"], Annotation),
+        )
+
+
+class _Member:
+    """A name at the top level. No two are equal, so that a section that is there twice is noticed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
+    """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
+    content = read_utf8(path)
+    try:
+        found = msgspec.json.decode(content, type=dict[_Member, Raw], dec_hook=lambda member, name: member(name))
+        members: Iterable[tuple[str, object]] = [(member.name, value) for member, value in found.items()]
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: the top level is no object ({error}); expected COCO's instances format") from None
+    except (msgspec.DecodeError, RecursionError):
+        members = _lenient_members(content, path)
+    sections: dict[Section, list[Raw] | list[object]] = {}
+    for name, value in members:
+        if not _is_section(name):
+            continue
+        if name in sections:
+            raise DataError(f"{path}: the section {name!r} is there twice")
+        sections[name] = _entries(value, f"{path}: {name!r}")
+    for section in SECTIONS:
+        if section not in sections:
+            raise DataError(f"{path}: {section!r} is missing, expected a list (COCO instances format)")
+    return sections
+
+
+def _is_section(name: str) -> TypeGuard[Section]:
+    return name in SECTIONS
+
+
+def _entries(value: object, where: str) -> list[Raw] | list[object]:
+    try:
+        found = msgspec.json.decode(value, type=list[Raw]) if isinstance(value, Raw) else value
+    except msgspec.ValidationError as error:
+        raise DataError(f"{where} is no list ({error}); expected COCO's instances format") from None
+    if not isinstance(found, list):
+        raise DataError(f"{where} is {kind_of(found)}, expected a list (COCO instances format)")
+    return found
+
+
+def _lenient_members(content: bytes, path: Path) -> Pairs:
+    """Return the members of the top level as Python's parser reads them."""
+    outermost: Pairs = []
+
+    def make_object(pairs: Pairs) -> dict[str, object]:
+        nonlocal outermost
+        outermost = pairs
+        return {name: value for name, value in pairs if name != "segmentation"}
+
+    if isinstance(value := parse_json(content, path, make_object), dict):
+        return outermost
+    raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
+
+
+def _typed(entries: list[Raw] | list[object], entry_type: type[_Entry]) -> Entries[_Entry]:
+    decode = msgspec.json.Decoder(entry_type).decode
+    good: list[_Entry] = []
+    bad: list[BadEntry] = []
+    for place, entry in enumerate(entries):
+        try:
+            good.append(decode(entry) if isinstance(entry, Raw) else msgspec.convert(entry, entry_type))
+        except _UNFIT as error:
+            bad.append(_bad_entry(place, entry, entry_type, reason=str(error)))
+    return Entries(good, bad)
+
+
+def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: str) -> BadEntry:
+    """Say which field of an entry is wrong; ``reason`` is what msgspec says, which does not show values."""
+    try:
+        value: object = json.loads(bytes(entry)) if isinstance(entry, Raw) else entry
+    except (ValueError, RecursionError) as error:
+        return BadEntry(place, "", f"the entry is not valid JSON ({error})")
+    if not isinstance(value, dict):
+        return BadEntry(place, "", f"the entry is {kind_of(value)}, expected an object")
+    key, image_id = (
+        found if type(found) is int and abs(found) <= MAX_ID else None
+        for found in (value.get("id"), value.get("image_id"))
+    )
+    shown_id = "" if value.get("id") is None else show(value["id"])
+    for field in msgspec.structs.fields(entry_type):
+        if field.name in value or field.required:
+            try:
+                msgspec.convert(value.get(field.name), field.type)
+            except _UNFIT:
+                expected = next((meta.description for meta in get_args(field.type) if isinstance(meta, Meta)), None)
+                reason = f"{field.name} is {show(value.get(field.name))}, expected {expected}"
+                break
+    return BadEntry(place, shown_id, reason, key, image_id)
