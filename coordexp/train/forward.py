@@ -1,19 +1,23 @@
-"""Model -> head -> term inputs: the one forward pass behind training and validation losses."""
+"""Model -> head -> term inputs: the one forward pass behind training and validation losses.
 
-from collections.abc import Mapping
+Shapes: B sequences, L padded length, D hidden, T supervised tokens, V vocabulary, U units.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from coordexp.coord_tokens.codec import coord_mask
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.batches.batch import Batch
+from coordexp.data.images.patches import ImageSpec, pixel_values
 from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
-from coordexp.losses.term import TermInputs
+from coordexp.losses.term import UNITS, TermInputs
 from coordexp.model.head_bypass import pass_through_head
-from coordexp.train.batch import model_inputs, term_inputs
 
 
 @dataclass(frozen=True)
@@ -30,21 +34,20 @@ class TermForward:
     vocab: CoordVocab
     image_spec: ImageSpec
 
-    def __call__(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TermInputs:
+    def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:
         """Return the term inputs of ``batch``; ``model`` is ``base``, perhaps inside DDP or DeepSpeed."""
         return self.with_hidden(model, batch)[0]
 
-    def with_hidden(self, model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[TermInputs, Tensor]:
+    def with_hidden(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
         """Return the term inputs, and the hidden states ``[T, D]`` that all of them come from."""
         inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
         with pass_through_head(self.base):
             hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
-            hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch["supervised_rows"])
+            hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
             return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.coord_ids), hidden_TD
 
-    def _head(self, hidden_TD: Tensor, batch: Mapping[str, Tensor]) -> HeadOutput:
-        targets_T, coord_rows_N = batch["targets"], batch["coord_rows"]
+    def _head(self, hidden_TD: Tensor, batch: Batch) -> HeadOutput:
         weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         first_id = self.vocab.coord_ids.start
         adapter = active_offset(self.base)
@@ -54,17 +57,68 @@ class TermForward:
             hidden_TD = hidden_TD.to(weight_VD.dtype)
         if weight_VD.requires_grad:
             return plain_head(
-                hidden_TD, weight_VD, targets_T, first_id=first_id, offset_KD=offset_KD, coord_rows_N=coord_rows_N
+                hidden_TD,
+                weight_VD,
+                batch.targets,
+                first_id=first_id,
+                offset_KD=offset_KD,
+                coord_rows_N=batch.coord_rows,
             )
         return split_head(
             hidden_TD,
             weight_VD,
-            targets_T,
+            batch.targets,
             first_id=first_id,
             offset_KD=offset_KD,
             num_adapted=len(self.vocab.coord_ids) if offset_KD is None else offset_KD.shape[0],
-            coord_rows_N=coord_rows_N,
+            coord_rows_N=batch.coord_rows,
         )
+
+
+def model_inputs(batch: Batch, spec: ImageSpec, *, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the keyword arguments of a Qwen3-VL forward."""
+    inputs = {
+        "input_ids": batch.input_ids,
+        "mm_token_type_ids": batch.mm_token_type_ids,
+        "image_grid_thw": batch.image_grid_thw,
+        "pixel_values": pixel_values(batch.patches, spec).to(dtype),
+    }
+    if batch.attention_mask is not None:
+        inputs["attention_mask"] = batch.attention_mask
+    if batch.position_ids is not None:
+        inputs["position_ids"] = batch.position_ids
+    return inputs
+
+
+def term_inputs(head: HeadOutput, batch: Batch, coord_ids: range) -> TermInputs:
+    """Join head output and batch; positions come from the labels alone, never from predictions."""
+    return TermInputs(
+        head=head,
+        is_coord_T=coord_mask(batch.targets, coord_ids),
+        coord_bins_N=batch.targets.index_select(0, batch.coord_rows) - coord_ids.start,
+        box_rows_M4=batch.box_rows,
+        boxes_norm_xyxy_M4=batch.boxes_norm_xyxy,
+        box_image_M=batch.box_image,
+        box_object_M=batch.box_object,
+    )
+
+
+def count_units(batches: Sequence[Batch]) -> Tensor:
+    """Count the units of some batches, from shapes alone.
+
+    Returns:
+        ``[U]`` float64 on the CPU in the order of UNITS.
+    """
+    num_tokens = sum(batch.targets.shape[0] for batch in batches)
+    num_coord = sum(batch.coord_rows.shape[0] for batch in batches)
+    num_boxes = sum(batch.box_rows.shape[0] for batch in batches)
+    counts = {
+        "tokens": num_tokens,
+        "text_tokens": num_tokens - num_coord,
+        "coord_tokens": num_coord,
+        "boxes": num_boxes,
+    }
+    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)
 
 
 def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:

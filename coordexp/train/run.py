@@ -23,9 +23,9 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
-from coordexp.train.batch import model_inputs
 from coordexp.train.checks.setup_check import SetupCheck
 from coordexp.train.checks.term_gradients import TermGradientLog
+from coordexp.train.forward import model_inputs
 from coordexp.train.loop.evaluation import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog

@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
+from coordexp.data.batches.batch import Batch
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.checkpoint_io import save_adapter
-from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
-from coordexp.train.forward import TermForward
+from coordexp.train.forward import TermForward, count_units
 from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
 from coordexp.train.loop.throughput import flop_units
 from coordexp.train.setup.loader import CarriesErrors, Collate, CollateCarried, seed_apart
@@ -84,10 +84,10 @@ class CoordTrainer(Trainer):
         assert isinstance(self.model_wrapped, nn.Module)
         return self.model_wrapped
 
-    def compute_loss(
+    def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]  # a Batch, where others have a dict
         self,
         model: nn.Module,
-        inputs: dict[str, Tensor],
+        inputs: Batch,
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
@@ -95,13 +95,13 @@ class CoordTrainer(Trainer):
         assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
-        self._image_ids.append(inputs["image_ids"])
+        self._image_ids.append(inputs.image_ids)
         terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
         # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
         share, sums = self.criterion(terms, num_items_in_batch)
         self._loss = self._loss + share.detach()
         self.averages.add_terms(self.criterion, sums, count_units([inputs]))
-        self.averages.add("num_images", float(inputs["image_ids"].shape[0]))
+        self.averages.add("num_images", float(inputs.image_ids.shape[0]))
         for name, value in flop_units(inputs).items():
             self.averages.add(name, value)
         self.averages.add_diagnostics(coord_diagnostics(terms))
@@ -126,15 +126,15 @@ class CoordTrainer(Trainer):
         return loader
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[dict[str, Tensor] | CoordExpError], num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Tensor]], Tensor]:
+        self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], Tensor]:
         """Take the microbatches of a step, note how long that took, and count their units.
 
         Raises:
             CoordExpError: if a sample of theirs cannot be read.
         """
         started = time.monotonic()
-        batches: list[dict[str, Tensor]] = []
+        batches: list[Batch] = []
         for batch in islice(epoch_iterator, num_batches):
             if isinstance(batch, CoordExpError):
                 raise batch
@@ -142,6 +142,10 @@ class CoordTrainer(Trainer):
         # Ranks are added up: what is read is their mean.
         self.averages.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
         return batches, self._get_num_items_in_batch(batches, device)
+
+    def floating_point_ops(self, inputs: object) -> int:
+        """Return 0: Hugging Face's count reads a dict; :mod:`coordexp.train.loop.throughput` has ours."""
+        return 0
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build AdamW on our parameter groups."""
@@ -184,10 +188,14 @@ class CoordTrainer(Trainer):
         )
         self._last_log = time.monotonic()
 
+    def _prepare_inputs(self, inputs: Batch) -> Batch:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the batch on this rank's device, where the loader has put it already."""
+        return inputs.to(self.args.device)
+
     def _get_train_sampler(self, train_dataset: Dataset[EncodedSample] | None = None) -> Sampler[int]:
         return self.sampler
 
-    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
+    def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> Tensor:
         """Count the units of the whole optimizer step: all its microbatches, on all ranks."""
         counts = count_units(batch_samples).to(device)
         if distributed.is_available() and distributed.is_initialized():

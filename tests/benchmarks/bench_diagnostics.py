@@ -8,18 +8,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from coordexp.config import group_config, load_config
-from coordexp.train.batch import count_units
+from coordexp.data.batches.batch import Batch
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import gradients_at_hidden
+from coordexp.train.forward import count_units
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.prepare import prepare_experiment
 
@@ -29,7 +29,7 @@ LIMIT = 0.03
 SHAPES = ("data.shapes.num_train=64", "data.shapes.num_val=8")
 
 
-def step(parts: Components, batch: Mapping[str, Tensor], *, kind: Kind) -> None:
+def step(parts: Components, batch: Batch, *, kind: Kind) -> None:
     """Go forward and backward once: bare, as every training step does, or as a logging step does."""
     counts = count_units([batch])
     terms, hidden_TD = parts.forward_terms.with_hidden(parts.model, batch)

@@ -39,8 +39,8 @@ def test_a_step_asks_for_what_torch_counts(tmp_path, vision):
     parts.model.train()
     with FlopCounterMode(display=False) as counted:
         terms, _ = parts.forward_terms.with_hidden(parts.model, batch)
-        terms.ce_T.sum().backward()
-    asked = whole.step_flops(_sums(batch, batch["targets"].shape[0]))
+        terms.head.ce_T.sum().backward()
+    asked = whole.step_flops(_sums(batch, batch.targets.shape[0]))
     assert asked == pytest.approx(counted.get_total_flops(), rel=0.03)
 
 

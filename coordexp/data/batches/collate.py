@@ -1,6 +1,6 @@
 """Encoded samples -> one batch of tensors: right-padded to train, left-padded to generate.
 
-Shapes: B sequences, L padded length, P image patches, M boxes, N coord tokens, T supervised tokens.
+Shapes: B sequences, L padded length, P image patches, M boxes, T supervised tokens.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+
+from coordexp.data.batches.batch import Batch
 
 IGNORE = -100
 
@@ -46,13 +48,16 @@ class EncodedSample:
 
 
 def collate(
-    samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False
-) -> dict[str, Tensor]:
-    """Pad samples to one batch.
+    samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, coord_ids: range, pad_left: bool = False
+) -> Batch:
+    """Pad samples to one batch; its ``position_ids`` are left to the model.
 
-    Returns:
-        ``input_ids, attention_mask, labels, mm_token_type_ids`` ``[B, L]``, and what
-        :func:`image_fields` returns.
+    Args:
+        samples: of one batch.
+        pad_id: token of the padding.
+        image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens; empty for a vocabulary without them.
+        pad_left: pad to generate instead of to train.
     """
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
@@ -68,41 +73,67 @@ def collate(
         labels[row, answer:end] = input_ids[row, answer:end]
         attention_mask[row, start:end] = 1
         answers.append(row * length + answer)
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "labels": labels,
-        "mm_token_type_ids": (input_ids == image_token_id).to(torch.int64),
-        **image_fields(samples, answers),
-    }
+    return batch_of(
+        samples,
+        answers,
+        input_ids=input_ids,
+        labels=labels,
+        attention_mask=attention_mask,
+        image_token_id=image_token_id,
+        coord_ids=coord_ids,
+    )
 
 
-def image_fields(samples: Sequence[EncodedSample], answers: Sequence[int]) -> dict[str, Tensor]:
-    """Join what does not depend on how sequences are laid out.
+def batch_of(
+    samples: Sequence[EncodedSample],
+    answers: Sequence[int],
+    *,
+    input_ids: Tensor,
+    labels: Tensor,
+    image_token_id: int,
+    coord_ids: range,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+) -> Batch:
+    """Make the batch of samples whose tokens have been laid out in rows.
 
     Args:
         samples: of one batch.
-        answers: flat position in the batch where the target of each begins.
-
-    Returns:
-        ``patches`` ``[P, C]`` uint8, ``image_grid_thw`` ``[B, 3]``, ``boxes_norm_xyxy`` ``[M, 4]``,
-        ``box_positions`` ``[M, 4]`` int64 (flat positions of the coord *labels*), ``box_image`` and
-        ``box_object`` ``[M]`` int64 (image in the batch, object in its target), and, without the
-        fillers, ``image_ids`` and ``sequence_lengths`` ``[B]``.
+        answers: flat position in ``[B * L]`` where the target of each begins.
+        input_ids: ``[B, L]``.
+        labels: ``[B, L]``.
+        image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens.
+        attention_mask: as in the batch.
+        position_ids: as in the batch.
     """
+    supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
+    targets_T = labels.flatten()[supervised_rows + 1]
+    is_coord_T = (targets_T >= coord_ids.start) & (targets_T < coord_ids.stop)
+    row_of_position = torch.full((labels.numel(),), -1)
+    row_of_position[supervised_rows + 1] = torch.arange(len(targets_T))
+    number_of_row = is_coord_T.cumsum(0) - 1
     positions = [sample.coord_index + answer for sample, answer in zip(samples, answers, strict=True)]
     num_boxes = [len(own) for own in positions]
     real = [sample for sample in samples if not sample.is_filler]
-    return {
-        "patches": torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
-        "image_grid_thw": torch.tensor([[1, *sample.grid] for sample in samples]),
-        "boxes_norm_xyxy": torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
-        "box_positions": torch.from_numpy(np.concatenate(positions)),
-        "box_image": torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
-        "box_object": torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
-        "image_ids": torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
-        "sequence_lengths": torch.tensor([sample.length for sample in real], dtype=torch.int64),
-    }
+    return Batch(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        mm_token_type_ids=(input_ids == image_token_id).to(torch.int64),
+        labels=labels,
+        patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
+        image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
+        supervised_rows=supervised_rows,
+        targets=targets_T,
+        coord_rows=is_coord_T.nonzero().squeeze(1),
+        box_rows=number_of_row[row_of_position[torch.from_numpy(np.concatenate(positions))]],
+        boxes_norm_xyxy=torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
+        box_image=torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
+        box_object=torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
+        image_ids=torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
+        sequence_lengths=torch.tensor([sample.length for sample in real], dtype=torch.int64),
+    )
 
 
 def predicts_label(labels_BL: Tensor) -> Tensor:

@@ -14,13 +14,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from coordexp.data.batches.collate import IGNORE, EncodedSample, image_fields
+from coordexp.data.batches.batch import Batch
+from coordexp.data.batches.collate import IGNORE, EncodedSample, batch_of
 from coordexp.data.batches.positions import rope_positions
 
 
-def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> dict[str, Tensor]:
+def collate_packed(
+    samples: Sequence[EncodedSample], *, image_token_id: int, coord_ids: range, merge_size: int
+) -> Batch:
     """Join the samples of a batch to one row; losses and gradients are those of the padded batch.
 
     A sample begins with its prompt, which is not supervised, so the last token of one sample never
@@ -29,11 +31,8 @@ def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, mer
     Args:
         samples: of one batch, each with a prompt.
         image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens.
         merge_size: patches a side of an image token.
-
-    Returns:
-        ``input_ids, labels, mm_token_type_ids`` ``[1, L]``, ``position_ids`` ``[4, 1, L]``, and what
-        :func:`coordexp.data.batches.collate.image_fields` returns. No ``attention_mask``.
     """
     input_ids = torch.tensor([[token for sample in samples for token in (*sample.prompt_ids, *sample.target_ids)]])
     labels = torch.full_like(input_ids, IGNORE)
@@ -43,10 +42,12 @@ def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, mer
         labels[0, answer:end] = input_ids[0, answer:end]
     rope = [rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size) for sample in samples]
     four = [np.concatenate([np.arange(own.shape[1])[None], own]) for own in rope]
-    return {
-        "input_ids": input_ids,
-        "labels": labels,
-        "mm_token_type_ids": (input_ids == image_token_id).to(torch.int64),
-        "position_ids": torch.from_numpy(np.concatenate(four, axis=1)).unsqueeze(1),
-        **image_fields(samples, answers),
-    }
+    return batch_of(
+        samples,
+        answers,
+        input_ids=input_ids,
+        labels=labels,
+        position_ids=torch.from_numpy(np.concatenate(four, axis=1)).unsqueeze(1),
+        image_token_id=image_token_id,
+        coord_ids=coord_ids,
+    )

@@ -164,21 +164,22 @@ def _generate_batch(
     curves_of: Collection[int],
 ) -> list[GeneratedSequence]:
     device = model.device
-    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True)
-    prompts = batch["input_ids"].to(device)
+    batch = collate(
+        samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, coord_ids=vocab.coord_ids, pad_left=True
+    ).to(device)
     curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in curves_of]
     recorder = RawLogitsRecorder(vocab.coord_ids, curve_rows=curve_rows)
     with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
-            input_ids=prompts,
-            attention_mask=batch["attention_mask"].to(device),
-            mm_token_type_ids=batch["mm_token_type_ids"].to(device),
-            pixel_values=pixel_values(batch["patches"].to(device), spec.image_spec).to(model.dtype),
-            image_grid_thw=batch["image_grid_thw"].to(device),
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            mm_token_type_ids=batch.mm_token_type_ids,
+            pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
+            image_grid_thw=batch.image_grid_thw,
             logits_processor=LogitsProcessorList([recorder, *choosers]),
             generation_config=_greedy(vocab, spec),
         )
-    answers = sequences[:, prompts.shape[1] :]
+    answers = sequences[:, batch.input_ids.shape[1] :]
     recorded = recorder.finish(sequences, num_steps=answers.shape[1])
     ends = {vocab.end_id, spec.pad_id}
     curve_of_row = {row: at for at, row in enumerate(curve_rows)}

@@ -23,6 +23,7 @@ from transformers import (
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.coord_tokens.codec import encode
+from coordexp.data.batches.batch import Batch
 from coordexp.data.batches.collate import EncodedSample, collate, predicts_label
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
@@ -117,7 +118,8 @@ def _run_phase(
     started = time.monotonic()
     batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
     for step, chosen in enumerate(batches, start=1):
-        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
+        # This vocabulary has no coord tokens yet: coordinates are written as numbers.
+        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id, coord_ids=range(0))
         loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -145,19 +147,18 @@ def _batches(
 
 
 def supervised_logits(
-    model: Qwen3VLForConditionalGeneration, batch: dict[str, Tensor], image_spec: ImageSpec
+    model: Qwen3VLForConditionalGeneration, batch: Batch, image_spec: ImageSpec
 ) -> tuple[Tensor, Tensor]:
     """Return the logits ``[T, V]`` at supervised positions of a batch, and the true tokens ``[T]``."""
     logits_TV = model(
-        input_ids=batch["input_ids"],
-        attention_mask=batch["attention_mask"],
-        mm_token_type_ids=batch["mm_token_type_ids"],
-        pixel_values=pixel_values(batch["patches"], image_spec),
-        image_grid_thw=batch["image_grid_thw"],
-        logits_to_keep=predicts_label(batch["labels"]),
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        mm_token_type_ids=batch.mm_token_type_ids,
+        pixel_values=pixel_values(batch.patches, image_spec),
+        image_grid_thw=batch.image_grid_thw,
+        logits_to_keep=predicts_label(batch.labels),
     ).logits
-    targets = batch["labels"][:, 1:]
-    return logits_TV, targets[targets >= 0]
+    return logits_TV, batch.targets
 
 
 def _scenes(

@@ -16,8 +16,8 @@ from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
-from coordexp.train.batch import count_units
 from coordexp.train.checks.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.forward import count_units
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.setup.components import Components
 
@@ -51,7 +51,7 @@ class Evaluator:
         with _evaluating(model), torch.no_grad():
             for start in range(ranks.rank() * batch_size, len(samples), ranks.world_size() * batch_size):
                 chosen = [samples[i] for i in range(start, min(start + batch_size, len(samples)))]
-                batch = {name: value.to(device) for name, value in parts.encoding.collate(chosen).items()}
+                batch = parts.encoding.collate(chosen).to(device)
                 terms = parts.forward_terms(model, batch)
                 _, sums = criterion(terms, ones_U)
                 averages.add_terms(criterion, sums, count_units([batch]))

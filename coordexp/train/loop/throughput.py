@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import Qwen3VLConfig
 
 from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.data.batches.batch import Batch
 from coordexp.model.checkpoint.dimensions import Dimensions
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
@@ -92,14 +93,10 @@ class Utilisation:
         return self.counter.step_flops(sums) / max(seconds * self.peak, 1e-9)
 
 
-def flop_units(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the operations of a microbatch depend on, as tensors on its device: nothing waits.
-
-    Args:
-        batch: with ``sequence_lengths`` (tokens of each sample, without padding) and ``image_grid_thw`` ``[I, 3]``.
-    """
-    lengths = batch["sequence_lengths"].to(torch.float64)
-    patches = batch["image_grid_thw"].to(torch.float64).prod(-1)
+def flop_units(batch: Batch) -> dict[str, Tensor]:
+    """Return what the operations of a microbatch depend on, as tensors on its device: nothing waits."""
+    lengths = batch.sequence_lengths.to(torch.float64)
+    patches = batch.image_grid_thw.to(torch.float64).prod(-1)
     return {
         "num_sequence_tokens": lengths.sum(),
         "num_sequence_tokens_squared": lengths.square().sum(),

@@ -1,13 +1,13 @@
 """How the samples of a split become sequences and batches: the same for every group of an experiment."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.data.batches.batch import Batch
 from coordexp.data.batches.collate import EncodedSample, collate
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.packing import collate_packed
@@ -19,7 +19,6 @@ from coordexp.data.sources.coco import CocoData
 from coordexp.data.splits.splits import Split, load_split
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.batch import with_rows
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,16 @@ class Encoding:
             with_targets=with_targets,
         )
 
-    def collate(self, samples: Sequence[EncodedSample]) -> dict[str, Tensor]:
+    def collate(self, samples: Sequence[EncodedSample]) -> Batch:
         """Batch samples for training: one row with ``data.packing``, else padded on the right."""
         image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
+        coord_ids = self.vocab.coord_ids
         if self.config.data.packing:
-            batch = collate_packed(samples, image_token_id=image_id, merge_size=merge_size)
-        else:
-            pad_id = self.tokenizer.pad_token_id
-            batch = collate(samples, pad_id=pad_id if isinstance(pad_id, int) else 0, image_token_id=image_id)
-            batch["position_ids"] = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
-        return with_rows(batch, self.vocab.coord_ids)
+            return collate_packed(samples, image_token_id=image_id, coord_ids=coord_ids, merge_size=merge_size)
+        pad_id = self.tokenizer.pad_token_id
+        pad_id = pad_id if isinstance(pad_id, int) else 0
+        batch = collate(samples, pad_id=pad_id, image_token_id=image_id, coord_ids=coord_ids)
+        return replace(batch, position_ids=padded_positions(samples, image_token_id=image_id, merge_size=merge_size))
 
 
 def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordVocab) -> Encoding:

@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from coordexp.data.batches.batch import Batch
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.errors import CoordExpError
 
-Collate = Callable[[Sequence[EncodedSample]], dict[str, Tensor]]
+Collate = Callable[[Sequence[EncodedSample]], Batch]
 Carried = EncodedSample | CoordExpError
 
 
@@ -48,7 +48,7 @@ class CollateCarried:
         """Wrap a collate function."""
         self._collate = collate
 
-    def __call__(self, items: Sequence[Carried]) -> dict[str, Tensor] | CoordExpError:
+    def __call__(self, items: Sequence[Carried]) -> Batch | CoordExpError:
         """Return the batch, or the first error."""
         samples: list[EncodedSample] = []
         for item in items:

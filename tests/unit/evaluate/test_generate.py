@@ -43,15 +43,15 @@ def raw_logits(base, number: int, ids: Sequence[int]) -> torch.Tensor:
     """Teacher-forced logits ``[T, V]`` that predict ``ids``, from one plain forward pass."""
     sample = base.sample(number)
     prompt = len(sample.prompt_ids)
-    batch = collate([sample], pad_id=0, image_token_id=base.model.config.image_token_id)
+    batch = collate([sample], pad_id=0, image_token_id=base.model.config.image_token_id, coord_ids=range(0))
     ids_1L = torch.tensor([[*sample.prompt_ids, *ids]])
     with torch.no_grad():
         logits = base.model(
             input_ids=ids_1L,
             attention_mask=torch.ones_like(ids_1L),
             mm_token_type_ids=(ids_1L == base.model.config.image_token_id).long(),
-            pixel_values=pixel_values(batch["patches"], base.image_spec),
-            image_grid_thw=batch["image_grid_thw"],
+            pixel_values=pixel_values(batch.patches, base.image_spec),
+            image_grid_thw=batch.image_grid_thw,
         ).logits
     return logits[0, prompt - 1 : -1]
 

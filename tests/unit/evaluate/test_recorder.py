@@ -101,21 +101,23 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
     answered = [replace(base.sample(n), target_ids=list(s.ids)) for n, s in zip(numbers, sequences, strict=True)]
     for pad_left in (False, True):
         pad = base.tokenizer.pad_token_id
-        batch = collate(answered, pad_id=pad, image_token_id=base.model.config.image_token_id, pad_left=pad_left)
+        batch = collate(
+            answered, pad_id=pad, image_token_id=base.model.config.image_token_id, coord_ids=range(0), pad_left=pad_left
+        )
         with torch.no_grad():
             logits_BLV = base.model(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                mm_token_type_ids=batch["mm_token_type_ids"],
-                pixel_values=pixel_values(batch["patches"], base.image_spec),
-                image_grid_thw=batch["image_grid_thw"],
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                mm_token_type_ids=batch.mm_token_type_ids,
+                pixel_values=pixel_values(batch.patches, base.image_spec),
+                image_grid_thw=batch.image_grid_thw,
                 use_cache=False,
             ).logits
         num_coords = 0
         for row, seq in enumerate(sequences):
-            places = (batch["labels"][row] >= 0).nonzero().squeeze(1)
+            places = (batch.labels[row] >= 0).nonzero().squeeze(1)
             logits_TV = logits_BLV[row, places - 1]
-            log_probs = logits_TV.log_softmax(-1).gather(1, batch["labels"][row, places].unsqueeze(1)).squeeze(1)
+            log_probs = logits_TV.log_softmax(-1).gather(1, batch.labels[row, places].unsqueeze(1)).squeeze(1)
             p_TK = logits_TV[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].softmax(-1)
             mean, width = mean_and_width(p_TK)
             assert torch.tensor(seq.log_probs) == pytest.approx(log_probs, abs=2e-4)

@@ -1,5 +1,6 @@
 """Packing is exact in one form only: the same loss and gradients as padded, and the leaks of every other form."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from coordexp.data.batches.packing import collate_packed
 from coordexp.data.batches.positions import rope_positions
 from coordexp.errors import ConfigError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
-from coordexp.train.batch import count_units, model_inputs
+from coordexp.train.forward import count_units, model_inputs
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 
@@ -123,7 +124,7 @@ def test_the_comparison_sees_a_leak(make_parts, monkeypatch):
 
     def leaking(samples):
         batch = real(samples)
-        return batch | {"attention_mask": torch.ones_like(batch["input_ids"])}
+        return replace(batch, attention_mask=torch.ones_like(batch.input_ids))
 
     samples = samples_of(packed)
     object.__setattr__(packed.encoding, "collate", leaking)
@@ -134,7 +135,9 @@ def test_the_comparison_sees_a_leak(make_parts, monkeypatch):
 def logits_alone(parts, samples):
     rows = []
     for sample in samples:
-        batch = collate([sample], pad_id=0, image_token_id=parts.encoding.prompt.image_token_id)
+        encoding = parts.encoding
+        image_id, coord_ids = encoding.prompt.image_token_id, encoding.vocab.coord_ids
+        batch = collate([sample], pad_id=0, image_token_id=image_id, coord_ids=coord_ids)
         inputs = model_inputs(batch, parts.encoding.image_spec, dtype=torch.float32)
         rows.append(parts.model(**inputs, use_cache=False).logits[0])
     return torch.cat(rows)
@@ -155,7 +158,7 @@ def forms(make_parts):
         parts.model.eval()
         samples = samples_of(parts, num=3)
         keys = {"image_token_id": parts.encoding.prompt.image_token_id, "merge_size": 2}
-        batch = collate_packed(samples, **keys)
+        batch = collate_packed(samples, coord_ids=parts.encoding.vocab.coord_ids, **keys)
         inputs = model_inputs(batch, parts.encoding.image_spec, dtype=torch.float32)
         three = torch.cat([torch.from_numpy(rope_positions(sample, **keys)) for sample in samples], dim=1)
         without = {name: value for name, value in inputs.items() if name != "position_ids"}

@@ -11,9 +11,10 @@ from coordexp.data.batches.collate import EncodedSample, collate
 from coordexp.data.batches.packing import collate_packed
 from coordexp.data.batches.positions import padded_positions, rope_positions
 from coordexp.model.tiny.parts import build_model, build_tokenizer
-from coordexp.train.batch import count_units, with_rows
+from coordexp.train.forward import count_units
 
 MERGE, FIRST = 2, 40
+COORDS = range(FIRST, FIRST + 1000)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,9 @@ def test_positions_are_those_of_get_rope_index(core, shapes):
         sample(rows=rows, columns=columns, before=before, after=after, target=range(9, 9 + num))
         for rows, columns, before, after, num in shapes
     ]
-    batch = collate(samples, pad_id=0, image_token_id=IMAGE)
+    batch = collate(samples, pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
     names = ("input_ids", "mm_token_type_ids", "image_grid_thw", "attention_mask")
-    wanted, _ = core.get_rope_index(**{name: batch[name] for name in names})
+    wanted, _ = core.get_rope_index(**{name: vars(batch)[name] for name in names})
     assert torch.equal(padded_positions(samples, image_token_id=IMAGE, merge_size=MERGE), wanted)
 
 
@@ -67,20 +68,20 @@ def test_positions_by_hand():
 def test_a_packed_row_by_hand():
     first = sample(rows=1, columns=1, before=1, after=0, target=[7, 8], image_id=5)
     second = sample(rows=1, columns=2, before=1, after=1, image_id=6)
-    batch = collate_packed([first, second], image_token_id=IMAGE, merge_size=MERGE)
+    batch = collate_packed([first, second], image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE)
     i, x = IMAGE, -100
     coords = [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
-    assert batch["input_ids"].tolist() == [[3, i, 7, 8, 3, i, i, 4, 7, *coords, 8]]
-    assert batch["labels"].tolist() == [[x, x, 7, 8, x, x, x, x, 7, *coords, 8]]
-    assert batch["position_ids"][0].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
-    assert batch["position_ids"][1].tolist() == [[0, 1, 2, 3, 0, 1, 1, 3, 4, 5, 6, 7, 8, 9]]
-    assert batch["position_ids"][3].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
-    assert batch["mm_token_type_ids"].tolist() == [[0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]]
-    assert batch["image_grid_thw"].tolist() == [[1, 2, 2], [1, 2, 4]]
-    assert batch["labels"].flatten()[batch["box_positions"]].tolist() == [coords]
-    assert batch["image_ids"].tolist() == [5, 6]
-    assert batch["sequence_lengths"].tolist() == [4, 10]
-    assert "attention_mask" not in batch
+    assert batch.input_ids.tolist() == [[3, i, 7, 8, 3, i, i, 4, 7, *coords, 8]]
+    assert batch.labels.tolist() == [[x, x, 7, 8, x, x, x, x, 7, *coords, 8]]
+    assert batch.position_ids[0].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    assert batch.position_ids[1].tolist() == [[0, 1, 2, 3, 0, 1, 1, 3, 4, 5, 6, 7, 8, 9]]
+    assert batch.position_ids[3].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    assert batch.mm_token_type_ids.tolist() == [[0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]]
+    assert batch.image_grid_thw.tolist() == [[1, 2, 2], [1, 2, 4]]
+    assert batch.targets[batch.coord_rows[batch.box_rows]].tolist() == [coords]
+    assert batch.image_ids.tolist() == [5, 6]
+    assert batch.sequence_lengths.tolist() == [4, 10]
+    assert batch.attention_mask is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -90,24 +91,24 @@ def test_a_packed_row_counts_what_the_padded_batch_counts(shapes):
         sample(rows=rows, columns=columns, before=before + 1, after=after, image_id=number)
         for number, (rows, columns, before, after, _) in enumerate(shapes)
     ]
-    coords = range(FIRST, FIRST + 1000)
-    packed = with_rows(collate_packed(samples, image_token_id=IMAGE, merge_size=MERGE), coords)
-    padded = with_rows(collate(samples, pad_id=0, image_token_id=IMAGE), coords)
+    packed = collate_packed(samples, image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE)
+    padded = collate(samples, pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
     assert torch.equal(count_units([packed]), count_units([padded]))
-    for name in ("targets", "coord_rows", "box_rows", "boxes_norm_xyxy", "patches", "image_grid_thw", "image_ids"):
-        assert torch.equal(packed[name], padded[name]), name
-    assert coord_mask(packed["targets"], coords).sum() == 4 * len(samples)
+    laid_out = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "labels", "supervised_rows")
+    for name in vars(packed).keys() - set(laid_out):
+        assert torch.equal(vars(packed)[name], vars(padded)[name]), name
+    assert coord_mask(packed.targets, COORDS).sum() == 4 * len(samples)
 
 
 def test_fillers_are_counted_nowhere():
     filler = EncodedSample(**{**vars(sample(image_id=9, target=[])), "is_filler": True})
     for batch in (
-        collate([sample(image_id=5), filler], pad_id=0, image_token_id=IMAGE),
-        collate_packed([sample(image_id=5), filler], image_token_id=IMAGE, merge_size=MERGE),
+        collate([sample(image_id=5), filler], pad_id=0, image_token_id=IMAGE, coord_ids=COORDS),
+        collate_packed([sample(image_id=5), filler], image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE),
     ):
-        assert batch["image_ids"].tolist() == [5]
-        assert batch["sequence_lengths"].tolist() == [13]
-        assert batch["image_grid_thw"].shape == (2, 3)
-    alone = collate([filler], pad_id=0, image_token_id=IMAGE)
-    assert alone["image_ids"].dtype == alone["sequence_lengths"].dtype == torch.int64
-    assert alone["image_ids"].shape == (0,)
+        assert batch.image_ids.tolist() == [5]
+        assert batch.sequence_lengths.tolist() == [13]
+        assert batch.image_grid_thw.shape == (2, 3)
+    alone = collate([filler], pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
+    assert alone.image_ids.dtype == alone.sequence_lengths.dtype == torch.int64
+    assert alone.image_ids.shape == (0,)
