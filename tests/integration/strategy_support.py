@@ -121,7 +121,7 @@ def _note_images(directory: Path) -> None:
 
     def noting(self, model, inputs, *args, **kwargs):
         with (directory / f"images-{ranks.rank()}").open("a") as handle:
-            handle.write(f"{self.state.global_step + 1} {' '.join(map(str, inputs['image_ids'].tolist()))}\n")
+            handle.write(f"{self.state.global_step + 1} {' '.join(map(str, inputs.image_ids.tolist()))}\n")
         return compute_loss(self, model, inputs, *args, **kwargs)
 
     CoordTrainer.compute_loss = noting
