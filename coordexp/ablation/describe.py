@@ -12,11 +12,12 @@ from coordexp.cluster.probe import Nodes, cluster_address, local_nodes, nodes_of
 from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.trees import leaves
 from coordexp.errors import ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
-from coordexp.runs.experiment import check_experiment, flatten
+from coordexp.runs.experiment import check_experiment
 from coordexp.runs.outcome import alive_until
-from coordexp.runs.plan import RunPlan, images_per_step, plan_runs, with_absolute_paths
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.strategy import check_strategy
 
@@ -27,7 +28,6 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     Raises:
         ConfigError: if the name exists with another configuration, or the strategy or ``min_workers`` cannot be.
     """
-    config = with_absolute_paths(config)
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
     for plan in plans:
@@ -43,7 +43,7 @@ def plan_table(plans: list[RunPlan]) -> Table:
     table = Table(title=f"{plans[0].config.experiment.name}: {len(plans)} runs, in this order")
     for header in ("run", "steps", "state", "differs in"):
         table.add_column(header, overflow="fold")
-    first = dict(flatten(identity(plans[0].config)))
+    first = leaves(identity(plans[0].config))
     for plan in plans:
         status = plan.status()
         state = f"{status.state} at step {status.step}" if status else "new"
@@ -56,7 +56,7 @@ def summary(config: ExperimentConfig, plans: list[RunPlan]) -> list[str]:
     cluster, training = config.cluster, config.training
     slots, at_once = _at_once(config, plans)
     expected = estimate(plans, slots=slots)
-    images = images_per_step(config)
+    images = config.global_batch_size
     finished = sum(plan.is_finished() for plan in plans)
     seeds = ", ".join(str(seed) for seed in config.ablation.seeds)
     time = "unknown" if expected.seconds is None else _duration(expected.seconds)
@@ -133,7 +133,7 @@ def _detectable(config: ExperimentConfig) -> str:
 
 
 def _differences(first: Mapping[str, object], plan: RunPlan) -> str:
-    own = flatten(identity(plan.config))
+    own = leaves(identity(plan.config)).items()
     changed = [(key, value) for key, value in own if first.get(key) != value and key != "experiment.group"]
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in changed) or "(the first run)"
 

@@ -9,7 +9,7 @@ from coordexp.cluster.slots import count_slots
 from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import DataError
-from coordexp.runs.plan import RunPlan, images_per_step
+from coordexp.runs.plan import RunPlan
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _TRAIN_IMAGES_PER_SECOND = 60.0
@@ -51,7 +51,7 @@ def estimate(plans: Sequence[RunPlan], *, slots: int) -> Estimate:
     if config.model.path == "embedded" and config.data.format == "shapes" and not config.cluster.gpus_per_worker:
         one = _seconds_of_embedded_run(config)
         return Estimate(rounds * one, f"rates measured on CPU cores, {slots} at once", one)
-    images = config.training.max_steps * images_per_step(config)
+    images = config.training.max_steps * config.global_batch_size
     return Estimate(
         None,
         f"known once a run has finished: {rounds} x ({images:,} images / your images per second + the evaluation), "
@@ -82,7 +82,7 @@ def local_slots(config: ExperimentConfig) -> int:
 
 def _seconds_of_embedded_run(config: ExperimentConfig) -> float:
     training, evaluation = config.training, config.evaluation
-    trained = training.max_steps * images_per_step(config)
+    trained = training.max_steps * config.global_batch_size
     final = config.data.shapes.num_val * len(evaluation.decoding)
     between = (training.max_steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
     evaluated = final + between * evaluation.subset_images

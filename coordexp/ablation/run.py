@@ -21,7 +21,7 @@ from coordexp.runs.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.runs.listeners import Listeners
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.outcome import set_state, settle
-from coordexp.runs.plan import RunPlan, plan_runs, with_absolute_paths
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import Watcher
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import clear_stop, stop_reason
@@ -66,7 +66,6 @@ def run_ablation(
     Raises:
         CoordExpError: for whatever is wrong before the first run begins.
     """
-    config = with_absolute_paths(config)
     with experiment_lock(config), terminated_is_interrupted():
         check_disk(ExperimentFolder.of(config).path, needed_bytes=MIN_FREE_BYTES)
         clear_stop(ExperimentFolder.of(config).path)  # a request ends with the command it stopped

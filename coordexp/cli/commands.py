@@ -96,10 +96,9 @@ def inspect(options: argparse.Namespace) -> None:
     from coordexp.config import group_config, load_config
     from coordexp.runs.experiment import check_experiment
     from coordexp.runs.folder import ExperimentFolder
-    from coordexp.runs.plan import with_absolute_paths
     from coordexp.train.preview import previews
 
-    whole = with_absolute_paths(load_config(options.config, options.overrides))
+    whole = load_config(options.config, options.overrides)
     check_experiment(whole)  # its generated data must not be replaced by another configuration's
     config = group_config(whole, whole.experiment.group, whole.experiment.seed)
     folder: Path = options.output or ExperimentFolder.of(config).inspected

@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from coordexp.config.keys import names_below, nearest
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.yaml_file import Tree
+from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
 
 Where = Callable[[str], str]
@@ -73,7 +73,7 @@ def described(detail: ErrorDetails, *, above: str = "") -> str:
         detail: a wrong value.
         above: the dotted key that its location starts from.
     """
-    key = ".".join([*([above] if above else []), *(str(part) for part in detail["loc"] if part != "[key]")])
+    key = f"{above}.{_key(detail)}" if above else _key(detail)
     match detail["type"]:
         case "value_error":
             return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
@@ -93,8 +93,14 @@ def _follows(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:
 
 
 def _sentence(detail: ErrorDetails, *, where: Where) -> str:
-    key = ".".join(str(part) for part in detail["loc"] if part != "[key]")
-    place = where(key)
+    place = where(_key(detail))
+    match [part for part in detail["loc"] if part != "[key]"]:
+        case ["ablation", "groups", group, *inner] if inner or detail["type"] == "value_error":
+            # Said of the configuration that a group makes, not of the mapping of groups.
+            place, detail = f"{place}: group {group}", ErrorDetails({**detail, "loc": tuple(inner)})
+        case _:
+            pass
+    key = _key(detail)
     match detail["type"]:
         case "extra_forbidden":
             return f"{place}: unknown key {key}; {_hint(key)}"
@@ -104,6 +110,10 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
             return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
         case _:
             return f"{place}: {described(detail)}"
+
+
+def _key(detail: ErrorDetails) -> str:
+    return ".".join(str(part) for part in detail["loc"] if part != "[key]")
 
 
 def _hint(key: str) -> str:

@@ -1,17 +1,19 @@
 """The groups of an ablation: named overlays on one configuration, inside the declared factor."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from coordexp.config.draft import GROUPS, Draft, absolute_paths, group_trees, with_groups
-from coordexp.config.explain import nearest_of, validated
-from coordexp.config.keys import known_keys, leaves, merged, nearest, place_of, with_named_weights, within
+from coordexp.config.explain import Where, nearest_of
+from coordexp.config.keys import known_keys, nearest
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Name
-from coordexp.config.yaml_file import Tree, read_mapping
+from coordexp.config.trees import Tree, leaves, merged, nested, value_at, with_named_weights, within
+from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ConfigError
 
+GROUPS = "ablation.groups"
 _NAME = TypeAdapter[str](Name)
 
 
@@ -24,7 +26,7 @@ def group_config(config: ExperimentConfig, group: str, seed: int) -> ExperimentC
     """Return the resolved configuration of one run.
 
     The group's overlay is applied, ``experiment.group`` and ``experiment.seed`` are set, and
-    ``ablation`` keeps only this group and seed: what other groups do cannot change a run.
+    ``ablation`` lists no group and this seed alone: what other groups do cannot change a run.
 
     Args:
         config: a loaded experiment.
@@ -32,128 +34,119 @@ def group_config(config: ExperimentConfig, group: str, seed: int) -> ExperimentC
         seed: any seed, also one that ``ablation.seeds`` does not list.
 
     Raises:
-        ConfigError: if there is no such group.
+        ConfigError: if there is no such group, or the seed is negative.
     """
     names = group_names(config)
     if group not in names:
         raise ConfigError(f"there is no group {group!r}; {nearest_of(group, names)}")
-    tree = config.model_dump(mode="json")
-    overlay = tree["ablation"]["groups"].get(group)
-    run = merged(tree, overlay or {})
-    own_groups = {} if overlay is None else {group: overlay}
-    run = run | {"ablation": tree["ablation"] | {"groups": own_groups, "seeds": [seed]}}
-    run = merged(run, {"experiment": {"group": group, "seed": seed}})
-    return validated(run, where=lambda _: f"group {group}, seed {seed}")
+    if seed < 0:
+        raise ConfigError(f"experiment.seed: got {seed}, expected a number of at least 0")
+    run = config.groups.get(group, config)
+    return run.model_copy(
+        update={
+            "experiment": run.experiment.model_copy(update={"seed": seed}),
+            "ablation": run.ablation.model_copy(update={"groups": {}, "seeds": (seed,)}),
+        }
+    )
 
 
 def single_run(config: ExperimentConfig, group: str, seed: int) -> ExperimentConfig:
     """Return the experiment reduced to one of its runs; what all runs share stays as it is.
 
     Raises:
-        ConfigError: if there is no such group, or the seed is none.
+        ConfigError: if there is no such group, or the seed is negative.
     """
     run = group_config(config, group, seed)
-    experiment = config.experiment.model_copy(update={"group": group, "seed": seed})
-    ablation = config.ablation.model_copy(update={"groups": run.ablation.groups, "seeds": run.ablation.seeds})
-    return config.model_copy(update={"experiment": experiment, "ablation": ablation})
+    overlays = {name: overlay for name, overlay in config.ablation.groups.items() if name == group}
+    return config.model_copy(
+        update={
+            "experiment": config.experiment.model_copy(update={"group": group, "seed": seed}),
+            "ablation": run.ablation.model_copy(update={"groups": overlays}),
+        }
+    )
 
 
-def resolve_groups(draft: Draft) -> None:
+def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[Tree, dict[str, str]]:
     """Turn a list of group names into a mapping of overlays, read from ``groups/NAME.yaml``.
+
+    Args:
+        tree: a raw configuration.
+        folders: folders whose ``groups/`` may hold the files, nearest first.
+        where: says where a dotted key was given.
+
+    Returns:
+        The configuration with the mapping, and where the keys of the group files stand.
 
     Raises:
         ConfigError: if a name is no name, comes twice or has no file.
     """
-    ablation = draft.tree.get("ablation")
-    names = ablation.get("groups") if isinstance(ablation, dict) else None
-    if not isinstance(ablation, dict) or not isinstance(names, list):
-        return
+    names = value_at(tree, GROUPS)
+    if not isinstance(names, list):
+        return tree, {}
     overlays: Tree = {}
+    places: dict[str, str] = {}
     for name in names:
         if not isinstance(name, str) or not _is_name(name):
-            raise ConfigError(f"{draft.where(GROUPS)}: {GROUPS}: got {name!r}, expected the name of a group")
+            raise ConfigError(f"{where(GROUPS)}: {GROUPS}: got {name!r}, expected the name of a group")
         if name in overlays:
-            raise ConfigError(f"{draft.where(GROUPS)}: {GROUPS}: {name} is listed twice")
-        overlays[name] = _read_group(draft, name)
-    draft.tree = with_groups(draft.tree, overlays)
+            raise ConfigError(f"{where(GROUPS)}: {GROUPS}: {name} is listed twice")
+        candidates = [folder / "groups" / f"{name}.yaml" for folder in folders]
+        path = next((candidate for candidate in candidates if candidate.is_file()), None)
+        if path is None:
+            there = sorted({file.stem for candidate in candidates for file in candidate.parent.glob("*.yaml")})
+            raise ConfigError(
+                f"{where(GROUPS)}: {GROUPS}: there is no file {candidates[0]} for group {name!r}; "
+                f"{nearest_of(name, there)}"
+            )
+        document = read_mapping(path)
+        if "extends" in document.tree:
+            raise ConfigError(
+                f"{document.where('extends')}: a group holds only its difference, it cannot extend a file"
+            )
+        places[f"{GROUPS}.{name}"] = str(path)
+        places |= {f"{GROUPS}.{name}.{key}": place for key, place in document.places().items()}
+        overlays[name] = with_named_weights(document.tree)
+    return merged(tree, nested(GROUPS.split("."), overlays)), places
 
 
-def check_groups(config: ExperimentConfig, draft: Draft, *, overridden: Iterable[str]) -> None:
-    """Check that every group is a valid configuration and differs within the factor only.
+def check_groups(config: ExperimentConfig, *, overridden: Iterable[str], where: Where) -> None:
+    """Check that groups differ within the factor only, and that no override is undone by all of them.
+
+    Args:
+        config: an experiment that is valid with all its groups.
+        overridden: keys that the command line set, outside of groups.
+        where: says where a dotted key was given.
 
     Raises:
         ConfigError: naming the group, its file and the key.
     """
-    _check_factor(config, draft)
-    base = config.model_dump(mode="json")
-    # From the raw tree: dumped as JSON, a NaN of an overlay would be null.
-    overlays = {name: overlay for name, overlay in group_trees(draft.tree).items() if isinstance(overlay, dict)}
-    for name, overlay in overlays.items():
-        validated(merged(base, overlay), where=_group_place(draft, name))
-        for key in leaves(overlay):
-            if not config.ablation.allow_differences and not within(key, config.ablation.factor):
-                raise ConfigError(
-                    f"{_group_place(draft, name)(key)}: {key} is outside ablation.factor "
-                    f"({', '.join(config.ablation.factor)}): groups may only differ there"
-                )
+    factor, overlays = config.ablation.factor, _changes(config)
+    for key in factor:
+        if key not in known_keys():
+            guess = nearest(key)
+            hint = f"did you mean {guess}?" if guess else "expected a section or dotted key"
+            raise ConfigError(f"{where('ablation.factor')}: ablation.factor: unknown key {key}; {hint}")
+    for name, keys in overlays.items():
+        outside = [key for key in keys if not within(key, factor)]
+        if outside and not config.ablation.allow_differences:
+            raise ConfigError(
+                f"{where(f'{GROUPS}.{name}.{outside[0]}')}: group {name}: {outside[0]} is outside ablation.factor "
+                f"({', '.join(factor)}): groups may only differ there"
+            )
     for key in overridden:
-        setters = [name for name, overlay in overlays.items() if any(within(leaf, (key,)) for leaf in leaves(overlay))]
+        setters = [name for name, keys in overlays.items() if any(within(leaf, (key,)) for leaf in keys)]
         if setters and len(setters) == len(overlays):
             raise ConfigError(
-                f"{draft.where(key)}: has no effect, since every group sets {key} ({', '.join(setters)}); "
+                f"{where(key)}: has no effect, since every group sets {key} ({', '.join(setters)}); "
                 f"override {GROUPS}.{setters[0]}.{key}"
             )
 
 
-def absolute_groups(tree: Tree) -> Tree:
-    """Return the raw tree with the paths in its groups made absolute."""
-    groups: Tree = {
-        name: absolute_paths(overlay) if isinstance(overlay, dict) else overlay
-        for name, overlay in group_trees(tree).items()
-    }
-    return with_groups(tree, groups) if groups else tree
-
-
-def _check_factor(config: ExperimentConfig, draft: Draft) -> None:
-    for key in config.ablation.factor:
-        if key not in known_keys():
-            guess = nearest(key)
-            hint = f"did you mean {guess}?" if guess else "expected a section or dotted key"
-            raise ConfigError(f"{draft.where('ablation.factor')}: ablation.factor: unknown key {key}; {hint}")
-
-
-def _group_place(draft: Draft, name: str) -> "_Place":
-    return _Place(name, draft.places)
-
-
-class _Place:
-    """Says where a key of one group was given."""
-
-    def __init__(self, group: str, places: Mapping[str, str]) -> None:
-        self._group = group
-        self._places = places
-
-    def __call__(self, key: str) -> str:
-        prefix = f"{GROUPS}.{self._group}"
-        found = place_of(f"{prefix}.{key}" if key else prefix, self._places)
-        return f"{found}: group {self._group}" if found else f"group {self._group}"
-
-
-def _read_group(draft: Draft, name: str) -> Tree:
-    candidates = [folder / "groups" / f"{name}.yaml" for folder in draft.folders]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if path is None:
-        there = sorted({file.stem for candidate in candidates for file in candidate.parent.glob("*.yaml")})
-        raise ConfigError(
-            f"{draft.where(GROUPS)}: {GROUPS}: there is no file {candidates[0]} for group {name!r}; "
-            f"{nearest_of(name, there)}"
-        )
-    document = read_mapping(path)
-    if "extends" in document.tree:
-        raise ConfigError(f"{document.where('extends')}: a group holds only its difference and cannot extend a file")
-    draft.places[f"{GROUPS}.{name}"] = str(path)
-    draft.places |= {f"{GROUPS}.{name}.{key}": document.where(key) for key in document.lines}
-    return with_named_weights(document.tree)
+def _changes(config: ExperimentConfig) -> Mapping[str, list[str]]:
+    """Return the dotted keys that each group changes."""
+    overlays = value_at(config.model_dump(mode="json"), GROUPS)
+    assert isinstance(overlays, dict)
+    return {name: list(leaves(overlay)) for name, overlay in overlays.items() if isinstance(overlay, dict)}
 
 
 def _is_name(text: str) -> bool:

@@ -1,16 +1,20 @@
-"""Load an experiment: YAML, one level of ``extends``, ``KEY=VALUE``, one validation."""
+"""Load an experiment: YAML, one level of ``extends``, ``KEY=VALUE``, groups, absolute paths, one validation."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 from pydantic import ValidationError
 
-from coordexp.config.draft import GROUPS, Draft, completed
-from coordexp.config.explain import explain, validated
-from coordexp.config.groups import absolute_groups, check_groups, resolve_groups
-from coordexp.config.schema import ExperimentConfig
+from coordexp.config.explain import Where, explain, nearest_of, validated
+from coordexp.config.groups import GROUPS, check_groups, read_groups
+from coordexp.config.schema import KEYS, Experiment, ExperimentConfig
+from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
+from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError
+from coordexp.files import JsonValue
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -18,7 +22,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
     The file may extend one other file (``extends: base.yaml``, relative to itself); then each
     ``KEY=VALUE`` is applied in order. ``ablation.groups`` may be a list of names, looked up as
-    ``groups/NAME.yaml`` beside either file, or a mapping of overlays; it is a mapping afterwards.
+    ``groups/NAME.yaml`` beside either file, or a mapping of overlays; it is a mapping afterwards,
+    and overrides below ``ablation.groups.NAME`` are applied to that.
     Relative paths become absolute against the current directory, and ``tracking.uri`` is filled
     from ``MLFLOW_TRACKING_URI`` or with a SQLite file in ``experiment.runs_dir``: this is the only
     place that reads the environment.
@@ -30,15 +35,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
-    draft = Draft.read(Path(path))
-    resolve_groups(draft)
-    overridden: list[str] = []
-    for text in overrides:
-        overridden.append(draft.override(text))
-        resolve_groups(draft)
-    draft.tree = absolute_groups(completed(draft.tree))
-    config = validated(draft.tree, where=draft.where)
-    check_groups(config, draft, overridden=[key for key in overridden if not key.startswith(GROUPS)])
+    draft = _read(Path(path))
+    parsed = [_Override.parse(text) for text in overrides]
+    for override in parsed:
+        if not override.is_in_group:
+            draft.apply(override)
+    draft.tree, places = read_groups(draft.tree, folders=draft.folders, where=draft.where)
+    draft.places |= places
+    for override in parsed:
+        if override.is_in_group:
+            draft.apply(override)
+    config = validated(_completed(draft.tree, where=draft.where), where=draft.where)
+    outside = [override.key for override in parsed if not override.key.startswith(GROUPS)]
+    check_groups(config, overridden=outside, where=draft.where)
     return config
 
 
@@ -62,3 +71,143 @@ def from_json(text: str) -> ExperimentConfig:
         return ExperimentConfig.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(explain(error, where=lambda _: "configuration in JSON")) from None
+
+
+def database_uri(runs_dir: str | Path) -> str:
+    """Return the tracking database of a folder of experiments."""
+    return f"sqlite:///{runs_dir}/mlflow.db"
+
+
+@dataclass(frozen=True)
+class _Override:
+    """One ``KEY=VALUE`` of the command line."""
+
+    text: str
+    key: str
+    value: JsonValue
+
+    @classmethod
+    def parse(cls, text: str) -> "_Override":
+        key, equals, value_text = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not all(key.split(".")):
+            raise ConfigError(f"override {text!r}: expected KEY=VALUE with a dotted key, as in training.max_steps=20")
+        return cls(text, key, parse_value(value_text, name=f"override {text!r}"))
+
+    @property
+    def is_in_group(self) -> bool:
+        return self.key.startswith(f"{GROUPS}.")
+
+
+@dataclass
+class _Draft:
+    """A configuration while it is being put together.
+
+    Attributes:
+        path: the configuration file.
+        tree: raw values, as far as they have been read.
+        places: where a dotted key was given: ``file:line``, or the command line.
+        folders: folders whose ``groups/`` may hold group files, nearest first.
+    """
+
+    path: Path
+    tree: Tree
+    places: dict[str, str]
+    folders: tuple[Path, ...]
+
+    def where(self, key: str) -> str:
+        """Return where a key was given; for a key nobody gave, where its nearest section was."""
+        return place_of(key, self.places) or str(self.path)
+
+    def apply(self, override: _Override) -> None:
+        """Lay an override on top: mappings merge, anything else replaces, and so do all groups at once."""
+        place = f"override {override.text!r}"
+        parts = override.key.split(".")
+        groups = value_at(self.tree, GROUPS)
+        if override.key == GROUPS:
+            self.tree = merged(self.tree, nested(parts, None))
+        elif override.is_in_group and not (isinstance(groups, dict) and parts[2] in groups):
+            there = groups if isinstance(groups, dict) else {}
+            raise ConfigError(f"{place}: there is no group {parts[2]!r}; {nearest_of(parts[2], there)}")
+        self.tree = with_value(self.tree, parts, override.value, place=place)
+        self.places[override.key] = place
+        if isinstance(override.value, dict):
+            self.places |= {f"{override.key}.{leaf}": place for leaf in leaves(override.value)}
+
+
+def _read(path: Path) -> _Draft:
+    """Read a file and, below it, the one file it extends; its groups replace those of that file.
+
+    A union of both files' groups would be nobody's experiment.
+    """
+    document = read_mapping(path)
+    own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
+    if "extends" not in document.tree:
+        return _Draft(path, own, document.places(), (path.parent,))
+    base = _extended(document)
+    below = with_named_weights(base.tree)
+    if value_at(own, GROUPS) is not None:
+        below = merged(below, nested(GROUPS.split("."), None))
+    return _Draft(path, merged(below, own), base.places() | document.places(), (path.parent, base.path.parent))
+
+
+def _extended(document: Document) -> Document:
+    name = document.tree["extends"]
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{document.where('extends')}: extends: got {name!r}, expected the name of one YAML file")
+    path = document.path.parent / name
+    if not path.is_file():
+        raise ConfigError(f"{document.where('extends')}: extends {name}, but there is no file {path}")
+    base = read_mapping(path)
+    if "extends" in base.tree:
+        raise ConfigError(
+            f"{base.where('extends')}: extends {base.tree['extends']}, but is itself extended by {document.path}; "
+            "one level is allowed"
+        )
+    return base
+
+
+def _completed(tree: Tree, *, where: Where, environ: Mapping[str, str] = os.environ) -> Tree:
+    """Return the tree with absolute paths and a tracking address: neither may depend on where a worker runs."""
+    runs_dir = value_at(tree, "experiment.runs_dir")
+    if runs_dir is None:
+        runs_dir = str(Experiment().runs_dir)
+        tree = _filled(tree, "experiment.runs_dir", runs_dir)
+    if value_at(tree, "tracking.uri") is None and isinstance(runs_dir, str):
+        tree = _filled(tree, "tracking.uri", environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir))
+    tree = _absolute(tree, where=where)
+    groups = value_at(tree, GROUPS)
+    for name, overlay in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(overlay, dict):
+            tree = merged(tree, nested([*GROUPS.split("."), name], _absolute(overlay, where=where)))
+    return tree
+
+
+def _absolute(tree: Tree, *, where: Where) -> Tree:
+    """Return the tree with relative paths resolved against the current directory.
+
+    ``model.path`` is one only where such a path exists; otherwise it is a hub id.
+    """
+    for key, value in ((key, value_at(tree, key)) for key, declared in KEYS.items() if declared.is_path):
+        if isinstance(value, str):
+            if "://" in value:
+                raise ConfigError(
+                    f"{where(key)}: {key}: got {value!r}, expected a folder or file that every node can see, not a URI"
+                )
+            tree = _filled(tree, key, _absolute_path(value))
+    model, uri = value_at(tree, "model.path"), value_at(tree, "tracking.uri")
+    if isinstance(model, str) and model != "embedded" and Path(_absolute_path(model)).exists():
+        tree = _filled(tree, "model.path", _absolute_path(model))
+    if isinstance(uri, str) and uri.startswith("sqlite:///"):
+        tree = _filled(tree, "tracking.uri", f"sqlite:///{_absolute_path(uri.removeprefix('sqlite:///'))}")
+    return tree
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.abspath(Path(path).expanduser())
+
+
+def _filled(tree: Tree, key: str, value: str) -> Tree:
+    """Return the tree with a value set; a section that is none is left for the validation to name."""
+    section = key.partition(".")[0]
+    return merged(tree, nested(key.split("."), value)) if isinstance(tree.get(section, {}), dict) else tree

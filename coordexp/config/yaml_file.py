@@ -7,10 +7,9 @@ from pathlib import Path
 
 import yaml
 
+from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
-
-Tree = dict[str, JsonValue]
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,10 @@ class Document:
     def where(self, key: str) -> str:
         """Return ``file:line`` of a dotted key, or the file where the key is not in it."""
         return f"{self.path}:{self.lines[key]}" if key in self.lines else str(self.path)
+
+    def places(self) -> dict[str, str]:
+        """Return ``file:line`` of every dotted key."""
+        return {key: self.where(key) for key in self.lines}
 
 
 class _Loader(yaml.SafeLoader):

@@ -19,7 +19,7 @@ from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
 from coordexp.errors import ConfigError, DataError
 from coordexp.model.checkpoint.dimensions import Dimensions
-from coordexp.runs.plan import RunPlan, plan_runs, with_absolute_paths
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.objective import build_criterion
 
 _SPLITS: tuple[Split, ...] = ("train", "val")
@@ -55,7 +55,7 @@ def examine(path: Path, overrides: list[str]) -> Examination:
         overrides: ``KEY=VALUE``.
     """
     findings = Findings()
-    run = findings.attempt("configuration", lambda: with_absolute_paths(load_config(path, overrides)))
+    run = findings.attempt("configuration", lambda: load_config(path, overrides))
     plans = None if run is None else findings.attempt("configuration", lambda: _planned(run))
     if run is None or plans is None:
         return Examination(tuple(findings.all))

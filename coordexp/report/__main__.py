@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from coordexp.config.draft import database_uri
+from coordexp.config.load import database_uri
 from coordexp.errors import CoordExpError
 from coordexp.report.study.analysis import Settings
 from coordexp.report.study.data import ExperimentData

@@ -3,7 +3,7 @@
 import json
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +11,7 @@ from typing import NoReturn
 from coordexp.config import group_config, group_names
 from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.trees import leaves
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, write_json
 from coordexp.runs.folder import ExperimentFolder
@@ -121,22 +122,13 @@ def directory_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def flatten(values: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Yield ``("a.b", value)`` for every leaf of nested mappings."""
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     shared = _shared(config)
-    base = dict(flatten(shared))
+    base = leaves(shared)
     groups: dict[str, JsonValue] = {}
     for name in group_names(config):
-        own = flatten(_shared(group_config(config, name, 0)))
-        groups[name] = {key: value for key, value in own if base.get(key) != value}
+        own = leaves(_shared(group_config(config, name, 0)))
+        groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
     return ExperimentRecord(
         instance=uuid.uuid4().hex[:12], config=shared, groups=groups, seeds=list(config.ablation.seeds)
     )
@@ -150,13 +142,13 @@ def _shared(config: ExperimentConfig) -> dict[str, JsonValue]:
 
 def _changes(recorded: ExperimentRecord, current: ExperimentRecord) -> list[str]:
     both = recorded.groups.keys() & current.groups.keys()
-    old = dict(flatten(recorded.config)) | _group_keys(recorded, both)
-    new = dict(flatten(current.config)) | _group_keys(current, both)
+    old = leaves(recorded.config) | _group_keys(recorded, both)
+    new = leaves(current.config) | _group_keys(current, both)
     return [_change(key, old, new) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
 
 
 def _group_keys(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, JsonValue]:
-    return dict(flatten({name: record.groups[name] for name in groups}, "ablation.groups."))
+    return leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
 def _refuse(directory: Path, changes: list[str]) -> NoReturn:

@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from coordexp.config.explain import Where, explain, nearest_of, validated
 from coordexp.config.groups import group_config, group_names
-from coordexp.config.keys import known_keys, merged, nearest, place_of, with_value, within
+from coordexp.config.keys import known_keys, nearest
 from coordexp.config.load import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Section
-from coordexp.config.yaml_file import Tree, parse_value, read_mapping
+from coordexp.config.trees import Tree, merged, place_of, with_value, within
+from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningSplit, Winners

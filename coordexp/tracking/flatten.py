@@ -1,19 +1,19 @@
 """A nested configuration -> the flat text parameters MLflow stores."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 
+from coordexp.config.trees import Tree, leaves
 from coordexp.errors import ComparisonError
+from coordexp.files import JsonValue, sha256_of_text
 
 MAX_KEY_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
 _KEY_PART = re.compile(r"[A-Za-z0-9_\-]+")
 
 
-def flatten_config(config: Mapping[str, object]) -> dict[str, str]:
+def flatten_config(config: Mapping[str, JsonValue]) -> dict[str, str]:
     """Flatten nested mappings to dotted keys with text values.
 
     Text stays as it is, everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping that
@@ -21,15 +21,12 @@ def flatten_config(config: Mapping[str, object]) -> dict[str, str]:
     longer than MLflow's limit ends in its SHA-256, so that two long values that differ stay different.
 
     Args:
-        config: nested mappings of plain values, as pydantic's ``model_dump`` gives them.
+        config: nested mappings of JSON values.
 
     Returns:
         Parameters by dotted key, in the order of ``config``.
     """
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        flat |= _flatten(str(key), value)
-    return flat
+    return {key: _text(value) for key, value in leaves(config, is_whole=_is_whole).items()}
 
 
 def check_params(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -70,35 +67,17 @@ def check_fingerprint(run_name: str, logged: str | None, wanted: str | None) -> 
         )
 
 
-def _flatten(key: str, value: object) -> dict[str, str]:
-    if isinstance(value, Mapping) and value and all(_carries(key, part) for part in value):
-        flat: dict[str, str] = {}
-        for part, item in value.items():
-            flat |= _flatten(f"{key}.{part}", item)
-        return flat
-    return {key: _text(value)}
+def _is_whole(key: str, mapping: Tree) -> bool:
+    names = [f"{key}.{part}" for part in mapping if _KEY_PART.fullmatch(part)]
+    return not mapping or len(names) < len(mapping) or max(map(len, names)) > MAX_KEY_LENGTH
 
 
-def _carries(prefix: str, part: object) -> bool:
-    text = str(part)
-    return _KEY_PART.fullmatch(text) is not None and len(prefix) + 1 + len(text) <= MAX_KEY_LENGTH
-
-
-def _text(value: object) -> str:
-    is_text = isinstance(value, (str, PurePath))
-    text = str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)
+def _text(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text) <= MAX_VALUE_LENGTH:
         return text
-    mark = f"... sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return text[: MAX_VALUE_LENGTH - len(mark)] + mark
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a configuration holds plain values only, got {type(value).__name__}")
+    end = f"... sha256:{sha256_of_text(text)}"
+    return text[: MAX_VALUE_LENGTH - len(end)] + end
 
 
 def _short(text: str) -> str:

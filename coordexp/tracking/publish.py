@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Mapping, Sequence
 
-from coordexp.config.draft import database_uri
 from coordexp.config.identity.parts import identity
+from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, write_json

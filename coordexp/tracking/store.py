@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from coordexp.errors import TrackingError
+from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import tracking_errors
 from coordexp.tracking.flatten import check_fingerprint, check_params, flatten_config
@@ -44,7 +45,7 @@ class Tracker:
         self._status_lock = threading.Lock()
         self._known: dict[str, KnownRun] = {}
 
-    def start_parent(self, key: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
+    def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
         """Create the run that holds the whole ablation, or find it again.
 
         Args:
@@ -70,7 +71,7 @@ class Tracker:
         group: str,
         seed: int,
         fingerprint: str,
-        params: Mapping[str, object],
+        params: Mapping[str, JsonValue],
         tags: Mapping[str, str],
         status: StartStatus = "RUNNING",
     ) -> str:
@@ -236,7 +237,7 @@ class Tracker:
         return found[0] if found else None
 
     def _start(
-        self, key: str, tags: Mapping[str, str], name: str, params: Mapping[str, object], status: StartStatus
+        self, key: str, tags: Mapping[str, str], name: str, params: Mapping[str, JsonValue], status: StartStatus
     ) -> str:
         wanted = flatten_config(params)
         with tracking_errors(self.uri, f"start run {name}"):

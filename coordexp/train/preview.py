@@ -19,7 +19,7 @@ from coordexp.data.splits.splits import Split
 from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
-from coordexp.train.setup.encoding import Encoding, build_encoding, global_batch_size, read_split
+from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
 BoxPx = tuple[float, float, float, float]
@@ -87,7 +87,7 @@ def _training_order(config: ExperimentConfig, lengths: list[int]) -> Iterator[in
     return iter(
         LengthBucketSampler(
             lengths,
-            batch_size=global_batch_size(config),
+            batch_size=config.global_batch_size,
             seed=config.experiment.seed,
             buckets=config.data.length_buckets,
         )

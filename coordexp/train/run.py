@@ -33,7 +33,6 @@ from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.components import Components, build_components
-from coordexp.train.setup.encoding import global_batch_size
 from coordexp.train.setup.loader import named_death
 from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
@@ -140,7 +139,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         dataset.freeze()
     sampler = LengthBucketSampler(
         dataset.lengths,
-        batch_size=global_batch_size(config),
+        batch_size=config.global_batch_size,
         seed=config.experiment.seed,
         buckets=config.data.length_buckets,
         multiple_of=samples_at_once(config, num_workers=ranks.world_size()),

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.config.identity.fingerprint import Fingerprint
-from coordexp.config.keys import key_of, leaves, within
+from coordexp.config.keys import key_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Part
+from coordexp.config.trees import leaves, within
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from coordexp.config.keys import sections
 from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.yaml_file import Tree
+from coordexp.config.trees import Tree
 from coordexp.files import JsonValue
 
 

@@ -1,6 +1,10 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
-from pydantic import model_validator
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import PrivateAttr, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails
 
 from coordexp.config.schema.ablation import Ablation
 from coordexp.config.schema.cluster import Cluster
@@ -12,10 +16,14 @@ from coordexp.config.schema.model import Model
 from coordexp.config.schema.objective import Custom, Objective
 from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
+from coordexp.config.trees import merged
 
 
 class ExperimentConfig(Section):
-    """A whole experiment, or one run of it."""
+    """A whole experiment, or one run of it.
+
+    Its groups are validated with it, so that a valid experiment has valid runs only.
+    """
 
     experiment: Experiment = Experiment()
     model: Model = Model()
@@ -27,6 +35,23 @@ class ExperimentConfig(Section):
     tracking: Tracking = Tracking()
     cluster: Cluster = Cluster()
     ablation: Ablation = Ablation()
+
+    _groups: dict[str, "ExperimentConfig"] = PrivateAttr(default_factory=dict[str, "ExperimentConfig"])
+
+    @property
+    def groups(self) -> Mapping[str, "ExperimentConfig"]:
+        """The resolved configuration of each group of ``ablation.groups``, by its name."""
+        return self._groups
+
+    @property
+    def global_batch_size(self) -> int:
+        """The images of one optimizer step, over all microbatches and workers."""
+        training = self.training
+        return training.per_device_batch_size * training.gradient_accumulation_steps * self.cluster.num_workers
+
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other sections; it is validated again, so that its groups follow."""
+        return type(self).model_validate({**dict(self), **(update or {})})
 
     @model_validator(mode="after")
     def _coord_tokens_are_supervised(self) -> "ExperimentConfig":
@@ -65,6 +90,26 @@ class ExperimentConfig(Section):
         if self.custom.coord_offset.enabled and self.training.tuning == "full":
             raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
         return self
+
+    @model_validator(mode="after")
+    def _groups_are_valid(self) -> "ExperimentConfig":
+        base, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
+        for name, overlay in self.ablation.model_dump()["groups"].items():  # not as JSON, where a NaN would be null
+            run = merged(base, overlay)
+            run = merged(run, {"experiment": {"group": name}}) | {"ablation": {**base["ablation"], "groups": {}}}
+            try:
+                self._groups[name] = ExperimentConfig.model_validate(run)
+            except ValidationError as error:
+                wrong += [_within_group(name, detail) for detail in error.errors(include_url=False)]
+        if wrong:
+            raise ValidationError.from_exception_data("ExperimentConfig", wrong)
+        return self
+
+
+def _within_group(name: str, detail: ErrorDetails) -> InitErrorDetails:
+    """Return an error of a group's configuration as one of the experiment that holds the group."""
+    loc = ("ablation", "groups", name, *detail["loc"])
+    return {"type": detail["type"], "loc": loc, "input": detail["input"], "ctx": detail.get("ctx", {})}
 
 
 KEYS = declared_keys(ExperimentConfig)

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from coordexp.config.yaml_file import Tree, read_mapping
+from coordexp.config.trees import Tree
+from coordexp.config.yaml_file import read_mapping
 from coordexp.data.images.image_folder import ImageFolder
 from coordexp.data.sources.json_file import read_json
 from coordexp.detection.coco_files import GroundTruth, read_detections

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordexp.config.identity.differences import diff, find_differences, flat_values
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.config.schema import Ablation
-from coordexp.config.yaml_file import Tree
+from coordexp.config.trees import Tree
 from coordexp.errors import ComparisonError
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData

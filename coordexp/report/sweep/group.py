@@ -7,8 +7,7 @@ from pathlib import Path
 import yaml
 
 from coordexp.config import group_names
-from coordexp.config.keys import with_value
-from coordexp.config.yaml_file import Tree
+from coordexp.config.trees import Tree, with_value
 from coordexp.data.splits.tuning_split import TuningSplit
 from coordexp.sweep.book import SweepBook
 from coordexp.sweep.results import Winner

@@ -63,7 +63,7 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
         num_ranks: processes that train together.
     """
     size = config.training.per_device_batch_size
-    global_batch_size = size * config.training.gradient_accumulation_steps * config.cluster.num_workers
+    global_batch_size = config.global_batch_size
     num = len(sampler) - sampler.num_fillers
     packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
     steps = -(-num // global_batch_size)

@@ -80,9 +80,3 @@ def read_split(config: ExperimentConfig, split: Split) -> CocoData:
     tokens = config.custom.coord_tokens
     prequantised = tokens.enabled and tokens.skip_bbox_norm
     return load_split(config.data, split, data_dir=ExperimentFolder.of(config).data, accept_prequantised=prequantised)
-
-
-def global_batch_size(config: ExperimentConfig) -> int:
-    """Return the samples of one optimizer step over all ranks."""
-    training = config.training
-    return training.per_device_batch_size * training.gradient_accumulation_steps * config.cluster.num_workers

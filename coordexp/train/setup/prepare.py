@@ -27,7 +27,7 @@ from coordexp.model.expand.expand_files import expand_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.encoding import build_encoding, global_batch_size, read_split
+from coordexp.train.setup.encoding import build_encoding, read_split
 from coordexp.train.setup.strategy import check_strategy
 
 NUM_BATCHES = 100
@@ -146,7 +146,7 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     encoding = build_encoding(config, processor, vocab)
     dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
-    global_batch = global_batch_size(config)
+    global_batch = config.global_batch_size
     sampler = LengthBucketSampler(
         dataset.lengths, batch_size=global_batch, seed=config.experiment.seed, buckets=config.data.length_buckets
     )

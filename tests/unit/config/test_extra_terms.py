@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config import from_json, group_config, load_config, to_json, to_yaml
-from coordexp.config.keys import with_value
+from coordexp.config.trees import with_value
 from coordexp.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from coordexp.ablation.estimate import estimate
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.plan import RunPlan, images_per_step, plan_runs
+from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
 
 B = {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}}
@@ -73,13 +73,13 @@ def test_only_a_finished_run_is_finished(tmp_path):
     assert states == [False, False, False, True]
 
 
-def test_images_per_step_counts_microbatches_and_workers(tmp_path):
+def test_the_global_batch_counts_microbatches_and_workers(tmp_path):
     config = make_config(
         tmp_path,
         training={"per_device_batch_size": 3, "gradient_accumulation_steps": 5},
         cluster={"num_workers": 7},
     )
-    assert images_per_step(config) == 105
+    assert config.global_batch_size == 105
 
 
 def test_the_time_left_comes_from_finished_runs(tmp_path):

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
@@ -8,7 +6,7 @@ from coordexp.tracking.flatten import MAX_KEY_LENGTH, MAX_VALUE_LENGTH, check_pa
 
 
 def test_nested_mappings_become_dotted_keys_with_text_values() -> None:
-    config = {"a": {"b": {"c": 1.5}, "on": True, "none": None, "path": Path("/x/y")}, "name": "text", "seeds": [0, 1]}
+    config = {"a": {"b": {"c": 1.5}, "on": True, "none": None, "path": "/x/y"}, "name": "text", "seeds": [0, 1]}
     assert flatten_config(config) == {
         "a.b.c": "1.5",
         "a.on": "true",
