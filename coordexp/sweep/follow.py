@@ -11,7 +11,6 @@ from coordexp.ablation.comparability import write_run_files
 from coordexp.config import Fingerprint
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.errors import TrackingError
-from coordexp.files import write_json
 from coordexp.runs.outcome import set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import Watcher
@@ -19,8 +18,7 @@ from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import stop_reason
 from coordexp.sweep.book import final_ap
 from coordexp.tracking import Tracker
-from coordexp.tracking.connection import without_secrets
-from coordexp.tracking.publish import Recorder
+from coordexp.tracking.publish import Recorder, is_recorded
 from coordexp.tracking.store import FinalStatus
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
 
@@ -83,7 +81,7 @@ class Follower:
     def send_again(self, plan: RunPlan, tags: Mapping[str, str]) -> None:
         """Record a run that is done, if a former call could not."""
         status = plan.status()
-        if status is not None and status.state in ("finished", "pruned") and not self._is_sent(plan):
+        if status is not None and status.state in ("finished", "pruned") and not is_recorded(plan, self._tracker):
             self.begin(plan, tags)
             self.ended(plan)
 
@@ -143,20 +141,9 @@ class Follower:
             if followed.plan.status() is None and reason is not None:
                 followed.recorder.end_run(followed.plan, RunStatus(state="stopped", message=reason))
                 self.show(f"{followed.plan.name}  not begun: {reason}")
-            missing = followed.recorder.close(end_parent=False)
-            self._missing += missing
-            status = followed.plan.status()
-            is_pruned = status is not None and status.state == "pruned"
-            if is_pruned and not missing:  # of finished ones the recorder itself notes it
-                write_json(
-                    followed.plan.folder.recorded, {"uri": without_secrets(self._tracker.uri), "key": followed.plan.key}
-                )
+            self._missing += followed.recorder.close(end_parent=False)
         except TrackingError as error:
             self._missing.append(f"{followed.plan.name}: {error}")
-
-    def _is_sent(self, plan: RunPlan) -> bool:
-        path = plan.folder.recorded
-        return path.is_file() and f'"{without_secrets(self._tracker.uri)}"' in path.read_text(encoding="utf-8")
 
 
 def finish_parent(tracker: Tracker, parent_id: str, status: FinalStatus) -> list[str]:

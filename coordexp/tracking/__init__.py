@@ -5,9 +5,8 @@ Importing this package costs nothing; MLflow itself is imported by the first ``o
 
 from coordexp.tracking.connection import ServerUnreachableError
 from coordexp.tracking.flatten import flatten_config
-from coordexp.tracking.mlflow import open_tracker
-from coordexp.tracking.store import Tracker
-from coordexp.tracking.sync import RowSync, UnsentRows
+from coordexp.tracking.spool import RowSync, UnsentRows
+from coordexp.tracking.store import Tracker, open_tracker
 
 __all__ = [
     "RowSync",

@@ -1,27 +1,74 @@
-"""What an ablation tells the tracking server: a parent, a child for each run, curves, artifacts, how it ended."""
+"""The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
 
+import functools
+import json
+import re
+import socket
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
 
 from coordexp.config.identity.parts import identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
+from coordexp.data.splits.splits import annotations_path
 from coordexp.errors import TrackingError
-from coordexp.files import JsonValue, write_json
+from coordexp.files import JsonValue, sha256_of_file, write_json
+from coordexp.metrics import BOX_KINDS, DECODINGS, HEADLINE, MetricName
 from coordexp.runs.experiment import directory_bytes
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import RunStatus, State
-from coordexp.tracking import RowSync, ServerUnreachableError, Tracker, open_tracker
-from coordexp.tracking.connection import without_secrets
-from coordexp.tracking.exported_model import ARTIFACT, merged_model
-from coordexp.tracking.store import FinalStatus
+from coordexp.tracking.connection import ServerUnreachableError, without_secrets
+from coordexp.tracking.models import EvaluatedOn, MergedModel
+from coordexp.tracking.rows import row_points
+from coordexp.tracking.spool import RowSync
+from coordexp.tracking.store import FinalStatus, Tracker, open_tracker
 
+MERGED_ARTIFACT = RunFolder(Path()).merged.name
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
     "failed": "FAILED",
     "stopped": "KILLED",
     "pruned": "FINISHED",
 }
+_SHOWN_OF_A_MODEL = [
+    str(MetricName(decoding, name, boxes))
+    for decoding in DECODINGS
+    for boxes in BOX_KINDS
+    for name in ("AP", "AP50", "AP75")
+]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Which server has a whole run, as the run's folder says.
+
+    Attributes:
+        uri: of the server, without secrets.
+        key: the run's key there.
+    """
+
+    uri: str
+    key: str
+
+
+def read_recorded(run: RunFolder) -> Recorded | None:
+    """Return which server has a whole run; None where no server is known to."""
+    try:
+        return Recorded(**json.loads(run.recorded.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
+    """Tell whether this server has a run with all its rows and results, so that nothing is left to send."""
+    status = plan.status()
+    is_over = status is not None and status.state in ("finished", "pruned")
+    return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
 def tracking_uri(config: ExperimentConfig) -> str:
@@ -40,14 +87,15 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
 
 
 class Recorder:
-    """The ablation's runs in MLflow. After it began, a server that is away delays and never stops a run."""
+    """Records runs in MLflow. After it began, a server that is away delays and never stops a run."""
 
     def __init__(self, tracker: Tracker, plans: Sequence[RunPlan], *, parent_key: str) -> None:
         """Start or find the parent of ``plans``."""
         self._tracker = tracker
-        self._plans = [plan for plan in plans if not _is_recorded(plan, tracker.uri)]
+        self._plans = [plan for plan in plans if not is_recorded(plan, tracker)]
         self._run_ids: dict[str, str] = {}
         self._ended: dict[str, RunStatus] = {}
+        self._noted: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._waiting: dict[str, tuple[RunPlan, RunStatus]] = {}
         self._lock = threading.Lock()  # a run ends in one thread at a time
@@ -113,6 +161,7 @@ class Recorder:
                 self._unrecorded.setdefault(plan.name, next(iter(self._unrecorded.values())))
             else:
                 self.end_run(plan, status)
+        self._note_recorded()
         missing = [f"{name}: {reason}" for name, reason in self._unrecorded.items()]
         missing += [f"{left.path}: {left.rows} rows were not sent ({left.reason})" for left in unsent]
         if not end_parent:
@@ -126,16 +175,16 @@ class Recorder:
         return missing
 
     def _end_waiting(self) -> bool:
-        """End runs that the server did not take before; say whether it answers now."""
+        """End runs that the server did not take before; return whether it answers now."""
         for plan, status in list(self._waiting.values()):
             self.end_run(plan, status)
             if plan.name in self._waiting:
                 return False
+        self._note_recorded()
         return True
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
-        run_id = self._run_ids[plan.name]
-        run = plan.folder
+        run_id, run = self._run_ids[plan.name], plan.folder
         for path in (run.config, run.fingerprint, run.param_groups, run.progress_log, run.error_log):
             if path.is_file():
                 self._tracker.log_file(run_id, path)
@@ -144,22 +193,77 @@ class Recorder:
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message)
-        if status.state == "finished":
-            write_json(plan.folder.recorded, {"uri": without_secrets(self._tracker.uri), "key": plan.key})
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
         if final.is_dir():
-            self._tracker.log_directory(run_id, final, str(final.relative_to(plan.run_dir)))
+            self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
         num_bytes = directory_bytes(merged)
         as_artifact = num_bytes <= plan.config.tracking.max_artifact_mib * 2**20
         if as_artifact:
-            self._tracker.log_directory(run_id, merged, ARTIFACT)
+            self._tracker.log_directory(run_id, merged, MERGED_ARTIFACT)
         # Only now: what is named is there, whole.
         self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
         self._tracker.log_model(run_id, merged_model(plan, run_id=run_id, num_bytes=num_bytes, as_artifact=as_artifact))
+
+    def _note_recorded(self) -> None:
+        """Note in its folder each run that is over and has its results and every row on the server."""
+        if self._sync is None:
+            return
+        for plan in self._plans:
+            status = self._ended.get(plan.name)
+            is_over = status is not None and status.state in ("finished", "pruned") and plan.name not in self._noted
+            if is_over and self._sync.unsent(self._run_ids[plan.name], plan.folder.metrics) is None:
+                write_json(plan.folder.recorded, asdict(Recorded(without_secrets(self._tracker.uri), plan.key)))
+                self._noted.add(plan.name)
+
+
+def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: bool) -> MergedModel:
+    """Describe a finished run's merged checkpoint, wholly stored, as MLflow lists it among its models.
+
+    Args:
+        plan: the run.
+        run_id: its MLflow run.
+        num_bytes: size of the checkpoint.
+        as_artifact: MLflow has a copy; otherwise it lies in the run's directory only.
+    """
+    directory = plan.folder.merged
+    uri = f"runs:/{run_id}/{MERGED_ARTIFACT}" if as_artifact else storage_uri(directory)
+    place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
+    rows = read_rows(plan.folder.metrics)
+    final = next((row for row in reversed(rows) if HEADLINE in row.metrics), None)
+    # Exactly the points that the run itself has: the same points are kept once.
+    points = [point for point in row_points(final, {}) if point.name in _SHOWN_OF_A_MODEL] if final else []
+    return MergedModel(
+        name=re.sub(r"[/:.%\"']", "-", plan.name),
+        step=points[0].step if points else plan.config.training.max_steps,
+        params={"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)},
+        tags={"uri": uri, "load": f"coordexp.model.load.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
+        points=points,
+        dataset=_validation_data(plan.config),
+    )
+
+
+def storage_uri(directory: Path) -> str:
+    """Return where a directory is, with the machine that sees it there: ``file://node-3/shared/runs/x``."""
+    return f"file://{socket.gethostname()}{quote(str(directory.absolute()))}"
+
+
+def _validation_data(config: ExperimentConfig) -> EvaluatedOn | None:
+    path = annotations_path(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    if not path.is_file():
+        return None
+    name = "shapes_val" if config.data.format == "shapes" else path.stem
+    return EvaluatedOn(name, _digest(path, path.stat().st_mtime_ns), str(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: Path, changed_ns: int) -> str:
+    """Hash annotations once for all runs; ``changed_ns`` makes a changed file another one."""
+    del changed_ns
+    return sha256_of_file(path)[:32]
 
 
 def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
@@ -169,8 +273,3 @@ def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
         nested.pop(key[0], None)
     elif isinstance(inner, dict):
         _drop(inner, key[1:])
-
-
-def _is_recorded(plan: RunPlan, uri: str) -> bool:
-    path = plan.folder.recorded
-    return plan.is_finished() and path.is_file() and f'"{without_secrets(uri)}"' in path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``python -m coordexp.tracking.server``: a shared MLflow server on PostgreSQL, on loopback unless told.
+"""A shared MLflow server on PostgreSQL, on loopback unless told otherwise: ``python -m coordexp.tracking.server``.
 
 The database comes from MLFLOW_BACKEND_STORE_URI, artifacts pass through the server (a client needs no
 access to where they lie), and nothing secret is on a command line or in a file that others can read.
@@ -6,27 +6,36 @@ access to where they lie), and nothing secret is on a command line or in a file 
 
 import argparse
 import configparser
+import contextlib
 import importlib.util
 import ipaddress
 import os
+import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from coordexp.errors import CoordExpError, TrackingError
-from coordexp.tracking.database import DATABASE_VARIABLE, database_uri, has_users, prepare_database
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+DATABASE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
+_EXPECTED = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 _ADMIN_PASSWORD = "MLFLOW_AUTH_ADMIN_PASSWORD"
 _MIN_PASSWORD = 12
 _AUTH_CACHE_SECONDS = 60  # else every request hashes the password anew
+_CONNECT_SECONDS = 5
+_ADVISORY_LOCK = 0x636F6F7264  # "coord": one of several servers that start together makes the tables
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,14 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_exposure(options.host, auth=options.auth, behind_proxy=options.behind_proxy)
         if not options.prepare_only:
             check_port(options.host, options.port)
-            check_store(options.artifacts)
+            options.artifacts = artifact_store(options.artifacts)
         done = prepare_database(uri, upgrade=options.upgrade)
         if options.auth:
             _check_auth(os.environ, uri)
         errors.print(f"tables of MLflow in PostgreSQL: {done}", highlight=False)
-        if options.prepare_only:
-            return 0
-        return _serve(options, os.environ, uri)
+        return 0 if options.prepare_only else _serve(options, os.environ, uri)
     except CoordExpError as error:
         errors.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
@@ -89,21 +96,134 @@ def check_port(host: str, port: int) -> None:
         ) from None
 
 
-def check_store(artifacts: str) -> None:
-    """Refuse S3 without its client: MLflow imports it at the first upload only.
+def artifact_store(artifacts: str) -> str:
+    """Return a URI as it is, and a directory made and absolute.
 
     Raises:
-        TrackingError: names what to install.
+        TrackingError: if it cannot be used: of S3's client MLflow would notice the lack at the first upload only.
     """
     if artifacts.startswith("s3://") and importlib.util.find_spec("boto3") is None:
         raise TrackingError(f"artifacts in {artifacts} need the module boto3: pip install boto3")
+    if "://" in artifacts:
+        return artifacts
+    path = Path(artifacts).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrackingError(f"artifacts cannot be kept in {path} ({error.strerror}): expected a directory") from error
+    return str(path)
+
+
+def database_uri(environment: Mapping[str, str]) -> str:
+    """Return the database's URI; only the environment may hold it, as a command line shows in the process list.
+
+    Raises:
+        TrackingError: if it is missing or names no PostgreSQL database.
+    """
+    uri = environment.get(DATABASE_VARIABLE, "")
+    if not uri:
+        raise TrackingError(f"{DATABASE_VARIABLE} is not set: expected {_EXPECTED} in the environment")
+    if not re.match(r"postgresql(\+psycopg2)?://[^/]*/[^/?]+", uri):
+        raise TrackingError(f"{DATABASE_VARIABLE} names no PostgreSQL database: expected {_EXPECTED}")
+    # SQLAlchemy 2.1 would take psycopg 3 for the bare name, which is not what the extra installs.
+    return re.sub(r"^postgresql:", "postgresql+psycopg2:", uri)
+
+
+def prepare_database(uri: str, *, upgrade: bool = False) -> str:
+    """Reach the database and see that its tables are those of the installed MLflow.
+
+    Empty, it gets them; tables of an older MLflow are changed only if asked, because that is not undone.
+
+    Args:
+        uri: see :func:`database_uri`.
+        upgrade: bring tables of an older MLflow up to date.
+
+    Returns:
+        What was done: ``created``, ``upgraded`` or ``up to date``.
+
+    Raises:
+        TrackingError: if it cannot be reached, or its tables are of another MLflow.
+    """
+    with _connected(uri) as connection:
+        import mlflow.db
+        from alembic.config import Config
+        from alembic.runtime.migration import MigrationContext
+        from alembic.script import ScriptDirectory
+        from sqlalchemy import inspect, text
+
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+        config = Config()
+        config.set_main_option("script_location", str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+        scripts = ScriptDirectory.from_config(config)
+        found = MigrationContext.configure(connection).get_current_revision()
+        has_tables = "experiments" in inspect(connection).get_table_names()
+        if found == scripts.get_current_head():
+            return "up to date"
+        if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+            raise TrackingError(f"{_place(uri)} has tables of a newer MLflow than is installed: expected that version")
+        if has_tables and not upgrade:
+            raise TrackingError(f"{_place(uri)} has tables of an older MLflow: back it up, then start with --upgrade")
+        connection.commit()  # the lock is the session's, not the transaction's: migrations must not wait for us
+        assert mlflow.db.upgrade.callback is not None
+        mlflow.db.upgrade.callback(uri)  # `mlflow db upgrade`, without a command line that shows the password
+        return "upgraded" if has_tables else "created"
+
+
+@contextlib.contextmanager
+def _connected(uri: str) -> "Generator[Connection]":
+    """Connect for as long as the block lasts; errors are one sentence without the password."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        make_url(uri)
+        engine = create_engine(uri, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_SECONDS})
+    except ModuleNotFoundError as error:
+        raise TrackingError(f"PostgreSQL needs the module {error.name}: pip install 'coordexp[server]'") from error
+    except (ArgumentError, ValueError):  # they quote the URI, or a part of its password
+        raise TrackingError(f"{DATABASE_VARIABLE} cannot be read: expected {_EXPECTED}, specials as %40") from None
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        said = error.orig if isinstance(error, DBAPIError) else error
+        line = next((line for line in str(said).splitlines() if line.strip()), type(error).__name__)
+        reason = line.split("FATAL:")[-1].split("failed: ")[-1].strip()
+        raise TrackingError(f"{_place(uri)} cannot be used: {reason}") from None
+
+
+def _place(uri: str) -> str:
+    from sqlalchemy.engine import make_url
+
+    url = make_url(uri)
+    return f"database {url.database} at {url.host or os.environ.get('PGHOST', 'localhost')}:{url.port or 5432}"
+
+
+def _check_auth(environment: Mapping[str, str], uri: str) -> None:
+    """Refuse ``--auth`` without what it needs: a module, and for the first start the password of its first user."""
+    if importlib.util.find_spec("flask_wtf") is None:
+        raise TrackingError("--auth needs the module flask_wtf: pip install 'coordexp[server]'")
+    if len(environment.get(_ADMIN_PASSWORD, "")) >= _MIN_PASSWORD or "MLFLOW_AUTH_CONFIG_PATH" in environment:
+        return
+    with _connected(uri) as connection:
+        from sqlalchemy import inspect, text
+
+        has_table = "users" in inspect(connection).get_table_names()
+        has_users = has_table and connection.execute(text("SELECT count(*) FROM users")).scalar_one() > 0
+    if not has_users:
+        raise TrackingError(
+            f"the first start with --auth makes the user admin: expected a password of at least {_MIN_PASSWORD} "
+            f"characters in {_ADMIN_PASSWORD}"
+        )
 
 
 def server_command(options: argparse.Namespace) -> list[str]:
     """Return the command line of MLflow's server; it holds no secret."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", options.host, "--port", str(options.port)]
     command += ["--workers", str(options.workers), "--serve-artifacts"]
-    command += ["--artifacts-destination", _destination(options.artifacts)]
+    command += ["--artifacts-destination", options.artifacts]
     if options.allowed_hosts:
         command += ["--allowed-hosts", options.allowed_hosts]
     return [*command, "--app-name", "basic-auth"] if options.auth else command
@@ -115,14 +235,10 @@ def server_environment(environment: Mapping[str, str], uri: str, *, auth_config:
     if auth_config is not None:
         own["MLFLOW_AUTH_CONFIG_PATH"] = str(auth_config)
         # Signs one form only; several servers behind one name need the same and set it.
-        own["MLFLOW_FLASK_SERVER_SECRET_KEY"] = environment.get(
-            "MLFLOW_FLASK_SERVER_SECRET_KEY", secrets.token_urlsafe(32)
-        )
-    removed = (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_REGISTRY_URI",
-        "MLFLOW_DEFAULT_ARTIFACT_ROOT",
-    )  # a client's, or not proxied
+        signs = "MLFLOW_FLASK_SERVER_SECRET_KEY"
+        own[signs] = environment.get(signs, secrets.token_urlsafe(32))
+    # Those of a client, and one that would let clients past the server.
+    removed = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_DEFAULT_ARTIFACT_ROOT")
     return {name: value for name, value in environment.items() if name not in removed} | own
 
 
@@ -171,29 +287,6 @@ def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str
             os.killpg(process.pid, signal.SIGTERM)
         code = process.wait()
         return 0 if code == -signal.SIGTERM else code
-
-
-def _check_auth(environment: Mapping[str, str], uri: str) -> None:
-    if importlib.util.find_spec("flask_wtf") is None:
-        raise TrackingError("--auth needs the module flask_wtf: pip install 'coordexp[server]'")
-    password = environment.get(_ADMIN_PASSWORD, "")
-    if len(password) < _MIN_PASSWORD and "MLFLOW_AUTH_CONFIG_PATH" not in environment and not has_users(uri):
-        raise TrackingError(
-            f"the first start with --auth makes the user admin: expected a password of at least {_MIN_PASSWORD} "
-            f"characters in {_ADMIN_PASSWORD}"
-        )
-
-
-def _destination(artifacts: str) -> str:
-    """Return a URI as it is, and a directory made and absolute."""
-    if "://" in artifacts:
-        return artifacts
-    path = Path(artifacts).expanduser().absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TrackingError(f"artifacts cannot be kept in {path} ({error.strerror}): expected a directory") from error
-    return str(path)
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:

@@ -4,26 +4,30 @@ import contextlib
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
-from coordexp.tracking.connection import tracking_errors
+from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.flatten import check_fingerprint, check_params, flatten_config
-from coordexp.tracking.known import LAST_STEP, MESSAGE, ROWS_LOGGED, KnownRun
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.rows import PointData, batches
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Experiment, Metric, Run
 
 EXPERIMENT_TAG = "coordexp"
 RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
 PARENT = "mlflow.parentRunId"
+MESSAGE = "message"
+ROWS_LOGGED = "rows_logged"
+LAST_STEP = "last_step"
 
 StartStatus = Literal["RUNNING", "SCHEDULED"]
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -32,8 +36,58 @@ _PARAMS_PER_CALL = 100
 _MAX_TAG_LENGTH = 5000
 
 
+def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "Tracker":
+    """Open an experiment, creating it, and for sqlite the database, on first use.
+
+    Args:
+        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+        experiment: the experiment's name.
+        artifact_root: where the artifacts of a sqlite store go; ignored for a server, which has its own place.
+
+    Returns:
+        The only object that talks to MLflow for this experiment; safe to use from several threads.
+
+    Raises:
+        TrackingError: if the server or database cannot be used, within about 12 seconds.
+    """
+    client = connect(uri)
+    with tracking_errors(uri, f"open experiment {experiment!r}"):
+        found = client.get_experiment_by_name(experiment) or _create(client, uri, experiment, artifact_root)
+        if found.lifecycle_stage != "active":
+            raise TrackingError(
+                f"experiment {experiment!r} was deleted in MLflow at {without_secrets(uri)}: expected another "
+                f"experiment name, or `mlflow experiments restore --experiment-id {found.experiment_id}`"
+            )
+        if EXPERIMENT_TAG not in found.tags:
+            client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
+    return Tracker(client, uri=uri, experiment=experiment, experiment_id=found.experiment_id)
+
+
+@dataclass
+class _KnownRun:
+    """What a run in MLflow has after the last call that succeeded, as the one process that writes to it knows.
+
+    Attributes:
+        status: MLflow's name of it.
+        rows: rows of its ``metrics.jsonl`` that MLflow has.
+        best: the last value of each metric, among them the ``best/...`` ones.
+        message: why it failed, or "".
+    """
+
+    status: str
+    rows: int
+    best: dict[str, float]
+    message: str
+
+    @staticmethod
+    def of(run: "Run") -> "_KnownRun":
+        """Take it from a run as MLflow answers it."""
+        tags = run.data.tags
+        return _KnownRun(run.info.status, int(tags.get(ROWS_LOGGED, 0)), dict(run.data.metrics), tags.get(MESSAGE, ""))
+
+
 class Tracker:
-    """One experiment in MLflow; :func:`coordexp.tracking.open_tracker` makes it."""
+    """One experiment in MLflow; :func:`open_tracker` makes it."""
 
     def __init__(self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str) -> None:
         """Keep an open client and the experiment it writes to."""
@@ -43,7 +97,7 @@ class Tracker:
         self._client = client
         # Else the first rows, sent by a thread, could set a run going that has just ended.
         self._status_lock = threading.Lock()
-        self._known: dict[str, KnownRun] = {}
+        self._known: dict[str, _KnownRun] = {}
 
     def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
         """Create the run that holds the whole ablation, or find it again.
@@ -208,17 +262,17 @@ class Tracker:
 
     @contextlib.contextmanager
     def _in_doubt(self, run_id: str) -> Generator[None]:
-        """Forget what is known of a run where a call fails: whether the server did it, only the server knows."""
+        """Forget what is known of a run where a call fails: the server may have done it or not."""
         try:
             yield
         except TrackingError:
             self._known.pop(run_id, None)
             raise
 
-    def _running(self, run_id: str, *, num_rows: int) -> KnownRun:
+    def _running(self, run_id: str, *, num_rows: int) -> _KnownRun:
         """Return what a run has; one that waited goes on with the first row it does not have."""
         with self._status_lock:
-            known = self._known.get(run_id) or KnownRun.of(self._client.get_run(run_id))
+            known = self._known.get(run_id) or _KnownRun.of(self._client.get_run(run_id))
             self._known[run_id] = known
             if num_rows > known.rows and known.status == "SCHEDULED":
                 self._client.update_run(run_id, status="RUNNING")
@@ -255,7 +309,7 @@ class Tracker:
             self._log_params(found.info.run_id, missing)
             if found.info.status != status:
                 self._client.update_run(found.info.run_id, status=status)
-        known = KnownRun.of(found)
+        known = _KnownRun.of(found)
         known.status, known.message = status, ""
         self._known[found.info.run_id] = known
         return found.info.run_id
@@ -272,6 +326,25 @@ class Tracker:
 
         entities = [RunTag(name, value[:_MAX_TAG_LENGTH]) for name, value in tags.items()]
         self._client.log_batch(run_id, metrics=[_metric(point) for point in points], tags=entities)
+
+
+def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Path | None) -> "Experiment":
+    from mlflow.exceptions import MlflowException
+
+    location = None
+    if sqlite_path(uri) is not None and artifact_root is not None:
+        location = (artifact_root.absolute() / quote(experiment, safe="")).as_uri()
+    try:
+        experiment_id = client.create_experiment(
+            experiment, artifact_location=location, tags={EXPERIMENT_TAG: "ablation"}
+        )
+    except MlflowException as error:
+        # Another process of the same command was faster.
+        found = client.get_experiment_by_name(experiment) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+        if found is None:
+            raise
+        return found
+    return client.get_experiment(experiment_id)
 
 
 def _metric(point: PointData) -> "Metric":

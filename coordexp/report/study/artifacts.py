@@ -15,6 +15,7 @@ from coordexp.files import write_json
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.tracking.connection import connect, tracking_errors
+from coordexp.tracking.publish import read_recorded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -184,11 +185,8 @@ def _image(folder: Path, name: object) -> Path | None:
 
 def _taken(place: Path, run: RunData) -> bool:
     """Say whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
-    try:
-        recorded = json.loads(RunFolder(place).recorded.read_text(encoding="utf-8"))
-        return bool(run.key) and recorded["key"] != run.key
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
+    recorded = read_recorded(RunFolder(place))
+    return recorded is not None and bool(run.key) and recorded.key != run.key
 
 
 def image_ids_of(path: Path) -> list[int]:

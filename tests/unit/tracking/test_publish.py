@@ -12,8 +12,7 @@ from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import ServerUnreachableError, Tracker, open_tracker
 from coordexp.tracking.connection import connect
-from coordexp.tracking.exported_model import storage_uri
-from coordexp.tracking.publish import Recorder
+from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded, storage_uri
 
 DONE = RunStatus("finished", step=3, seconds=1.0)
 
@@ -92,7 +91,7 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
             raise ServerUnreachableError("nobody answers")
 
         patch.setattr(tracker, "log_directory", away)
-        patch.setattr("coordexp.tracking.sync.RowSync.close", lambda self: [])  # it would wait for half a minute
+        patch.setattr("coordexp.tracking.spool.RowSync.close", lambda self: [])  # it would wait for half a minute
         recorder.end_run(plan, DONE)
         assert recorder.close() == ["A-s0: nobody answers"]
         recorder._sync._closing.set()
@@ -101,6 +100,38 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
     again.start_runs({plan.name: "f"})
     assert again.close() == []
     assert models(tracker) == ["A-s0 READY"]
+
+
+def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
+    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that is killed between a run's end and its last rows must send them the next time."""
+    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    with monkeypatch.context() as patch:
+
+        def away(*arguments: object, **keywords: object) -> int:
+            raise ServerUnreachableError("rows do not pass")
+
+        patch.setattr(tracker, "append_rows", away)
+        recorder.start_runs({plan.name: "f"})
+        write_status(plan.run_dir, DONE)
+        recorder.end_run(plan, DONE)
+        assert run_of(tracker)[0] == "FINISHED"
+        assert read_recorded(plan.folder) is None
+        assert not is_recorded(plan, tracker)
+        recorder._note_recorded()  # as the thread does after each pass
+        assert read_recorded(plan.folder) is None
+    assert recorder.close() == []
+    assert read_recorded(plan.folder) == Recorded(tracker.uri, plan.key)
+    assert is_recorded(plan, tracker)
+    write_status(plan.run_dir, RunStatus("running"))  # it goes on, with more rows to come
+    assert not is_recorded(plan, tracker)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"uri": "x"}'])
+def test_a_damaged_note_records_nothing(plan: RunPlan, text: str) -> None:
+    plan.folder.recorded.write_text(text)
+    assert read_recorded(plan.folder) is None
 
 
 def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:

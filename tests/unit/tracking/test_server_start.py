@@ -14,7 +14,7 @@ import pytest
 from coordexp.errors import TrackingError
 from coordexp.tracking import server
 from coordexp.tracking.connection import _reason, without_secrets
-from coordexp.tracking.database import database_uri, prepare_database
+from coordexp.tracking.server import database_uri, prepare_database
 
 URI = "postgresql+psycopg2://lab:s3cret%254@db:5432/mlflow"
 
@@ -67,13 +67,10 @@ def test_loopback_needs_none(host: str) -> None:
 
 
 def test_the_command_line_holds_what_it_must_and_no_secret(tmp_path: Path) -> None:
-    given = options("--artifacts", str(tmp_path / "store"), "--auth", MLFLOW_PORT="5001", MLFLOW_WORKERS="3")
+    given = options("--artifacts", "/store", "--auth", MLFLOW_PORT="5001", MLFLOW_WORKERS="3")
     text = " ".join(server.server_command(given))
-    assert (
-        f"--host 127.0.0.1 --port 5001 --workers 3 --serve-artifacts --artifacts-destination {tmp_path}/store" in text
-    )
+    assert "--host 127.0.0.1 --port 5001 --workers 3 --serve-artifacts --artifacts-destination /store" in text
     assert text.endswith("--app-name basic-auth")
-    assert (tmp_path / "store").is_dir()
     assert "s3://bucket/lab" in server.server_command(options("--artifacts", "s3://bucket/lab"))
     hosts = server.server_command(options("--allowed-hosts", "mlflow.lab:443"))
     assert hosts[-2:] == ["--allowed-hosts", "mlflow.lab:443"]
@@ -188,8 +185,19 @@ def test_a_port_that_is_taken_or_none_is_one_sentence(
     assert "Connection refused" in capsys.readouterr().err
 
 
+def test_artifacts_go_to_a_directory_that_is_made_or_to_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert server.artifact_store("runs/store") == str(tmp_path / "runs" / "store")
+    assert (tmp_path / "runs" / "store").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(TrackingError, match="expected a directory"):
+        server.artifact_store(str(tmp_path / "file"))
+    assert server.artifact_store("mlflow-artifacts://host/x") == "mlflow-artifacts://host/x"
+
+
 def test_a_store_whose_client_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(TrackingError, match="need the module boto3: pip install boto3"):
-        server.check_store("s3://bucket/mlflow")
-    server.check_store("runs/mlflow-server")
+        server.artifact_store("s3://bucket/mlflow")

@@ -209,10 +209,10 @@ def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None
     (run,) = data.runs
     artifacts = Artifacts(data, cache=store / "cache", runs_dir=store)
     place = store / "lives" / "A-s0"
-    for recorded in ("{broken", "[]", json.dumps({"key": run.key})):
+    for recorded in ("{broken", "[]", json.dumps({"uri": data.uri, "key": run.key})):
         (place / "recorded.json").write_text(recorded)
         assert artifacts.run_dir(run) == place
-    (place / "recorded.json").write_text(json.dumps({"key": "lives/A/s0/of-the-life-after"}))
+    (place / "recorded.json").write_text(json.dumps({"uri": data.uri, "key": "lives/A/s0/of-the-life-after"}))
     (place / HEADLINE_DETECTIONS).write_text("[]")
     assert artifacts.run_dir(run) is None
     kept = artifacts.file(run, HEADLINE_DETECTIONS)

@@ -41,8 +41,8 @@ class UnsentRows:
 
 
 @dataclass
-class _Followed:
-    """How far a file has been sent. ``offset`` bytes hold ``rows`` rows."""
+class _SentSoFar:
+    """How far a file has been sent: ``offset`` bytes, which hold ``rows`` rows."""
 
     offset: int = 0
     rows: int = 0
@@ -55,7 +55,7 @@ class RowSync:
     """Follow the files of several runs and send what MLflow lacks.
 
     The files are the spool: an unreachable server delays rows and loses none. Errors never reach
-    the caller; ``close`` says what is left. A last line without its newline is still being written
+    the caller; ``close`` returns what is left. A last line without its newline is still being written
     and is left for later.
     """
 
@@ -73,13 +73,13 @@ class RowSync:
             tracker: where rows go.
             sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked anew at each pass.
             interval_seconds: time between passes; it doubles up to a minute while the server is away.
-            also: what else waits for the server; done after the rows, and says whether the server answered.
+            also: what else waits for the server; called after the rows, returns whether the server answered.
         """
         self._tracker = tracker
         self._sources = sources
         self._interval = interval_seconds
         self._also = also
-        self._followed: dict[tuple[str, Path], _Followed] = {}
+        self._sent: dict[tuple[str, Path], _SentSoFar] = {}
         self._closing = threading.Event()
         self._deadline = 0.0
         self._away = False
@@ -95,7 +95,16 @@ class RowSync:
         self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._thread.join(timeout)
-        return [unsent for run_id, path in self._sources() if (unsent := self._unsent(run_id, path)) is not None]
+        return [left for run_id, path in self._sources() if (left := self.unsent(run_id, path)) is not None]
+
+    def unsent(self, run_id: str, path: Path) -> UnsentRows | None:
+        """Return what MLflow does not have of a run's file, or None where it has every row."""
+        sent = self._sent.get((run_id, path), _SentSoFar())
+        if not path.exists():
+            return None
+        rows = path.read_bytes().count(b"\n") - sent.rows
+        reason = sent.error or f"MLflow at {without_secrets(self._tracker.uri)} was not done in time"
+        return UnsentRows(run_id, path, rows, reason) if rows > 0 else None
 
     def _run(self) -> None:
         wait = self._interval
@@ -105,7 +114,7 @@ class RowSync:
             time.sleep(min(1.0, self._interval))
 
     def _try(self) -> bool:
-        """Do a pass; say once that the server went away, and once that it is back."""
+        """Do a pass; warn once when the server goes away, and once when it is back."""
         reached = self._pass()
         if self._away == reached:
             self._away = not reached
@@ -114,46 +123,38 @@ class RowSync:
         return reached
 
     def _pass(self) -> bool:
-        """Send new rows of every run, then what else waits; say whether the server answered."""
+        """Send new rows of every run, then what else waits; return whether the server answered."""
         for run_id, path in self._sources():
-            followed = self._followed.setdefault((run_id, path), _Followed())
+            sent = self._sent.setdefault((run_id, path), _SentSoFar())
             try:
-                while not followed.given_up and self._send(run_id, path, followed):
-                    followed.error = ""
+                while not sent.given_up and self._send(run_id, path, sent):
+                    sent.error = ""
             except ServerUnreachableError as error:
-                followed.error = str(error)
+                sent.error = str(error)
                 return False
             except (TrackingError, OSError) as error:
-                followed.error = str(error)
-                followed.given_up = isinstance(error, TrackingError)
+                sent.error = str(error)
+                sent.given_up = isinstance(error, TrackingError)
                 _log.warning("rows of %s are not sent to MLflow: %s", path, error)
         return self._also()
 
-    def _send(self, run_id: str, path: Path, followed: _Followed) -> bool:
-        """Send the next piece of a file; say whether there was one."""
+    def _send(self, run_id: str, path: Path, sent: _SentSoFar) -> bool:
+        """Send the next piece of a file; return whether there was one."""
         if not path.exists():
             return False
         with path.open("rb") as handle:
             status = os.fstat(handle.fileno())
-            if status.st_ino != followed.inode or status.st_size < followed.offset:
+            if status.st_ino != sent.inode or status.st_size < sent.offset:
                 # A resumed run rewrites its file. The run's own count says which rows MLflow has.
-                followed.inode, followed.offset, followed.rows = status.st_ino, 0, 0
-            data = _whole_lines(handle, followed.offset)
+                sent.inode, sent.offset, sent.rows = status.st_ino, 0, 0
+            data = _whole_lines(handle, sent.offset)
         if not data:
             return False
-        rows = _parse(path, data, first=followed.rows)
-        self._tracker.append_rows(run_id, rows, start=followed.rows)
-        followed.offset += len(data)
-        followed.rows += len(rows)
+        rows = _parse(path, data, first=sent.rows)
+        self._tracker.append_rows(run_id, rows, start=sent.rows)
+        sent.offset += len(data)
+        sent.rows += len(rows)
         return True
-
-    def _unsent(self, run_id: str, path: Path) -> UnsentRows | None:
-        followed = self._followed.get((run_id, path), _Followed())
-        if not path.exists():
-            return None
-        rows = path.read_bytes().count(b"\n") - followed.rows
-        reason = followed.error or f"MLflow at {without_secrets(self._tracker.uri)} was not done in time"
-        return UnsentRows(run_id, path, rows, reason) if rows > 0 else None
 
 
 def _whole_lines(handle: BinaryIO, offset: int) -> bytes:
