@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 NUM_BINS = 1000
+NUM_COORDS = 4  # of a box: x1, y1, x2, y2
 # Raised when equal coordinates would become other bins: prepared data names the version that made it.
 CODEC_VERSION = 1
 

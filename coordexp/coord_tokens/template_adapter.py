@@ -23,6 +23,16 @@ class _KeepBoxes:
         """Leave the boxes alone."""
 
 
+def keeps_boxes(*, enabled: bool, skip_bbox_norm: bool) -> bool:
+    """Tell whether boxes that are bins already stay as they are: only then may data hold them.
+
+    Args:
+        enabled: ``custom.coord_tokens.enabled``.
+        skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``.
+    """
+    return enabled and skip_bbox_norm
+
+
 def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_bbox_norm: bool) -> None:
     """Make ``template.normalize_bbox`` a no-op, or what it was before.
 
@@ -31,19 +41,17 @@ def apply_coord_template_adapter(template: BoxTemplate, *, enabled: bool, skip_b
 
     Args:
         template: the template, changed in place.
-        enabled: ``custom.coord_tokens.enabled``.
-        skip_bbox_norm: ``custom.coord_tokens.skip_bbox_norm``. Only if both are true is the method
-            replaced; otherwise a replaced one is restored and an untouched one left alone.
+        enabled: see :func:`keeps_boxes`: if it is true the method is replaced, otherwise a replaced one is
+            restored and an untouched one left alone.
+        skip_bbox_norm: see there.
 
     Raises:
         ConfigError: if the template has no method ``normalize_bbox``.
-
-    Source: spec, coord_tokens_overview.
     """
     if not callable(getattr(template, "normalize_bbox", None)):
         raise ConfigError(f"{type(template).__name__} has no method normalize_bbox; expected a chat template object")
     current = template.normalize_bbox
-    if enabled and skip_bbox_norm:
+    if keeps_boxes(enabled=enabled, skip_bbox_norm=skip_bbox_norm):
         if not isinstance(current, _KeepBoxes):
             template.normalize_bbox = _KeepBoxes(vars(template).get("normalize_bbox"))
     elif isinstance(current, _KeepBoxes):

@@ -1,6 +1,6 @@
 """Check the boxes of a JSONL record, whichever way they are written, and annotate them with coord tokens.
 
-A record writes all its boxes in one of three forms (DESIGN 5):
+A record writes all its boxes in one of three forms:
 
 - normalised: numbers in [0, 1], no ``bbox_format`` key;
 - coord tokens: four ``<|coord_k|>`` strings;
@@ -9,13 +9,12 @@ A record writes all its boxes in one of three forms (DESIGN 5):
 The last two are *pre-quantised*: nothing may scale them again.
 """
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
-from coordexp.errors import DataError
+from coordexp.errors import DataError, kind_of, show
 
 BBOX_FORMAT = "norm1000"
 
@@ -72,14 +71,14 @@ def record_boxes(record: Mapping[str, object]) -> RecordBoxes:
     is_norm1000 = _is_norm1000(record)
     entries = record.get("objects")
     if not isinstance(entries, list):
-        raise DataError(f"objects is {_kind(entries)}, expected a list")
+        raise DataError(f"objects is {kind_of(entries)}, expected a list")
     objects: list[dict[str, object]] = []
     boxes: list[Box] = []
     forms: list[_Form] = []
     for index, item in enumerate(entries):
         try:
             if not isinstance(item, dict):
-                raise DataError(f"the object is {_kind(item)}, expected desc and bbox")
+                raise DataError(f"the object is {kind_of(item)}, expected desc and bbox")
             form, box = _read_box(item.get("bbox"), is_norm1000=is_norm1000)
             if forms and form != forms[0]:
                 raise DataError(f"its bbox holds {form}, those before it {forms[0]}; a record has one form")
@@ -113,15 +112,13 @@ def _is_norm1000(record: Mapping[str, object]) -> bool:
     if "bbox_format" not in record:
         return False
     if record["bbox_format"] != BBOX_FORMAT:
-        raise DataError(
-            f"bbox_format is {reprlib.repr(record['bbox_format'])}, expected {BBOX_FORMAT!r} or no such key"
-        )
+        raise DataError(f"bbox_format is {show(record['bbox_format'])}, expected {BBOX_FORMAT!r} or no such key")
     return True
 
 
 def _read_box(bbox: object, *, is_norm1000: bool) -> tuple[_Form, Box]:
     if not isinstance(bbox, list | tuple) or len(bbox) != 4:
-        raise DataError(f"bbox is {_kind(bbox)}, expected four values [x1, y1, x2, y2]")
+        raise DataError(f"bbox is {kind_of(bbox)}, expected four values [x1, y1, x2, y2]")
     # By exact type: true and false are no coordinates.
     tokens = [value for value in bbox if type(value) is str]
     bins = [value for value in bbox if type(value) is int]
@@ -131,10 +128,10 @@ def _read_box(bbox: object, *, is_norm1000: bool) -> tuple[_Form, Box]:
     if is_norm1000 and len(bins) == 4:
         return "integer bins", _from_bins(bins)
     if is_norm1000:
-        raise DataError(f"bbox {reprlib.repr(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
+        raise DataError(f"bbox {show(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
     if len(numbers) == 4:
         return "numbers in [0, 1]", _from_fractions(numbers)
-    raise DataError(f"bbox {reprlib.repr(bbox)} mixes kinds; expected four numbers or four coord tokens")
+    raise DataError(f"bbox {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
 
 
 def _token_bins(tokens: list[str]) -> list[int]:
@@ -147,9 +144,9 @@ def _token_bins(tokens: list[str]) -> list[int]:
 def _from_bins(bins: list[int]) -> Box:
     """Decode bins; a box thinner than a bin has equal corners, and is kept."""
     if not all(0 <= k < NUM_BINS for k in bins):
-        raise DataError(f"bbox {reprlib.repr(bins)} has a bin outside 0..{NUM_BINS - 1}")
+        raise DataError(f"bbox {show(bins)} has a bin outside 0..{NUM_BINS - 1}")
     if bins[2] < bins[0] or bins[3] < bins[1]:
-        raise DataError(f"bbox {reprlib.repr(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
+        raise DataError(f"bbox {show(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
     x1, y1, x2, y2 = (k / NUM_BINS for k in bins)
     return x1, y1, x2, y2
 
@@ -157,14 +154,8 @@ def _from_bins(bins: list[int]) -> Box:
 def _from_fractions(values: list[float]) -> Box:
     if not all(0 <= value <= 1 for value in values):  # also refuses NaN
         hint = f'; bins need "bbox_format": "{BBOX_FORMAT}"' if all(type(value) is int for value in values) else ""
-        raise DataError(f"bbox {reprlib.repr(values)} is not inside [0, 1]{hint}")
+        raise DataError(f"bbox {show(values)} is not inside [0, 1]{hint}")
     x1, y1, x2, y2 = map(float, values)
     if x2 <= x1 or y2 <= y1:
-        raise DataError(f"bbox {reprlib.repr(values)} is empty or inverted, expected x1 < x2 and y1 < y2")
+        raise DataError(f"bbox {show(values)} is empty or inverted, expected x1 < x2 and y1 < y2")
     return x1, y1, x2, y2
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return f"a list of {len(value)} values"
-    return "missing" if value is None else f"a {type(value).__name__}"

@@ -45,6 +45,11 @@ class CoordVocab:
     structure: Structure = "native"
 
     @property
+    def before_box(self) -> tuple[int, ...]:
+        """Ids between a description and its coordinates."""
+        return () if self.box_start_id is None else (self.box_start_id,)
+
+    @property
     def added_structure_ids(self) -> tuple[int, ...]:
         """Structure ids that no pre-trained model knows; they need trained rows."""
         return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)

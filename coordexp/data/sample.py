@@ -1,25 +1,58 @@
-"""The unified sample: one image and its objects, whatever file format they came from."""
+"""Samples, whatever file format they came from: an image with its objects, their order, and their limit.
 
+Shapes: M objects of one image; I images and N objects of a split.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.data.rejected import Rejected
+
+Ordering = Literal["top_left", "random"]
 
 
-@dataclass(frozen=True, slots=True)
-class DetectionObject:
-    """One object of a sample.
+@dataclass(frozen=True, slots=True, eq=False)
+class Objects:
+    """Objects of an image, in the order in which a reader found them.
 
     Attributes:
-        desc: free-form description, not empty.
-        box_norm_xyxy: corners as fractions of image width and height, inside [0, 1].
+        descs: free-form description of each, not empty.
+        boxes_norm_xyxy: ``[M, 4]`` float64, corners as fractions of image width and height, inside [0, 1].
     """
 
-    desc: str
-    box_norm_xyxy: tuple[float, float, float, float]
+    descs: tuple[str, ...]
+    boxes_norm_xyxy: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.descs)
+
+    def take(self, indices: NDArray[np.int64]) -> "Objects":
+        """Return the objects at some indices, in that order."""
+        return Objects(tuple(self.descs[i] for i in indices.tolist()), self.boxes_norm_xyxy[indices])
+
+    def ordered(self, ordering: Ordering = "top_left", *, seed: Sequence[int] = (0,)) -> "Objects":
+        """Order them by y1, then x1, then as they are; or ``random``: a shuffle that depends on ``seed`` alone."""
+        if ordering == "random":
+            return self.take(np.random.default_rng(list(seed)).permutation(len(self)))
+        return self.take(np.lexsort((self.boxes_norm_xyxy[:, 0], self.boxes_norm_xyxy[:, 1])))
+
+    def largest(self, num: int) -> "Objects":
+        """Keep the ``num`` largest boxes (earlier ones among equals), in their given order."""
+        if len(self) <= num:
+            return self
+        x1, y1, x2, y2 = self.boxes_norm_xyxy.T
+        return self.take(np.sort(np.argsort(-((x2 - x1) * (y2 - y1)), kind="stable")[:num]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One image with its objects, in the order in which a reader found them.
+    """One image with its objects.
 
     Attributes:
         image: path of the image file.
@@ -33,4 +66,99 @@ class Sample:
     width: int
     height: int
     image_id: int
-    objects: tuple[DetectionObject, ...]
+    objects: Objects
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Sequence[Sample]):
+    """Many samples as arrays; each access makes a :class:`Sample`.
+
+    Loader processes are forked. They share the memory of their parent until one of them writes to it, and
+    in Python reading an object writes its reference count: of a list of samples each process would come to
+    own a copy over an epoch. Of arrays nothing is written but one count each.
+
+    Attributes:
+        folder: of the images.
+        names: ``I`` file names in it.
+        sizes_px: ``[I, 2]`` width and height.
+        image_ids: ``[I]``.
+        first: ``[I + 1]``; the objects of image ``i`` are ``first[i] .. first[i + 1]``.
+        texts: the different descriptions.
+        text_index: ``[N]``, which of them each object has.
+        boxes_norm_xyxy: ``[N, 4]``.
+    """
+
+    folder: Path
+    names: list[str]
+    sizes_px: NDArray[np.int64]
+    image_ids: NDArray[np.int64]
+    first: NDArray[np.int64]
+    texts: tuple[str, ...]
+    text_index: NDArray[np.int64]
+    boxes_norm_xyxy: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> "Samples":
+        """Put samples into arrays."""
+        samples = list(samples)
+        descs = [desc for sample in samples for desc in sample.objects.descs]
+        place = {text: at for at, text in enumerate(dict.fromkeys(descs))}
+        boxes = [sample.objects.boxes_norm_xyxy for sample in samples]
+        return cls(
+            folder=Path(),
+            names=[str(sample.image) for sample in samples],
+            sizes_px=np.array([(sample.width, sample.height) for sample in samples], np.int64).reshape(-1, 2),
+            image_ids=np.array([sample.image_id for sample in samples], np.int64),
+            first=np.cumsum([0, *(len(sample.objects) for sample in samples)]),
+            texts=tuple(place),
+            text_index=np.array([place[desc] for desc in descs], np.int64),
+            boxes_norm_xyxy=np.concatenate([np.zeros((0, 4)), *boxes]),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        """Return one sample, or a list of them."""
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        at = index % len(self)
+        rows = slice(int(self.first[at]), int(self.first[at + 1]))
+        width, height = self.sizes_px[at].tolist()
+        descs = tuple(self.texts[i] for i in self.text_index[rows].tolist())
+        return Sample(
+            image=self.folder / self.names[at],
+            width=width,
+            height=height,
+            image_id=int(self.image_ids[at]),
+            objects=Objects(descs, self.boxes_norm_xyxy[rows]),
+        )
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """What the annotation file of a split holds.
+
+    Attributes:
+        samples: one for each usable image of the file, in its order, also for images without objects.
+        rejected: records that were left out, with their reasons.
+        counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
+            ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
+            ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
+            ``of_rejected_images``, annotations lost with their image; ``repeated_file_names``, images whose file
+            an earlier image names too. A format has those that it can tell.
+        categories: name of each category id; empty where the format has no categories.
+    """
+
+    samples: Sequence[Sample]
+    rejected: tuple[Rejected, ...]
+    counts: dict[str, int]
+    categories: dict[int, str]

@@ -1,9 +1,9 @@
-"""What a run says of its data before it trains: how much there is, and what was left out and why (DESIGN 5)."""
+"""What a run says of its data before it trains: how much there is, and what was left out and why."""
 
 from collections.abc import Mapping
 
 from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.sources.coco import CocoData
+from coordexp.data.sample import SplitData
 
 _NUM_SHOWN = 5
 _SAID = {
@@ -17,7 +17,7 @@ _SAID = {
 }
 
 
-def data_lines(name: str, data: CocoData, dataset: DetectionDataset | None = None) -> list[str]:
+def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
     """Return lines for a person: one that counts, one for each of the first records left out.
 
     Args:

@@ -8,7 +8,7 @@ from coordexp.ablation.estimate import local_slots
 from coordexp.config import load_config
 from coordexp.config.identity.parts import without_loss
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.grammar.write import text_encoder
+from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.data.splits.splits import Split
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.files import DataFacts, check_categories, examine_descriptions, examine_split, merged
@@ -174,8 +174,7 @@ def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, ord
     prompt = base.num_prompt_tokens + image
     most = run.data.max_objects if facts is None else facts.max_objects
     objects = min(run.data.max_objects, most, _ORDINARY_OBJECTS if ordinary else most)
-    markers = 3 if run.data.structure == "native" else 2
-    target = objects * (_description_tokens(base, facts) + markers + 4) + 1
+    target = target_length([_description_tokens(base, facts)] * objects, run.data.structure)
     return Shape(prompt, min(run.data.max_length, prompt + target), image * Dimensions.of(base.config).merge_size ** 2)
 
 

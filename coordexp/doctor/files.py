@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.grammar.write import EncodeText
+from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.images.image_file import check_image
-from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import CocoData
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
 from coordexp.data.splits.splits import Split, annotations_path, images_path
 from coordexp.detection.categories import CategoryIndex
@@ -148,11 +147,11 @@ def _require_folder(path: Path, key: str) -> bool:
     return True
 
 
-def _counted(data: CocoData) -> str:
+def _counted(data: SplitData) -> str:
     images, boxes = len(data.samples), data.counts["boxes"]
     categories = f", {len(data.categories)} categories" if data.categories else ""
     return f"{images:,} images, {boxes:,} boxes{categories}, each checked"
 
 
 def _descriptions(samples: Sequence[Sample]) -> tuple[str, ...]:
-    return tuple({item.desc: None for sample in samples for item in sample.objects})
+    return tuple(dict.fromkeys(desc for sample in samples for desc in sample.objects.descs))

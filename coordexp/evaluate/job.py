@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,8 +70,8 @@ class OpenSplit:
             raise DataError(f"{job.annotations}: there is no image to evaluate")
         self.subset = job.num_images is not None and job.num_images < len(samples)
         if job.num_images is not None:
-            samples = tuple(samples[index] for index in stratified_subset(samples, job.num_images))
-        self.samples: tuple[Sample, ...] = samples
+            samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
+        self.samples: Sequence[Sample] = samples
         self.ground_truth: GroundTruth = read_ground_truth(job.annotations)
         sizes = {sample.image_id: (sample.width, sample.height) for sample in samples}
         categories = CategoryIndex(self.ground_truth.categories, aliases=job.spec.aliases)

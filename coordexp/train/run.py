@@ -135,8 +135,6 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     config, parts = run.config, run.parts
     arguments = training_arguments(config, output_dir=scratch)
     dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
-    if config.data.num_workers:
-        dataset.freeze()
     sampler = LengthBucketSampler(
         dataset.lengths,
         batch_size=config.global_batch_size,

@@ -10,8 +10,8 @@ import pytest
 from torch import multiprocessing
 
 from coordexp.data.batches import dataset as dataset_module
-from coordexp.data.batches.frozen import FrozenSamples
 from coordexp.data.images.patches import read_image
+from coordexp.data.sample import Samples
 from coordexp.errors import DataError
 from coordexp.metrics import unregistered
 from coordexp.runs import ranks
@@ -176,13 +176,13 @@ def test_a_packed_run_is_the_padded_run(make_config):
         assert packed[step]["num_images"] == padded[step]["num_images"]
 
 
-def test_a_trainer_of_two_ranks_has_fillers_and_of_loader_processes_frozen_samples(make_config, tmp_path, monkeypatch):
+def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
     reporter = LocalReporter(RunFolder.of(config).path)
     run = run_module.Run.of(config, build_components(config), reporter=reporter, announce=lambda line: None)
     alone = run_module.make_trainer(run, tmp_path)
     assert alone.sampler.num_fillers == 0
-    assert isinstance(alone.train_dataset._samples, FrozenSamples)
+    assert isinstance(alone.train_dataset._samples, Samples)
     monkeypatch.setattr(ranks, "world_size", lambda: 2)
     run = replace(run, config=with_changes(config, cluster={"num_workers": 2}))
     assert run_module.make_trainer(run, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordexp.coord_tokens.grammar.write import text_encoder
+from coordexp.coord_tokens.grammar.sequence import text_encoder
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec

@@ -1,7 +1,6 @@
 """The object grammar as tables, and the logits processor that enforces it without a synchronisation.
 
-``native``: ``(obj_start text+ box_start coord coord coord coord obj_end)* end``;
-``spec``: ``(obj_start text+ coord coord coord coord obj_end)* end``.
+The sequence is that of :mod:`coordexp.coord_tokens.grammar.sequence`, and may be padded behind its end.
 
 Shapes: S states, C token classes, V vocabulary, B sequences, L tokens so far.
 """
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.vocab import CoordVocab
 
 
@@ -30,36 +30,31 @@ class TokenClass(IntEnum):
 
 
 class State(IntEnum):
-    """What has been written so far; ``COORD_n``: the box is open and holds n coordinates."""
+    """What has been written so far. Inside a box there is a state more for each of its tokens, from ``IN_BOX`` on."""
 
     START = 0
     OPENED = 1
     TEXT = 2
-    COORD_0 = 3
-    COORD_1 = 4
-    COORD_2 = 5
-    COORD_3 = 6
-    COORD_4 = 7
-    ENDED = 8
+    ENDED = 3
+    IN_BOX = 4
 
 
-_EDGES: dict[tuple[State, TokenClass], State] = {
-    (State.START, TokenClass.OBJ_START): State.OPENED,
-    (State.START, TokenClass.END): State.ENDED,
-    (State.OPENED, TokenClass.TEXT): State.TEXT,
-    (State.TEXT, TokenClass.TEXT): State.TEXT,
-    (State.COORD_1, TokenClass.COORD): State.COORD_2,
-    (State.COORD_2, TokenClass.COORD): State.COORD_3,
-    (State.COORD_3, TokenClass.COORD): State.COORD_4,
-    (State.COORD_4, TokenClass.OBJ_END): State.START,
-    (State.ENDED, TokenClass.END): State.ENDED,
-    (State.ENDED, TokenClass.PAD): State.ENDED,
-}
-_NATIVE_EDGES: dict[tuple[State, TokenClass], State] = {
-    (State.TEXT, TokenClass.BOX_START): State.COORD_0,
-    (State.COORD_0, TokenClass.COORD): State.COORD_1,
-}
-_SPEC_EDGES: dict[tuple[State, TokenClass], State] = {(State.TEXT, TokenClass.COORD): State.COORD_1}
+def _edges(vocab: CoordVocab) -> dict[tuple[int, TokenClass], int]:
+    """Return the state that each allowed token leads to."""
+    edges: dict[tuple[int, TokenClass], int] = {
+        (State.START, TokenClass.OBJ_START): State.OPENED,
+        (State.START, TokenClass.END): State.ENDED,
+        (State.OPENED, TokenClass.TEXT): State.TEXT,
+        (State.TEXT, TokenClass.TEXT): State.TEXT,
+        (State.ENDED, TokenClass.END): State.ENDED,
+        (State.ENDED, TokenClass.PAD): State.ENDED,
+    }
+    state = int(State.TEXT)
+    box = [TokenClass.BOX_START] * len(vocab.before_box) + [TokenClass.COORD] * NUM_COORDS
+    for number, token_class in enumerate(box):
+        edges[state, token_class] = State.IN_BOX + number
+        state = State.IN_BOX + number
+    return edges | {(state, TokenClass.OBJ_END): State.START}
 
 
 class ObjectGrammar:
@@ -86,12 +81,13 @@ class ObjectGrammar:
         if max(*text_ids, vocab.coord_ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
             raise ValueError(f"the grammar has ids beyond the model's {vocab_size} logits; resize the model first")
         self.classes_V = _classes(vocab, vocab_size=vocab_size, text_ids=text_ids, pad_id=pad_id)
-        edges = _EDGES | (_SPEC_EDGES if vocab.box_start_id is None else _NATIVE_EDGES)
-        legal_SC = torch.zeros(len(State), len(TokenClass), dtype=torch.bool)
-        self.next_SC = torch.full((len(State), len(TokenClass)), int(State.ENDED))
+        edges = _edges(vocab)
+        shape = max(edges.values()) + 1, len(TokenClass)
+        legal_SC = torch.zeros(shape, dtype=torch.bool)
+        self.next_SC = torch.full(shape, int(State.ENDED))
         for (state, token_class), target in edges.items():
             legal_SC[state, token_class] = True
-            self.next_SC[state, token_class] = int(target)
+            self.next_SC[state, token_class] = target
         self.allowed_SV = legal_SC[:, self.classes_V]
 
     @classmethod
@@ -147,6 +143,5 @@ def _classes(vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad
     classes_V[vocab.obj_start_id] = int(TokenClass.OBJ_START)
     classes_V[vocab.obj_end_id] = int(TokenClass.OBJ_END)
     classes_V[vocab.end_id] = int(TokenClass.END)
-    if vocab.box_start_id is not None:
-        classes_V[vocab.box_start_id] = int(TokenClass.BOX_START)
+    classes_V[list(vocab.before_box)] = int(TokenClass.BOX_START)
     return classes_V

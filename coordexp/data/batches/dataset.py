@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.grammar.write import Ordering, cap_objects, encode_target, order_objects, text_encoder
-from coordexp.coord_tokens.layout import parse_targets
+from coordexp.coord_tokens.grammar.sequence import encode_target, target_length, text_encoder
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.collate import EncodedSample
-from coordexp.data.batches.frozen import FrozenSamples
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec, read_image, to_patches
-from coordexp.data.sample import Sample
+from coordexp.data.sample import Ordering, Sample
 from coordexp.errors import DataError
 
 _Patches = tuple[NDArray[np.uint8], tuple[int, int]]
@@ -31,7 +29,7 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     Attributes:
         num_capped_images: samples with more than ``max_objects`` objects.
-        num_capped_objects: objects left out of them: the smallest (:func:`cap_objects`).
+        num_capped_objects: objects left out of them: the smallest (:meth:`coordexp.data.sample.Objects.largest`).
         num_cut_samples: samples longer than ``max_length``, which lose the end of their target.
     """
 
@@ -92,10 +90,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         """Tokens of each sample, without decoding images; the same in every epoch."""
         return self._lengths
 
-    def freeze(self) -> None:
-        """Keep the samples in a form that loader processes share: see :mod:`coordexp.data.batches.frozen`."""
-        self._samples = FrozenSamples(self._samples)
-
     @property
     def epoch(self) -> int:
         """The epoch, which ``ordering: random`` depends on."""
@@ -146,17 +140,12 @@ class DetectionDataset(Dataset[EncodedSample]):
 
     def _target(self, sample: Sample, *, room: int) -> tuple[list[int], NDArray[np.float32], NDArray[np.int64]]:
         # Capped before it is shuffled: which objects are learnt must not change with the epoch.
-        objects = order_objects(
-            cap_objects(sample.objects, self._max_objects),
-            ordering=self._ordering,
-            seed=(self._seed, self.epoch, sample.image_id % 2**64),
-        )
-        target = encode_target(objects, self._vocab, self._encode_text)
-        ids = target.ids[:room]
+        objects = sample.objects.largest(self._max_objects)
+        objects = objects.ordered(self._ordering, seed=(self._seed, self.epoch, sample.image_id % 2**64))
+        target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
         # What is cut is cut from the end: the complete objects are the first ones.
-        coord_index = parse_targets(torch.tensor(ids), self._vocab).coord_positions.numpy()
-        boxes = np.array(target.boxes_norm_xyxy[: len(coord_index)], np.float32).reshape(-1, 4)
-        return ids, boxes, coord_index
+        boxes = objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
+        return target.ids, boxes, target.coord_positions
 
     def _patches(self, index: int, sample: Sample) -> _Patches:
         found = self._cache.get(index)
@@ -184,12 +173,11 @@ class DetectionDataset(Dataset[EncodedSample]):
         return min(prompt + target, self._max_length)
 
     def _measure_target(self, sample: Sample) -> int:
-        objects = cap_objects(sample.objects, self._max_objects)
+        objects = sample.objects.largest(self._max_objects)
         self.num_capped_images += len(objects) < len(sample.objects)
         self.num_capped_objects += len(sample.objects) - len(objects)
-        num_markers = 2 if self._vocab.box_start_id is None else 3
         try:
-            num_desc = sum(len(self._encode_text(item.desc)) for item in objects)
+            lengths = [len(self._encode_text(desc)) for desc in objects.descs]
         except DataError as error:
             raise DataError(f"{sample.image}: {error}") from None
-        return num_desc + len(objects) * (num_markers + 4) + 1
+        return target_length(lengths, self._vocab.structure)

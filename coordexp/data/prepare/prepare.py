@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -14,12 +13,11 @@ import numpy as np
 
 from coordexp.data.images.image_file import check_image
 from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.objects import Ordering, cap_objects, order_objects
 from coordexp.data.prepare.manifest import MANIFEST, SAMPLES, Manifest, build_manifest, identity, is_same
-from coordexp.data.sample import DetectionObject, Sample
-from coordexp.data.sources.coco import TARGET, CocoImage, CocoTable, build_table
+from coordexp.data.sample import Objects, Ordering, Sample
+from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, build_table
 from coordexp.data.sources.coco_file import Category, Image, read_coco_file
-from coordexp.data.sources.jsonl_record import format_record
+from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json
@@ -211,28 +209,28 @@ def _with_good_headers(table: CocoTable, spec: PrepareSpec, num_threads: int) ->
 
 def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[str]:
     names = {key: category.name for key, category in table.categories.items()}
-    objects = [
-        DetectionObject(names[category], (x1, y1, x2, y2))
-        for category, (x1, y1, x2, y2) in zip(table.category_ids.tolist(), table.boxes_norm_xyxy.tolist(), strict=True)
-    ]
-    kinds = table.kinds.tolist()
-    for index, (image, (start, stop)) in enumerate(zip(table.images, pairwise(table.first.tolist()), strict=True)):
-        targets = [objects[i] for i in range(start, stop) if kinds[i] == TARGET]
+    descs = [names[key] for key in table.category_ids.tolist()]
+    for index, image in enumerate(table.images):
+        rows = slice(*table.first[index : index + 2].tolist())
+        objects = Objects(tuple(descs[rows]), table.boxes_norm_xyxy[rows])
+        kinds = table.kinds[rows]
+        targets = objects.take(np.flatnonzero(kinds == TARGET))
         if spec.max_objects is not None:
-            targets = cap_objects(targets, spec.max_objects)
-        seed = (spec.seed, image.image_id % 2**64)
+            targets = targets.largest(spec.max_objects)
         sample = Sample(
             image=spec.images / image.name,
             width=image.width,
             height=image.height,
             image_id=image.image_id,
-            objects=tuple(order_objects(targets, ordering=spec.ordering, seed=seed)),
+            objects=targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64)),
         )
+        others = np.flatnonzero(kinds != TARGET)
         yield format_record(
             sample,
             image=image.name,
             coord_tokens=spec.coord_tokens,
-            not_targets=[(kinds[i], objects[i]) for i in range(start, stop) if kinds[i] != TARGET],
+            not_targets=objects.take(others),
+            flags=["iscrowd" if kind == CROWD else "ignore" for kind in kinds[others].tolist()],
             extras=image.extras,
         )
         if index % _IMAGES_BETWEEN_REPORTS == 0 or index + 1 == len(table.images):

@@ -5,7 +5,6 @@ Shapes: I images, N objects.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 from coordexp.coord_tokens.bins import are_thin
 from coordexp.data.images.image_file import size_problem
 from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.rejected import Rejected, Rejections
-from coordexp.data.sample import DetectionObject, Sample
+from coordexp.data.rejected import Rejections
+from coordexp.data.sample import Samples, SplitData
 from coordexp.data.sources.coco_file import (
     SECTIONS,
     AnnotationColumns,
@@ -31,28 +30,6 @@ from coordexp.data.sources.coco_file import (
 from coordexp.errors import DataError, is_text, show
 
 TARGET, CROWD, IGNORED = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class CocoData:
-    """What an annotation file holds.
-
-    Attributes:
-        samples: one for every image of the file, in its order, also for images without objects.
-        rejected: records that were left out, with their reasons.
-        counts: ``images, annotations, categories`` of the file; ``boxes`` that became targets;
-            ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the
-            image border; ``thin`` targets, widened to one bin when they are quantised;
-            ``images_without_objects``; ``of_rejected_images``, annotations lost with their image;
-            ``repeated_file_names``, images whose file an earlier image names too; and
-            ``rejected_images, rejected_annotations, rejected_categories``.
-        categories: name of each category id.
-    """
-
-    samples: tuple[Sample, ...]
-    rejected: tuple[Rejected, ...]
-    counts: dict[str, int]
-    categories: dict[int, str]
 
 
 class CocoImage(NamedTuple):
@@ -78,7 +55,7 @@ class CocoTable:
         boxes_px_xywh: ``[N, 4]`` as in the file.
         boxes_norm_xyxy: ``[N, 4]`` clipped to the image, as fractions of it.
         categories: entry of each category id.
-        counts: see :class:`CocoData`.
+        counts: see :class:`coordexp.data.sample.SplitData`.
         rejections: what was left out, with reasons.
     """
 
@@ -93,7 +70,9 @@ class CocoTable:
     rejections: Rejections
 
 
-def read_coco(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0, check_images: bool = True) -> CocoData:
+def read_coco(
+    annotations: Path, images: Path, *, max_bad_fraction: float = 0.0, check_images: bool = True
+) -> SplitData:
     """Read a COCO ``instances`` file.
 
     Boxes become fractions of the image and are clipped to it; crowd boxes, and those that say
@@ -114,25 +93,20 @@ def read_coco(annotations: Path, images: Path, *, max_bad_fraction: float = 0.0,
     """
     folder = ImageFolder(images, check=check_images)
     table = build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction)
-    names = [table.categories[key].name for key in table.category_ids.tolist()]
-    objects = [
-        DetectionObject(name, (x1, y1, x2, y2)) if kind == TARGET else None
-        for name, kind, (x1, y1, x2, y2) in zip(
-            names, table.kinds.tolist(), table.boxes_norm_xyxy.tolist(), strict=True
-        )
-    ]
-    samples = tuple(
-        Sample(
-            image=images / image.name,
-            width=image.width,
-            height=image.height,
-            image_id=image.image_id,
-            objects=tuple(item for item in objects[start:stop] if item is not None),
-        )
-        for image, (start, stop) in zip(table.images, pairwise(table.first.tolist()), strict=True)
+    is_target = table.kinds == TARGET
+    category_ids = np.array(sorted(table.categories), np.int64)
+    samples = Samples(
+        folder=images,
+        names=[image.name for image in table.images],
+        sizes_px=np.array([(image.width, image.height) for image in table.images], np.int64),
+        image_ids=np.array([image.image_id for image in table.images], np.int64),
+        first=np.concatenate([[0], np.cumsum(is_target)])[table.first],
+        texts=tuple(table.categories[key].name for key in category_ids.tolist()),
+        text_index=np.searchsorted(category_ids, table.category_ids[is_target]),
+        boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
     )
     categories = {key: entry.name for key, entry in table.categories.items()}
-    return CocoData(samples, table.rejections.all(), table.counts, categories)
+    return SplitData(samples, table.rejections.all(), table.counts, categories)
 
 
 def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float) -> CocoTable:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sources.coco import CocoData, read_coco
-from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.sample import SplitData
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.data.splits.stratify import stratified_subset
 from coordexp.errors import ConfigError, DataError
@@ -27,7 +28,7 @@ Split = Literal["train", "val"]
 _HASHED_BYTES = 256 * 2**20  # of a folder's images
 
 
-def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> CocoData:
+def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
     """Read a split; under ``format: shapes`` generate the data set first, unless it is there.
 
     Training annotations may be JSONL (a name that ends in ``.jsonl``), such as ``prepare`` writes.
@@ -36,10 +37,10 @@ def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequa
         data_config: the section ``data``.
         split: ``train`` or ``val``.
         data_dir: where generated data lives.
-        accept_prequantised: as :func:`coordexp.data.sources.jsonlines.read_jsonl`.
+        accept_prequantised: as :func:`coordexp.data.sources.jsonl.read_jsonl`.
 
     Raises:
-        DataError: as :func:`read_coco` and :func:`coordexp.data.sources.jsonlines.read_jsonl`.
+        DataError: as :func:`read_coco` and :func:`coordexp.data.sources.jsonl.read_jsonl`.
     """
     if data_config.format == "shapes":
         write_shapes(data_dir, ShapesSpec(**data_config.shapes.model_dump()))
@@ -48,13 +49,12 @@ def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequa
     if annotations.suffix == ".jsonl":
         if split == "val":
             raise DataError(f"{annotations}: AP is measured on the original annotations; expected COCO JSON")
-        found = read_jsonl(
+        return read_jsonl(
             annotations,
             images,
             max_bad_fraction=data_config.max_bad_fraction,
             accept_prequantised=accept_prequantised,
         )
-        return CocoData(samples=found.samples, rejected=found.rejected, counts=found.counts, categories={})
     return read_coco(annotations, images, max_bad_fraction=data_config.max_bad_fraction)
 
 

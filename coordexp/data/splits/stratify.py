@@ -50,18 +50,17 @@ def _distance(counts_NF: NDArray[np.float64], chosen: NDArray[np.int64]) -> floa
 def _size_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
     counts = np.zeros((len(samples), len(_SIZES_PX2) + 1))
     for row, sample in enumerate(samples):
-        for item in sample.objects:
-            x1, y1, x2, y2 = item.box_norm_xyxy
-            area = (x2 - x1) * sample.width * (y2 - y1) * sample.height
-            counts[row, sum(area >= limit for limit in _SIZES_PX2)] += 1
+        x1, y1, x2, y2 = sample.objects.boxes_norm_xyxy.T
+        areas = (x2 - x1) * sample.width * (y2 - y1) * sample.height
+        np.add.at(counts[row], np.searchsorted(_SIZES_PX2, areas, side="right"), 1)
     return counts
 
 
 def _category_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
-    names = {name: at for at, name in enumerate(sorted({item.desc for s in samples for item in s.objects}))}
+    names = {name: at for at, name in enumerate(sorted({desc for one in samples for desc in one.objects.descs}))}
     counts = np.zeros((len(samples), len(names)))
     for row, sample in enumerate(samples):
-        for name, count in Counter(item.desc for item in sample.objects).items():
+        for name, count in Counter(sample.objects.descs).items():
             counts[row, names[name]] = count
     return counts
 

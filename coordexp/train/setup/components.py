@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import CoordVocab, coord_vocab
-from coordexp.data.sources.coco import CocoData
+from coordexp.data.sample import SplitData
 from coordexp.losses.criterion import Criterion
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
@@ -29,8 +29,8 @@ class Components:
     model: PreTrainedModel | PeftModel
     processor: Processor
     encoding: Encoding
-    train: CocoData
-    val: CocoData
+    train: SplitData
+    val: SplitData
     criterion: Criterion
     param_groups: list[ParamGroup]
     forward_terms: TermForward

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.batch import Batch
 from coordexp.data.batches.collate import EncodedSample, collate
@@ -14,8 +15,7 @@ from coordexp.data.batches.packing import collate_packed
 from coordexp.data.batches.positions import padded_positions
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec
-from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import CocoData
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.splits.splits import Split, load_split
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
@@ -71,12 +71,12 @@ def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordV
     return Encoding(config=config, tokenizer=processor.tokenizer, vocab=vocab, image_spec=spec, prompt=prompt)
 
 
-def read_split(config: ExperimentConfig, split: Split) -> CocoData:
+def read_split(config: ExperimentConfig, split: Split) -> SplitData:
     """Read a split; boxes that are bins already are taken only if the configuration expects them.
 
     Raises:
         DataError: as :func:`coordexp.data.splits.splits.load_split`.
     """
     tokens = config.custom.coord_tokens
-    prequantised = tokens.enabled and tokens.skip_bbox_norm
+    prequantised = keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)
     return load_split(config.data, split, data_dir=ExperimentFolder.of(config).data, accept_prequantised=prequantised)

@@ -14,8 +14,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import coord_vocab, expand_tokenizer
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.images.patches import read_image
-from coordexp.data.sample import Sample
-from coordexp.data.sources.coco import CocoData
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.coco_files import read_ground_truth
@@ -49,8 +48,8 @@ class PreparedExperiment:
 
     directory: Path
     base: Path
-    train: CocoData
-    val: CocoData
+    train: SplitData
+    val: SplitData
     data_hash: str
     weights_hash: str
 

@@ -2,6 +2,7 @@
 
 import unicodedata
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -9,10 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from coordexp.coord_tokens.codec import ints_to_tokens
-from coordexp.coord_tokens.grammar.write import encode_target, text_encoder
+from coordexp.coord_tokens.grammar.sequence import encode_target, target_length, text_encoder
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import coord_vocab
-from coordexp.data.sample import DetectionObject
 from coordexp.errors import DataError
 from coordexp.model.tiny.parts import build_tokenizer
 
@@ -50,7 +50,7 @@ _ODD = [
 
 
 def _boxes(number):
-    return [(0.001 * i, 0.002 * i, 0.5, 0.5 + 0.01 * i) for i in range(number)]
+    return np.array([(0.001 * i, 0.002 * i, 0.5, 0.5 + 0.01 * i) for i in range(number)]).reshape(-1, 4)
 
 
 def _parsed_descriptions(ids, found, tokenizer):
@@ -59,13 +59,13 @@ def _parsed_descriptions(ids, found, tokenizer):
 
 def test_odd_unicode_stays_in_its_object(text_vocab):
     tokenizer, vocab = text_vocab.both
-    objects = [DetectionObject(desc, box) for desc, box in zip(_ODD, _boxes(len(_ODD)), strict=True)]
-    target = encode_target(objects, vocab, text_encoder(tokenizer))
+    boxes = _boxes(len(_ODD))
+    target = encode_target(_ODD, boxes, vocab, text_encoder(tokenizer))
     ids = torch.tensor(target.ids)
     found = parse_targets(ids, vocab)
     assert _parsed_descriptions(ids, found, tokenizer) == [unicodedata.normalize("NFC", desc) for desc in _ODD]
     bins = ids[found.coord_positions] - vocab.coord_ids.start
-    assert bins.tolist() == [[round(1000 * c) for c in item.box_norm_xyxy] for item in objects]
+    assert bins.tolist() == [[round(1000 * c) for c in box] for box in boxes.tolist()]
     assert len(tokenizer.encode(_ODD[0])) > 2 * len(_ODD[0])  # a character is several tokens
 
 
@@ -79,14 +79,17 @@ def test_any_text_and_any_cut(text_vocab, descs, data):
     """Whatever the text, a cut at any place keeps exactly the objects that end before it."""
     tokenizer, vocab = text_vocab.both
     encode_text = text_encoder(tokenizer)
-    objects = [DetectionObject(desc, box) for desc, box in zip(descs, _boxes(len(descs)), strict=True)]
-    target = encode_target(objects, vocab, encode_text)
+    target = encode_target(descs, _boxes(len(descs)), vocab, encode_text)
     room = data.draw(st.integers(0, len(target.ids)))
+    cut = encode_target(descs, _boxes(len(descs)), vocab, encode_text, room=room)
     ends, at = [], 0
     for desc in descs:
         at += len(encode_text(desc)) + (7 if vocab.box_start_id is not None else 6)
         ends.append(at)
-    found = parse_targets(torch.tensor(target.ids[:room], dtype=torch.int64), vocab)
+    assert cut.ids == target.ids[:room]
+    found = parse_targets(torch.tensor(cut.ids, dtype=torch.int64), vocab)
+    assert cut.coord_positions.tolist() == found.coord_positions.tolist()
+    assert len(target.ids) == target_length((len(encode_text(desc)) for desc in descs), vocab.structure)
     num_whole = sum(end <= room for end in ends)
     assert found.object_spans[:, 1].tolist() == ends[:num_whole]
     assert found.object_spans[:, 0].tolist() == [0, *ends][:num_whole]
@@ -103,7 +106,7 @@ def test_markers_spelled_in_a_description(text_vocab, text):
         text_encoder(tokenizer)(text)
     pieces = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     assert len(pieces) > 3
-    target = encode_target([DetectionObject("x", (0, 0, 1, 1))] * 2, vocab, lambda _: tuple(pieces))
+    target = encode_target(["x", "x"], _boxes(2), vocab, lambda _: tuple(pieces))
     found = parse_targets(torch.tensor(target.ids), vocab)
     assert found.coord_positions.shape == (2, 4)
     assert _parsed_descriptions(torch.tensor(target.ids), found, tokenizer) == [text, text]

@@ -81,7 +81,7 @@ def test_boxes_thinner_than_a_bin_are_kept_where_bins_are_final():
         (record((0.1, 0.2, 0.3, 0.4), bbox_format="norm1"), "bbox_format is 'norm1'"),
         ({"objects": [{"desc": "cat"}]}, "bbox is missing"),
         ({"objects": ["cat"]}, r"objects\[0\]: the object is a str"),
-        ({"objects": {"bbox": []}}, "objects is a dict"),
+        ({"objects": {"bbox": []}}, "objects is an object"),
         ({}, "objects is missing"),
     ],
 )

@@ -5,11 +5,11 @@ import pytest
 from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.jsonlines import write_jsonl
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
 from coordexp.doctor.finding import Findings
 from coordexp.errors import DataError
+from tests.unit.data.sample_support import write_jsonl
 from tests.unit.doctor.doctor_support import write_coco
 
 

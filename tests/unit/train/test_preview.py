@@ -12,6 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import load_split
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.preview import previews
+from tests.unit.data.sample_support import pairs_of
 
 
 def _config(runs_dir, **data):
@@ -34,13 +35,13 @@ def test_only_the_answer_is_supervised_and_every_token_has_its_role(tmp_path, st
         assert labels.endswith("<|im_end|>")
         assert "coord_" not in prompt
         by_role = {role: [run.text for run in preview.runs if run.role == role] for role in STYLES}
-        assert by_role["description"] == [item.desc for item in _ordered(preview.sample)]
+        assert by_role["description"] == [desc for desc, _ in _ordered(preview.sample)]
         assert all(text.count("<|coord_") == 4 for text in by_role["coord"])
         assert not any(run.supervised for run in preview.runs if run.role in ("prompt", "image"))
 
 
 def _ordered(sample):
-    return sorted(sample.objects, key=lambda item: (item.box_norm_xyxy[1], item.box_norm_xyxy[0]))
+    return sorted(pairs_of(sample.objects), key=lambda pair: (pair[1][1], pair[1][0]))
 
 
 def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
@@ -48,10 +49,10 @@ def test_boxes_come_from_the_tokens_and_fit_the_annotation(tmp_path):
     for preview in previews(config, num=12):
         sample = preview.sample
         scale = np.array([sample.width, sample.height] * 2)
-        for (desc, box), item in zip(preview.objects, _ordered(sample), strict=True):
-            assert desc == item.desc
+        for (desc, box), (wanted, wanted_box) in zip(preview.objects, _ordered(sample), strict=True):
+            assert desc == wanted
             # Half a bin, and a coordinate of 1.0 is clamped to bin 999.
-            assert np.abs(np.array(box) - np.array(item.box_norm_xyxy) * scale).max() <= 0.001 * scale.max() + 1e-6
+            assert np.abs(np.array(box) - np.array(wanted_box) * scale).max() <= 0.001 * scale.max() + 1e-6
 
 
 def test_training_samples_come_in_their_order_and_validation_in_the_files(tmp_path):

@@ -19,6 +19,7 @@ from coordexp.data.images.patches import read_image, to_patches
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError
+from tests.unit.data.sample_support import pairs_of
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_sample_fits_together(make, samples, native, prompt, image_spec):
         assert len(found.boxes_norm_xyxy) == len(source.objects)
         assert found.boxes_norm_xyxy.dtype == np.float32
         assert found.coord_index.dtype == np.int64
-        boxes = [item.box_norm_xyxy for item in sorted(source.objects, key=lambda item: item.box_norm_xyxy[1::-1])]
+        boxes = sorted((box for _, box in pairs_of(source.objects)), key=lambda box: box[1::-1])
         assert np.array_equal(found.boxes_norm_xyxy, np.float32(boxes))
         assert np.array_equal(boxes_of_tokens(found, native[1]), encode(boxes).numpy())
         assert found.target_ids[-1] == native[1].end_id

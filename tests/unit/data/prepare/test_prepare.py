@@ -10,10 +10,11 @@ from PIL import Image
 from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.prepare.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.detection.coco_eval import codec_ceiling, evaluate_detections
 from coordexp.errors import DataError
 from tests.unit.data.prepare_support import prepare
+from tests.unit.data.sample_support import pairs_of
 
 
 def spec_of(coco, **options):
@@ -131,7 +132,7 @@ def test_the_samples_are_those_of_the_annotations(coco_tiny, tmp_path):
         (item.image, item.image_id, item.width, item.height) for item in wanted.samples
     ]
     for item, other in zip(found.samples, wanted.samples, strict=True):
-        assert list(item.objects) == sorted(other.objects, key=lambda one: one.box_norm_xyxy[1::-1])
+        assert pairs_of(item.objects) == sorted(pairs_of(other.objects), key=lambda pair: pair[1][1::-1])
     assert found.counts["ignored"] == wanted.counts["crowd"] == 4
     assert found.counts["boxes"] == wanted.counts["boxes"] == 284
 

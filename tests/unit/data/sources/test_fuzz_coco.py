@@ -11,6 +11,7 @@ from coordexp.data.prepare.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
 from tests.unit.data.prepare_support import prepare
+from tests.unit.data.sample_support import pairs_of
 
 _KEYS = [
     "id", "image_id", "category_id", "bbox", "iscrowd", "ignore", "segmentation", "file_name", "width", "height",
@@ -73,11 +74,10 @@ def test_mutated_documents_raise_nothing_but_data_error(coco, data, fraction):
         found = read_coco(coco.annotations, coco.images, max_bad_fraction=fraction)
         for sample in found.samples:
             assert sample.image.resolve().is_relative_to(coco.images)
-            for item in sample.objects:
-                x1, y1, x2, y2 = item.box_norm_xyxy
+            for desc, (x1, y1, x2, y2) in pairs_of(sample.objects):
                 assert 0 <= x1 < x2 <= 1
                 assert 0 <= y1 < y2 <= 1
-                assert item.desc.strip()
+                assert desc.strip()
         assert len({sample.image_id for sample in found.samples}) == len(found.samples)
         assert found.counts["boxes"] == sum(len(sample.objects) for sample in found.samples)
         for bad in found.rejected:

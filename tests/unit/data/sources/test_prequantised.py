@@ -6,10 +6,10 @@ import pytest
 
 from coordexp.config.schema.data import Data
 from coordexp.coord_tokens.codec import ints_to_tokens
-from coordexp.coord_tokens.grammar.write import encode_target
+from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.coord_tokens.template_adapter import apply_coord_template_adapter
 from coordexp.coord_tokens.validator import annotate_coord_tokens
-from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.data.splits.splits import load_split
 from coordexp.errors import DataError
 
@@ -33,7 +33,7 @@ def path(coco, request):
 def test_bins_reach_the_target_unchanged(coco, path, native, encode_text):
     [sample] = read_jsonl(path, coco.images, accept_prequantised=True).samples
     vocab = native[1]
-    ids = encode_target(sample.objects, vocab, encode_text).ids
+    ids = encode_target(sample.objects.descs, sample.objects.boxes_norm_xyxy, vocab, encode_text).ids
     written = [token - vocab.coord_ids.start for token in ids if token in vocab.coord_ids]
     assert written == [k for box in BINS for k in box]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordexp.coord_tokens.grammar.write import encode_target
+from coordexp.coord_tokens.grammar.sequence import encode_target
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.images.image_file import MAX_IMAGE_SIDE_PX, check_image, read_image
 from coordexp.data.prepare.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonlines import read_jsonl
+from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.errors import DataError
 from tests.unit.data.prepare_support import prepare
 
@@ -181,7 +181,7 @@ def test_a_text_chunk_that_inflates_is_refused(tmp_path):
 def test_an_ignored_box_is_no_target(coco):
     coco.document["annotations"][0]["ignore"] = 1
     data = read_coco(coco.save().annotations, coco.images)
-    assert [item.desc for item in data.samples[0].objects] == ["cat"]
+    assert data.samples[0].objects.descs == ("cat",)
     assert (data.counts["ignored"], data.counts["crowd"], data.counts["boxes"]) == (1, 0, 1)
 
 
@@ -217,7 +217,7 @@ def test_unicode_names_are_written_as_they_are(coco):
 def test_a_box_cut_at_the_border_is_counted_and_its_part_stays(coco):
     coco.document["annotations"][0]["bbox"] = [-10, 40, 30, 30]
     data = read_coco(coco.save().annotations, coco.images)
-    assert data.samples[0].objects[0].box_norm_xyxy == pytest.approx((0, 0.8, 0.2, 1.0))
+    assert tuple(data.samples[0].objects.boxes_norm_xyxy[0]) == pytest.approx((0, 0.8, 0.2, 1.0))
     assert data.counts["clipped"] == 1
     coco.document["annotations"][0]["iscrowd"] = 1  # a crowd is no target: nothing was cut of one
     assert read_coco(coco.save().annotations, coco.images).counts["clipped"] == 0
@@ -227,7 +227,8 @@ def test_a_thin_box_is_counted_and_written_one_bin_wide(coco, native, encode_tex
     coco.document["annotations"][0]["bbox"] = [50.01, 10, 0.02, 20]
     data = read_coco(coco.save().annotations, coco.images)
     assert data.counts["thin"] == 1
-    target = encode_target(data.samples[0].objects[:1], native[1], encode_text)
+    objects = data.samples[0].objects.take(np.array([0]))
+    target = encode_target(objects.descs, objects.boxes_norm_xyxy, native[1], encode_text)
     bins = [token - native[1].coord_ids.start for token in target.ids if token in native[1].coord_ids]
     assert bins == [500, 200, 501, 600]
-    assert target.boxes_norm_xyxy[0][2] < 0.501  # the truth that a loss compares with is not widened
+    assert objects.boxes_norm_xyxy[0, 2] < 0.501  # the truth that a loss compares with is not widened

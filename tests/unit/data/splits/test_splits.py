@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data, Shapes
-from coordexp.data.sample import DetectionObject, Sample
+from coordexp.data.sample import Sample
 from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path, load_split, stratified_subset
 from coordexp.errors import ConfigError, DataError
+from tests.unit.data.sample_support import things
 
 SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
 
@@ -60,7 +61,7 @@ def test_a_path_that_is_not_set_is_named():
 
 
 def made(num_objects, image_id):
-    return Sample(Path("a.jpg"), 10, 10, image_id, (DetectionObject("cat", (0, 0, 1, 1)),) * num_objects)
+    return Sample(Path("a.jpg"), 10, 10, image_id, things(*[("cat", (0, 0, 1, 1))] * num_objects))
 
 
 SAMPLES = [made(i % 5, image_id=1000 + i) for i in range(500)]

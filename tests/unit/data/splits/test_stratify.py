@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.sample import DetectionObject, Sample
+from coordexp.data.sample import Sample
 from coordexp.data.splits.stratify import stratified_subset
+from tests.unit.data.sample_support import pairs_of, things
 
 
 def made(seed: int, *, num: int = 2000) -> list[Sample]:
@@ -23,8 +24,8 @@ def made(seed: int, *, num: int = 2000) -> list[Sample]:
         for _ in range(rng.geometric(0.15) - 1):
             w, h = np.minimum(0.9, scale * rng.lognormal(0, 0.5, 2))
             category = main if rng.random() < 0.6 else rng.choice(40, p=popularity)
-            objects.append(DetectionObject(f"thing {category}", (0.0, 0.0, float(w), float(h))))
-        samples.append(Sample(Path("a.jpg"), 640, 480, at * 7 + 3, tuple(objects)))
+            objects.append((f"thing {category}", (0.0, 0.0, float(w), float(h))))
+        samples.append(Sample(Path("a.jpg"), 640, 480, at * 7 + 3, things(*objects)))
     return samples
 
 
@@ -32,16 +33,16 @@ def apart(samples: list[Sample], chosen: list[int]) -> tuple[float, float, float
     """Distances of part and whole: mean number of objects, shares of sizes, shares of categories."""
 
     def shares(indices, key) -> Counter:
-        found = Counter(key(samples[i], item) for i in indices for item in samples[i].objects)
+        found = Counter(key(samples[i], *pair) for i in indices for pair in pairs_of(samples[i].objects))
         return Counter({name: count / found.total() for name, count in found.items()})
 
-    def size(sample: Sample, item: DetectionObject) -> str:
-        area = item.box_norm_xyxy[2] * item.box_norm_xyxy[3] * sample.width * sample.height
+    def size(sample: Sample, desc: str, box) -> str:
+        area = box[2] * box[3] * sample.width * sample.height
         return "small" if area < 32**2 else "medium" if area < 96**2 else "large"
 
     everyone = range(len(samples))
     distances = []
-    for key in (size, lambda sample, item: item.desc):
+    for key in (size, lambda sample, desc, box: desc):
         part, whole = shares(chosen, key), shares(everyone, key)
         distances.append(sum(abs(part[name] - whole[name]) for name in whole) / 2)
     mean = np.mean([len(samples[i].objects) for i in chosen]) / np.mean([len(s.objects) for s in samples])
@@ -70,12 +71,12 @@ def test_the_order_of_the_file_is_nothing_to_it() -> None:
 
 def test_the_choice_is_pinned() -> None:
     """It must not move between versions of Python, NumPy or this package: curves of two runs would not compare."""
-    bare = [Sample(Path("a.jpg"), 10, 10, k, (DetectionObject("cat", (0, 0, 1, 1)),) * (k % 3)) for k in range(60)]
+    bare = [Sample(Path("a.jpg"), 10, 10, k, things(*[("cat", (0, 0, 1, 1))] * (k % 3))) for k in range(60)]
     assert stratified_subset(bare, 6) == [10, 11, 17, 34, 36, 48]
 
 
 def test_edges() -> None:
-    empty = [Sample(Path("a.jpg"), 10, 10, k, ()) for k in range(9)]
+    empty = [Sample(Path("a.jpg"), 10, 10, k, things()) for k in range(9)]
     assert len(stratified_subset(empty, 4)) == 4
     assert stratified_subset(empty, 0) == stratified_subset([], 3) == []
     assert stratified_subset(empty, 9) == list(range(9))

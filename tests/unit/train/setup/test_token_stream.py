@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sample import DetectionObject
 from coordexp.errors import DataError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.train.setup.prepare import prepare_experiment, token_stream_hash
+from tests.unit.data.sample_support import things
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def _changed(split, *, num=1, **fields):
 
 def test_a_validation_sample_that_cannot_be_encoded_is_found_before_training(make):
     config, prepared = make()
-    marker = DetectionObject("<|box_end|>", (0.1, 0.1, 0.5, 0.5))
+    marker = things(("<|box_end|>", (0.1, 0.1, 0.5, 0.5)))
     with pytest.raises(DataError, match=r"contains the special token <\|box_end\|>"):
-        token_stream_hash(config, replace(prepared, val=_changed(prepared.val, objects=(marker,))))
+        token_stream_hash(config, replace(prepared, val=_changed(prepared.val, objects=marker)))
     config, prepared = make(max_length=40)
     small = replace(prepared, train=_changed(prepared.train, num=12, width=64, height=48))
     with pytest.raises(DataError, match=r"val/.*: prompt and image take \d+ tokens, data\.max_length is 40"):

@@ -2,14 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordexp.coord_tokens.codec import decode, encode
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.sources.jsonlines import read_jsonl, write_jsonl
+from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.errors import DataError
+from tests.unit.data.sample_support import content, write_jsonl
 
 
 @pytest.fixture
@@ -17,11 +19,10 @@ def samples(coco):
     return read_coco(coco.annotations, coco.images).samples
 
 
-@pytest.mark.parametrize("relative", [True, False])
-def test_numbers_survive_exactly(coco, samples, relative):
+def test_numbers_survive_exactly(coco, samples):
     path = coco.root / "out" / "train.jsonl"
-    write_jsonl(samples, path, coord_tokens=False, image_root=coco.images if relative else None)
-    assert read_jsonl(path, coco.images).samples == samples
+    write_jsonl(samples, path, coord_tokens=False, image_root=coco.images)
+    assert [*map(content, read_jsonl(path, coco.images).samples)] == [*map(content, samples)]
 
 
 def test_the_record_by_hand(coco, samples):
@@ -46,8 +47,9 @@ def test_tokens_survive_as_bins(coco, samples):
     write_jsonl(samples, path, coord_tokens=True, image_root=coco.images)
     again = read_jsonl(path, coco.images, accept_prequantised=True).samples
     for found, sample in zip(again, samples, strict=True):
-        for item, wanted in zip(found.objects, sample.objects, strict=True):
-            assert item.box_norm_xyxy == tuple(decode(encode(wanted.box_norm_xyxy)).tolist())
+        assert found.objects.descs == sample.objects.descs
+        wanted = decode(encode(sample.objects.boxes_norm_xyxy)).numpy()
+        assert np.array_equal(found.objects.boxes_norm_xyxy, wanted)
     twice = coco.root / "again.jsonl"
     write_jsonl(again, twice, coord_tokens=True, image_root=coco.images)
     assert twice.read_bytes() == path.read_bytes()
@@ -57,14 +59,7 @@ def test_real_coco_survives(coco_tiny, tmp_path):
     images = coco_tiny / "images" / "train2017"
     samples = read_coco(coco_tiny / "annotations" / "instances_train2017.json", images).samples
     write_jsonl(samples, tmp_path / "a.jsonl", coord_tokens=False, image_root=images)
-    assert read_jsonl(tmp_path / "a.jsonl", images).samples == samples
-
-
-def test_an_image_outside_the_root_is_not_written(coco, samples):
-    path = coco.root / "train.jsonl"
-    with pytest.raises(DataError, match="not inside"):
-        write_jsonl(samples, path, coord_tokens=False, image_root=coco.root / "other")
-    assert list(coco.root.glob("*.jsonl*")) == []
+    assert [*map(content, read_jsonl(tmp_path / "a.jsonl", images).samples)] == [*map(content, samples)]
 
 
 RECORD = {
@@ -101,7 +96,7 @@ def write(coco, *lines):
         (RECORD | {"objects": [{"desc": " ", "bbox": [0, 0, 1, 1]}]}, r"objects\[0\]: desc is ' '"),
         (RECORD | {"objects": [{"desc": "cat", "bbox": [0, 0, 1, 2]}]}, r"objects\[0\]: bbox"),
         (RECORD | {"bbox_format": "xywh"}, "bbox_format is 'xywh'"),
-        (RECORD | {"ignored_objects": 7}, "ignored_objects: objects is a int"),
+        (RECORD | {"ignored_objects": 7}, "ignored_objects: objects is a number"),
         (RECORD | {"ignored_objects": [{"bbox": [0, 0, 2, 2]}]}, r"ignored_objects: objects\[0\]: bbox"),
         (RECORD | {"image": "/etc/passwd", "image_id": 2}, "leaves the image folder"),
         (b"\xef\xbb\xbf{}", "not valid JSON"),
@@ -154,7 +149,7 @@ def test_mutated_records_raise_nothing_but_data_error(coco, data):
     problem = None
     try:
         for sample in read_jsonl(path, coco.images, accept_prequantised=True).samples:
-            assert all(0 <= value <= 1 for item in sample.objects for value in item.box_norm_xyxy)
+            assert ((sample.objects.boxes_norm_xyxy >= 0) & (sample.objects.boxes_norm_xyxy <= 1)).all()
             assert sample.image.is_relative_to(coco.images)
     except DataError as error:
         problem = str(error)

@@ -1,0 +1,32 @@
+"""Objects and samples made and read in few words, and JSONL files of samples."""
+
+import numpy as np
+
+from coordexp.data.sample import Objects
+from coordexp.data.sources.jsonl import format_record
+
+
+def things(*pairs):
+    """Objects of ``(description, box)`` pairs."""
+    return Objects(tuple(desc for desc, _ in pairs), np.array([box for _, box in pairs], float).reshape(-1, 4))
+
+
+def pairs_of(objects):
+    """``(description, box)`` of each object."""
+    boxes = map(tuple, objects.boxes_norm_xyxy.tolist())
+    return list(zip(objects.descs, boxes, strict=True))
+
+
+def content(sample):
+    """All of a sample, comparable."""
+    return sample.image, sample.width, sample.height, sample.image_id, pairs_of(sample.objects)
+
+
+def write_jsonl(samples, path, *, coord_tokens, image_root):
+    """Write samples as JSONL, images relative to ``image_root``."""
+    path.parent.mkdir(exist_ok=True)
+    names = [sample.image.relative_to(image_root).as_posix() for sample in samples]
+    lines = [
+        format_record(one, image=name, coord_tokens=coord_tokens) for one, name in zip(samples, names, strict=True)
+    ]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""The order and the limit of objects, and samples as arrays."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.data.sample import Sample, Samples
+from tests.unit.data.sample_support import content, pairs_of, things
+
+
+def test_order_is_y1_then_x1_then_the_original_index():
+    objects = things(
+        ("d", (0.1, 0.5, 0.9, 0.9)),
+        ("b", (0.2, 0.1, 0.3, 0.3)),
+        ("a", (0.1, 0.1, 0.9, 0.2)),
+        ("c1", (0.2, 0.3, 0.9, 0.9)),
+        ("c2", (0.2, 0.3, 0.4, 0.4)),
+    )
+    assert objects.ordered().descs == ("a", "b", "c1", "c2", "d")
+    assert objects.take(np.arange(5)[::-1]).ordered().descs == ("a", "b", "c2", "c1", "d")
+
+
+def test_random_order_depends_on_all_of_the_seed():
+    objects = things(*((str(i), (0, i / 20, 1, 1)) for i in range(20)))
+    orders = {
+        objects.ordered("random", seed=seed).descs for seed in [(0, 0, 5), (0, 0, 5), (1, 0, 5), (0, 1, 5), (0, 0, 6)]
+    }
+    assert len(orders) == 4
+    assert all(sorted(order, key=int) == [str(i) for i in range(20)] for order in orders)
+
+
+def test_the_cap_keeps_the_largest_in_their_given_order():
+    objects = things(
+        ("small", (0, 0, 0.1, 0.1)),
+        ("large", (0, 0, 0.9, 0.9)),
+        ("equal 1", (0, 0, 0.5, 0.2)),
+        ("equal 2", (0, 0, 0.5, 0.2)),
+        ("middle", (0, 0, 0.5, 0.5)),
+    )
+    assert objects.largest(3).descs == ("large", "equal 1", "middle")
+    assert objects.largest(5) is objects
+    assert len(things().largest(1)) == 0
+    assert len(things().ordered()) == 0
+
+
+def test_a_box_goes_with_its_description():
+    objects = things(("b", (0.2, 0.5, 0.9, 0.9)), ("a", (0.1, 0.1, 0.2, 0.2)))
+    assert pairs_of(objects.ordered()) == pairs_of(objects)[::-1]
+    assert pairs_of(objects.largest(1)) == [("b", (0.2, 0.5, 0.9, 0.9))]
+
+
+THING = ("chat noir", (0, 0.1, 0.2, 1 / 3))
+SAMPLES = [
+    Sample(Path(f"/images/é{num}.jpg"), 640, 480 + num, num - 2, things(*[THING, ("cat", (0, 0, 1, 1))][:num]))
+    for num in range(5)
+]
+
+
+def test_each_access_gives_an_equal_sample():
+    samples = Samples.of(SAMPLES)
+    assert [*map(content, samples)] == [*map(content, SAMPLES)]
+    assert len(samples) == 5
+    assert content(samples[-1]) == content(SAMPLES[-1])
+    assert [*map(content, samples[1:4:2])] == [*map(content, SAMPLES[1:4:2])]
+    assert type(samples[3].width) is type(samples[3].image_id) is int
+
+
+@pytest.mark.parametrize("index", [5, -6])
+def test_an_index_outside_is_refused(index):
+    with pytest.raises(IndexError, match=f"sample {index} of 5"):
+        Samples.of(SAMPLES)[index]
+
+
+def test_no_sample_at_all():
+    assert list(Samples.of([])) == []
