@@ -86,3 +86,8 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def summary(error: Exception) -> str:
+    """Return kind and first line of another library's error, to be put into a sentence of ours."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CheckpointError, DataError
+from coordexp.errors import DataError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -149,8 +149,8 @@ def evaluation_job(options: argparse.Namespace) -> "EvaluationJob":
 def merge(options: argparse.Namespace) -> None:
     """Fold an adapter into its base, or export it for stock PEFT, and say how exact that was."""
     from coordexp.model.merge.merge import merge as merge_adapter
-    from coordexp.model.merge.merge_report import next_command, report_rows
     from coordexp.model.merge.peft_tokens import export_peft_tokens
+    from coordexp.model.merge.report import next_command, report_rows
 
     arguments = (options.adapter, options.output, options.base, options.overwrite)
     with _progress() as progress:
@@ -166,16 +166,18 @@ def merge(options: argparse.Namespace) -> None:
 
 def expand_vocab(options: argparse.Namespace) -> None:
     """Add the coordinate tokens to a checkpoint and save it elsewhere."""
-    from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
-    from coordexp.model.expand.expand_files import expand_to
-    from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+    from coordexp.model.expand import expand_to
 
     output: Path = options.output
-    if output.exists():  # also before a hub id is downloaded
-        raise CheckpointError(f"{output}: exists; expected a new folder for the expanded checkpoint")
-    source = find_checkpoint(TINY_BASE if options.model == EMBEDDED else options.model, revision=options.revision)
     with _progress() as progress:
-        done = expand_to(source, output, init=options.init, structure=options.structure, progress=progress)
+        done = expand_to(
+            options.model,
+            output,
+            revision=options.revision,
+            init=options.init,
+            structure=options.structure,
+            progress=progress,
+        )
     ids = done.vocab.coord_ids
     if not done.num_added:
         sys.stdout.write(f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy\n")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import CoordIds
-from coordexp.coord_tokens.offset.fold import GuardedSave, fold_coord_offset_adapter
+from coordexp.coord_tokens.offset.guard import GuardedSave
 from coordexp.coord_tokens.offset.hooks import (
     ADAPTER_NAME,
     active_offset,
@@ -30,10 +30,10 @@ from coordexp.errors import ConfigError
 
 __all__ = [
     "ADAPTER_NAME",
+    "DTYPES",
     "CoordOffsetAdapter",
     "DTypeName",
     "active_offset",
-    "fold_coord_offset_adapter",
     "head_offset_table",
     "inner_model",
     "install_coord_offset_adapter",
@@ -42,7 +42,7 @@ __all__ = [
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def install_coord_offset_adapter(
@@ -59,8 +59,8 @@ def install_coord_offset_adapter(
     before ``PeftModel.from_pretrained``: on a model without the adapter PEFT skips saved offsets
     silently (``coordexp.model.load`` does both). What PEFT does to modules to save it does here: each
     adapter has offsets of its own, ``disable_adapter()`` gives the base, and ``merge_and_unload()`` and
-    ``unload()`` both leave the active offsets at work; :func:`fold_coord_offset_adapter` then makes the
-    model a plain one.
+    ``unload()`` both leave the active offsets at work. A plain model is made of it on disk
+    (``coordexp.model.merge``).
 
     Args:
         model: a causal language model, tied or untied.
@@ -128,7 +128,7 @@ def _check_model(model: nn.Module) -> None:
 
 
 def _dtype(name: DTypeName | torch.dtype, *, like: Tensor) -> torch.dtype:
-    chosen = like.dtype if name == "auto" else name if isinstance(name, torch.dtype) else _DTYPES.get(name)
+    chosen = like.dtype if name == "auto" else name if isinstance(name, torch.dtype) else DTYPES.get(name)
     if chosen is None or not chosen.is_floating_point:
         given = f"{name!r}, the embedding's {like.dtype}" if name == "auto" else repr(name)
         raise ConfigError(f"coord_offset.dtype: got {given}; expected one of {', '.join(get_args(DTypeName))}")

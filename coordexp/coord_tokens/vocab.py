@@ -33,7 +33,7 @@ class CoordVocab:
         box_start_id: ends the description; None under ``structure: spec``.
         obj_end_id: closes an object.
         end_id: ends the assistant's answer.
-        structure: ``native`` or ``spec`` (DESIGN 3.15).
+        structure: ``native`` or ``spec``.
     """
 
     coord_ids: range
@@ -110,16 +110,17 @@ def expand_vocab(
     """
     num_before = len(tokenizer)
     vocab = expand_tokenizer(tokenizer, structure=structure)
-    num_after = len(tokenizer)
+    num_after, num_rows = len(tokenizer), len(_weight(model.get_input_embeddings()))
+    check_rows(num_before, num_rows)
     if num_after > num_before:
-        _resize(model, num_after)
-        for table in _tables(model):
-            _initialise_rows(table, tokenizer, vocab, num_before=num_before, num_after=num_after, init=init)
-    elif len(_weight(model.get_input_embeddings())) < num_after:
-        raise TokenizerError(
-            f"the tokenizer has {num_after} entries but the model only "
-            f"{len(_weight(model.get_input_embeddings()))} rows: they do not belong together"
-        )
+        if num_rows < num_after:
+            model.resize_token_embeddings(num_after, mean_resizing=False)
+        with torch.no_grad():
+            for table in _tables(model):
+                mean_D = table[:num_before].float().mean(dim=0).to(table.dtype)
+                digits_10D = table[digit_ids(tokenizer)] if init == "numeric" else None
+                rows_ND = added_rows(mean_D, digits_10D, vocab=vocab, num_before=num_before, num_after=num_after)
+                table[num_before:num_after] = rows_ND
     return vocab
 
 
@@ -156,6 +157,42 @@ def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [ids[0] for ids in found]
 
 
+def added_rows(
+    mean_D: Tensor, digit_rows_10D: Tensor | None, *, vocab: CoordVocab, num_before: int, num_after: int
+) -> Tensor:
+    """Return the rows that an expansion adds to a table, ``[N, D]`` in the dtype of ``mean_D``.
+
+    Args:
+        mean_D: ``[D]`` mean of the rows that existed.
+        digit_rows_10D: ``[10, D]`` rows of the digits, for ``init: numeric``; None for ``init: mean``.
+        vocab: ids after the expansion.
+        num_before: entries of the tokenizer before.
+        num_after: and after.
+    """
+    rows_ND = mean_D.repeat(num_after - num_before, 1)
+    if digit_rows_10D is not None:
+        coords = vocab.coord_ids
+        # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
+        old = max(0, num_before - coords.start)
+        numeric_KD = numeric_rows(digit_rows_10D)[old:].to(mean_D)
+        start = coords.start + old - num_before
+        rows_ND[start : start + len(numeric_KD)] = numeric_KD
+    return rows_ND
+
+
+def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
+    """Check that a table has a row for every entry of the tokenizer.
+
+    Raises:
+        TokenizerError: if it has not.
+    """
+    if num_rows < num_entries:
+        raise TokenizerError(
+            f"{where}the tokenizer has {num_entries} entries but the model only {num_rows} rows: "
+            "they do not belong together"
+        )
+
+
 def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
     """Interpolate ``[K, D]`` coord rows between ten ``[10, D]`` leading-digit rows, in float32."""
     position_K = (torch.arange(NUM_BINS, dtype=torch.float32) / 100 - 0.5).clamp(0, 9)
@@ -190,11 +227,6 @@ def _id_of(ids: dict[str, int], token: str) -> int:
     return found
 
 
-def _resize(model: PreTrainedModel, num_tokens: int) -> None:
-    if len(_weight(model.get_input_embeddings())) < num_tokens:
-        model.resize_token_embeddings(num_tokens, mean_resizing=False)
-
-
 def _tables(model: PreTrainedModel) -> list[Tensor]:
     embedding = _weight(model.get_input_embeddings())
     head = model.get_output_embeddings()
@@ -207,21 +239,3 @@ def _weight(module: nn.Module) -> Tensor:
     weight = module.weight
     assert isinstance(weight, Tensor)
     return weight
-
-
-@torch.no_grad()
-def _initialise_rows(
-    table: Tensor,
-    tokenizer: PreTrainedTokenizerBase,
-    vocab: CoordVocab,
-    *,
-    num_before: int,
-    num_after: int,
-    init: InitMethod,
-) -> None:
-    table[num_before:num_after] = table[:num_before].float().mean(dim=0).to(table.dtype)
-    if init == "numeric":
-        # Coord rows that were there before (a native checkpoint expanded for spec) may be trained: they stay.
-        old = max(0, num_before - vocab.coord_ids.start)
-        rows = numeric_rows(table[digit_ids(tokenizer)])[old:]
-        table[vocab.coord_ids.start + old : vocab.coord_ids.stop] = rows.to(table)

@@ -20,7 +20,7 @@ the output, the GELU's input, and the inputs of four linears. A merger keeps fou
 from dataclasses import dataclass
 from typing import Literal
 
-from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.empty_model import Dimensions
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 

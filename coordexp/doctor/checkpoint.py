@@ -18,10 +18,9 @@ from coordexp.doctor.published import MAX_PIXELS, NUM_TOKENS, published_config
 from coordexp.doctor.sizes import Sizes, expanded_config, expected_shapes, meta_model
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.attention import check_attention
-from coordexp.model.checkpoint.checkpoint_io import check_config
-from coordexp.model.checkpoint.dimensions import Dimensions
-from coordexp.model.checkpoint.skeleton import HEAD
-from coordexp.model.checkpoint.weight_files import StoredWeights, TensorSpec
+from coordexp.model.checkpoint.directory import check_config
+from coordexp.model.checkpoint.empty_model import HEAD, Dimensions
+from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec
 from coordexp.model.processor import Processor
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

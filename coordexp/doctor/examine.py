@@ -18,7 +18,7 @@ from coordexp.doctor.memory import EVALUATION, Estimate, Shape, estimate
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
 from coordexp.errors import ConfigError, DataError
-from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.empty_model import Dimensions
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.objective import build_criterion
 

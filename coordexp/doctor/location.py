@@ -11,8 +11,8 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from coordexp.config.schema import Model
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.checkpoint_io import INDEX_FILE, WEIGHTS_FILE, find_checkpoint, read_json
-from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.checkpoint.directory import INDEX_FILE, WEIGHTS_FILE, read_json
+from coordexp.model.checkpoint.find import EMBEDDED, TINY_BASE, find_checkpoint
 
 HUB_SECONDS = 3.0
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")

@@ -29,7 +29,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.doctor.activations import Mode, kept_bytes
 from coordexp.doctor.sizes import Sizes
-from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.empty_model import Dimensions
 
 _CONTEXT_BYTES_GPU = 800 * 2**20
 _PROCESS_BYTES_CPU = 700 * 2**20

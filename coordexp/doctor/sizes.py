@@ -11,8 +11,8 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel, Qwen3VLCo
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.dimensions import Dimensions
-from coordexp.model.quiet import quiet
+from coordexp.model.checkpoint.empty_model import Dimensions
+from coordexp.model.progress import quiet
 from coordexp.train.setup.components import param_groups, with_adapters
 
 _CONFIG_ERRORS = (ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError, AssertionError)

@@ -19,19 +19,13 @@ from coordexp.coord_tokens.vocab import (
     coord_vocab,
     expand_vocab,
 )
-from coordexp.errors import CheckpointError, CoordExpError
+from coordexp.errors import CheckpointError, CoordExpError, summary
 from coordexp.model.attention import AttnImplementation, check_attention
-from coordexp.model.checkpoint.checkpoint_io import (
-    AdapterInfo,
-    check_adapter_keys,
-    find_checkpoint,
-    first_line,
-    read_adapter,
-)
-from coordexp.model.checkpoint.skeleton import check_weights
+from coordexp.model.checkpoint.adapter import AdapterInfo, check_adapter_keys, read_adapter
+from coordexp.model.checkpoint.find import find_checkpoint, is_hub_id
+from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.processor import Processor
-from coordexp.model.quiet import quiet
-from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.progress import quiet
 
 
 @dataclass(frozen=True)
@@ -86,14 +80,13 @@ def load(
         ResourceError: if the attention needs a package or a device that is not here.
     """
     check_attention(attn_implementation, dtype=dtype)
-    source = TINY_BASE if str(path_or_id) == EMBEDDED else path_or_id
-    directory = find_checkpoint(source, revision=revision)
+    directory = find_checkpoint(path_or_id, revision=revision)
     info = None if adapter is None else read_adapter(adapter)
     processor = Processor.from_directory(directory)
-    check_weights(directory)
+    StoredModel.of_headers(directory)
     model = _load_weights(directory, dtype=dtype, attn_implementation=attn_implementation)
-    if not Path(source).is_dir():
-        model.name_or_path = str(source)  # so that PEFT writes the hub id, not a path in this machine's cache
+    if is_hub_id(path_or_id):
+        model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
     vocab = _vocab_of(processor.tokenizer, structure=structure)
     if vocab is None and info is not None and info.offset is not None:
         needed = structure or ("spec" if info.offset.num_ids > NUM_BINS else "native")
@@ -123,7 +116,7 @@ def _load_weights(
                 ),
             )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
-        raise CheckpointError(f"{directory}: the model does not load ({first_line(error)})") from None
+        raise CheckpointError(f"{directory}: the model does not load ({summary(error)})") from None
     # transformers fills what is missing with random numbers and goes on.
     for kind in ("missing_keys", "mismatched_keys"):
         if report[kind]:
@@ -159,7 +152,7 @@ def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInf
     except CoordExpError:
         raise
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({first_line(error)})") from None
+        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({summary(error)})") from None
     check_adapter_keys(info, wrapped)
     reattach_coord_offset_hooks(wrapped)
     return wrapped

@@ -15,9 +15,8 @@ from PIL import Image
 from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
 
 from coordexp.data.batches.prompt import IMAGE_TOKEN
-from coordexp.errors import CheckpointError, DataError, TokenizerError
+from coordexp.errors import CheckpointError, DataError, TokenizerError, summary
 from coordexp.files import write_text
-from coordexp.model.checkpoint.checkpoint_io import first_line
 
 Message = dict[str, object]
 
@@ -62,7 +61,7 @@ class Processor:
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{directory}: tokenizer or image processor does not load ({first_line(error)})"
+                f"{directory}: tokenizer or image processor does not load ({summary(error)})"
             ) from None
         for option in _LOADING_OPTIONS:
             tokenizer.init_kwargs.pop(option, None)

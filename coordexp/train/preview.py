@@ -16,9 +16,8 @@ from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.splits.splits import Split
-from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
+from coordexp.model.checkpoint.find import find_checkpoint
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 
 Role = Literal["prompt", "image", "description", "coord", "structure"]
@@ -72,8 +71,8 @@ def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> I
     Raises:
         CoordExpError: whatever would stop a run because of its data or its tokenizer.
     """
-    source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
-    processor = Processor.from_directory(find_checkpoint(source, revision=config.model.revision, weights=False))
+    directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
+    processor = Processor.from_directory(directory)
     vocab = expand_tokenizer(processor.tokenizer, structure=config.data.structure)
     encoding = build_encoding(config, processor, vocab)
     samples = read_split(config, split).samples

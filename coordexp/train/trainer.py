@@ -24,7 +24,7 @@ from coordexp.data.batches.collate import EncodedSample
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
-from coordexp.model.checkpoint.checkpoint_io import save_adapter
+from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward, count_units

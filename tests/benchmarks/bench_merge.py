@@ -32,7 +32,7 @@ def make(root: Path, num_layers: int, tied: bool, tuning: str) -> None:
 
     from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
     from coordexp.coord_tokens.vocab import expand_vocab
-    from coordexp.model.checkpoint.checkpoint_io import save_adapter
+    from coordexp.model.checkpoint.adapter import save_adapter
     from coordexp.model.lora import apply_tuning
     from coordexp.model.tiny.parts import build_image_processor
 

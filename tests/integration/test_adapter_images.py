@@ -5,8 +5,8 @@ import functools
 import pytest
 import torch
 
-from coordexp.coord_tokens.offset_adapter import active_offset, fold_coord_offset_adapter
-from coordexp.model.quiet import quiet
+from coordexp.coord_tokens.offset_adapter import active_offset
+from coordexp.model.progress import quiet
 from tests.integration.adapter_support import (
     adapted,
     changed_rows,
@@ -20,6 +20,7 @@ from tests.integration.adapter_support import (
     samples,
     trainable,
 )
+from tests.unit.coord_tokens.offset.fold_oracle import fold_coord_offset_adapter
 
 QUICK = [("lora", "sdpa", False), ("lora", "eager", None)]
 OTHERS = [("lora", "sdpa", True), ("lora", "eager", True), ("lora", "eager", False)]

@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 
 from coordexp.coord_tokens.offset_adapter import inner_model
-from coordexp.model.checkpoint.checkpoint_io import read_adapter
+from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.train.setup import components
 from tests.integration.adapter_training_support import train
 from tests.integration.training_support import first_step, prepared, small_config, write_base

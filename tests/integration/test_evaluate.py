@@ -138,7 +138,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     """An adapter that changes nothing: the files are those of the base."""
     from peft import LoraConfig, get_peft_model
 
-    from coordexp.model.checkpoint.checkpoint_io import save_adapter
+    from coordexp.model.checkpoint.adapter import save_adapter
     from coordexp.model.load import load
 
     model = get_peft_model(load(checkpoint).model, LoraConfig(r=2, target_modules=["q_proj"]))

@@ -15,8 +15,8 @@ from coordexp.cli.main import main
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TokenizerError
-from coordexp.model.checkpoint.skeleton import EMBEDDING
-from coordexp.model.expand.expand_files import expand_to
+from coordexp.model.checkpoint.empty_model import EMBEDDING
+from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.train.setup.prepare import prepare_base, prepare_experiment, weights_hash

@@ -31,8 +31,9 @@ from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
 from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import CheckpointError, ConfigError, DataError
-from coordexp.model.checkpoint import checkpoint_io
-from coordexp.model.checkpoint.checkpoint_io import read_adapter, weight_files
+from coordexp.model.checkpoint import find
+from coordexp.model.checkpoint.adapter import read_adapter
+from coordexp.model.checkpoint.directory import weight_files
 from coordexp.model.load import load
 from coordexp.report.__main__ import _folder
 from coordexp.report.page.page import render_page
@@ -324,7 +325,7 @@ def test_a_pickle_in_a_checkpoint_of_deepspeed_is_not_run(tmp_path: Path) -> Non
 
 
 def test_the_hub_gives_no_code_and_no_pickles() -> None:
-    patterns = checkpoint_io._HUB_FILES
+    patterns = find._HUB_FILES
     assert set(patterns) <= {"*.json", "*.jinja", "*.txt", "*.safetensors"}
 
 

@@ -82,19 +82,6 @@ def attach_hooks(owner: PreTrainedModel) -> None:
         owner.register_load_state_dict_pre_hook(_refuse_a_lost_head)
 
 
-def detach_hooks(owner: PreTrainedModel) -> None:
-    """Remove every hook of :func:`attach_hooks`."""
-    ours = (_EmbeddingHook, _HeadHook)
-    for module in owner.modules():
-        hooks = module._forward_hooks  # pyright: ignore[reportPrivateUsage] - torch has no public list
-        for key in [key for key, hook in hooks.items() if isinstance(hook, ours)]:
-            del hooks[key]
-            module._forward_hooks_with_kwargs.pop(key, None)  # pyright: ignore[reportPrivateUsage]
-    before = owner._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-    for key in [key for key, hook in before.items() if hook is _before_forward]:
-        del before[key]
-
-
 @dataclass(eq=False)
 class _Hook:
     owner: PreTrainedModel

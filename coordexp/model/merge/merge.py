@@ -1,37 +1,34 @@
 """Bake an adapter into its base: a plain Hugging Face checkpoint that anyone can load.
 
-The base is read and written piece by piece; then the logits of adapter and merged checkpoint, both
-streamed from disk, are compared on a real sample, and a merge that does not agree leaves nothing.
+The base is read and written piece by piece; then the logits of adapter and merged checkpoint, both run
+from disk, are compared on a real sample, and a merge that does not agree leaves nothing.
 """
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
-import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
+from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.coord_tokens.offset_adapter import DTypeName, active_offset, inner_model
+from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
-from coordexp.files import write_json
-from coordexp.model.checkpoint.checkpoint_io import AdapterInfo, read_adapter, save_adapter
-from coordexp.model.checkpoint.skeleton import Skeleton
-from coordexp.model.expand.expand_files import expand_checkpoint, lacks_tokens
-from coordexp.model.merge.merge_files import write_merged
-from coordexp.model.merge.merge_report import REPORT_FILE, MergeReport, checked_report
-from coordexp.model.merge.merge_target import base_directory, building_of, checked_output
-from coordexp.model.merge.merge_weights import AdapterDelta
-from coordexp.model.merge.parity import Reference, default_samples, dtype_name
+from coordexp.model.checkpoint.adapter import AdapterInfo, read_adapter, save_adapter
+from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.expand import expand_checkpoint, lacks_tokens
+from coordexp.model.merge.delta import AdapterDelta
+from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk, logits_of
+from coordexp.model.merge.places import base_directory, building_of, checked_output
+from coordexp.model.merge.report import MergeReport, write_report
+from coordexp.model.merge.write import write_merged
 from coordexp.model.processor import Processor
-from coordexp.model.progress import Progress, silent
-from coordexp.model.quiet import quiet
+from coordexp.model.progress import Progress, quiet, silent
 
-Sample = Mapping[str, Tensor]
+_MERGED = "the merged checkpoint"
 
 
 def merge(
@@ -39,7 +36,7 @@ def merge(
     output: str | Path,
     base: str | Path | None = None,
     overwrite: bool = False,
-    samples: Sequence[Sample] | None = None,
+    samples: Sequence[Inputs] | None = None,
     *,
     dtype: DTypeName = "auto",
     vocab_init: InitMethod = "numeric",
@@ -55,7 +52,7 @@ def merge(
         samples: model inputs to compare on; None for a generated picture with coord tokens.
         dtype: of the result; ``auto`` takes the base's.
         vocab_init: see :func:`coordexp.model.load.load`; only for a base without coord tokens.
-        progress: told how far the merge is.
+        progress: called with the stage and how far it is.
 
     Returns:
         What was done, also stored as ``merge_report.json`` in ``output``.
@@ -63,21 +60,16 @@ def merge(
     Raises:
         CheckpointError: if an input is wrong, ``output`` exists, or the results do not agree.
         TokenizerError: if the adapter is for another vocabulary.
+        ResourceError: if the disk is too small.
     """
     info = read_adapter(adapter)
-    delta = AdapterDelta.read(info)
     source = base_directory(base or info.base, wanted_by=str(adapter))
     target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory))
-    with building_of(target) as building:
-        with _with_all_rows(source, info, near=target, vocab_init=vocab_init, progress=progress) as directory:
-            processor = Processor.from_directory(directory)
-            skeleton = Skeleton.of(directory)
-            stored = write_merged(skeleton, delta, building, dtype=dtype, progress=progress)
-            # In float32 on both sides, so that what is left is the rounding of the merged weights.
-            reference = Reference.of_adapter(
-                directory, info, processor, samples or default_samples(processor), progress=progress
-            )
-        return _finish(building, processor, reference, stored=stored, delta=delta, base=skeleton, progress=progress)
+    with (
+        building_of(target) as building,
+        _with_all_rows(source, info, near=target, vocab_init=vocab_init, progress=progress) as directory,
+    ):
+        return _merge(info, directory, building, samples, dtype=dtype, base_dtype="auto", progress=progress)
 
 
 def merge_model(
@@ -87,15 +79,16 @@ def merge_model(
     *,
     base: str | Path | None = None,
     overwrite: bool = False,
-    samples: Sequence[Sample] | None = None,
+    samples: Sequence[Inputs] | None = None,
 ) -> MergeReport:
     """Merge a model that is in memory, as at the end of a run; one trained in full is saved as it is.
 
-    The result has the model's dtype. The model keeps its mode, its device and its adapters.
+    Its adapter is saved and merged on disk. The result has the model's dtype. The model keeps its mode,
+    its device and its adapters.
 
     Args:
         model: a PeftModel or a plain model, in any wrappers.
-        processor: written beside the weights.
+        processor: written beside the weights of a model trained in full.
         output: directory to write; it appears only if the merge succeeds.
         base: the checkpoint ``model`` was loaded from; None reads it from the PEFT configuration.
         overwrite: replace an ``output`` that exists.
@@ -109,50 +102,87 @@ def merge_model(
     """
     peft = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     inner = inner_model(model)
-    dtype = dtype_name(inner.dtype)
-    chosen = samples or default_samples(processor)
     if peft is None:
-        if active_offset(inner) is not None:
-            raise CheckpointError("coord offsets are merged from a PEFT model only; wrap the model with apply_tuning")
         with building_of(checked_output(output, overwrite=overwrite, inputs=())) as building:
-            with quiet():
-                inner.save_pretrained(building)
-            return _finish(building, processor, Reference.of(inner, chosen), stored=dtype)
+            return _save_whole(inner, processor, building, samples)
+    dtype = _name_of_dtype(inner)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
-        delta = AdapterDelta.read(info)
         source = base_directory(base or info.base, wanted_by="the model")
-        if inner.dtype == torch.float32:
-            reference = Reference.of(peft, chosen)
-        else:  # in half precision the rounding of activations would hide what the merge did, or look like it
-            reference = Reference.of_adapter(source, info, processor, chosen)
-    with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-        skeleton = Skeleton.of(source)
-        write_merged(skeleton, delta, building, dtype=dtype, base_dtype=dtype)
-        return _finish(building, processor, reference, stored=dtype, delta=delta, base=skeleton)
+        with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
+            return _merge(info, source, building, samples, dtype=dtype, base_dtype=dtype, progress=silent)
 
 
-def _finish(
+def _merge(
+    info: AdapterInfo,
+    base: Path,
     building: Path,
-    processor: Processor,
-    reference: Reference,
+    samples: Sequence[Inputs] | None,
     *,
-    stored: str,
-    delta: AdapterDelta | None = None,
-    base: Skeleton | None = None,
-    progress: Progress = silent,
+    dtype: DTypeName,
+    base_dtype: DTypeName,
+    progress: Progress,
 ) -> MergeReport:
+    """Merge onto a base that has all rows the adapter adds to."""
+    delta = AdapterDelta.read(info)
+    stored = StoredModel.of(base)
+    processor = Processor.from_directory(base)
+    samples = samples or default_samples(processor)
+    written = write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     processor.save_pretrained(building)
-    report = checked_report(
-        reference.against(building, stored=stored, progress=progress),
-        dtype=stored,
-        num_merged_layers=0 if delta is None else len(delta.linear),
-        num_offset_rows=0 if delta is None else delta.num_offset_rows,
-        num_unused_weights=0 if base is None else len(base.unused),
+    before = logits_from_disk(
+        stored, samples, adapter=info, tokenizer=processor.tokenizer, progress=progress, stage="logits of the adapter"
     )
-    write_json(building / REPORT_FILE, asdict(report), indent=2)
-    return report
+    merged = _readable(building)
+    after = logits_from_disk(merged, samples, progress=progress, stage=f"logits of {_MERGED}")
+    return write_report(
+        building,
+        compare(before, after, stored=written),
+        dtype=written,
+        tie_word_embeddings=merged.tied,
+        num_merged_layers=len(delta.linear),
+        num_offset_rows=delta.num_offset_rows,
+        num_unused_weights=len(stored.unused),
+    )
+
+
+def _save_whole(
+    model: PreTrainedModel,
+    processor: Processor,
+    building: Path,
+    samples: Sequence[Inputs] | None,
+) -> MergeReport:
+    """Save a model without adapters, and compare it with itself as it loads."""
+    if active_offset(model) is not None:
+        raise CheckpointError("coord offsets are merged from a PEFT model only; wrap the model with apply_tuning")
+    samples = samples or default_samples(processor)
+    with quiet():
+        model.save_pretrained(building)
+    processor.save_pretrained(building)
+    saved = _readable(building)
+    before = logits_of(model, samples, device=model.device)
+    after = logits_from_disk(saved, samples, dtype=model.dtype, device=model.device)
+    dtype = _name_of_dtype(model)
+    agreement = compare(before, after, stored=dtype, computed=model.dtype)
+    return write_report(
+        building, agreement, dtype=dtype, tie_word_embeddings=saved.tied, num_merged_layers=0, num_offset_rows=0
+    )
+
+
+def _readable(building: Path) -> StoredModel:
+    """Return the merged checkpoint, if it holds what its model needs and nothing else."""
+    stored = StoredModel.of(building, title=_MERGED)
+    if stored.unused:
+        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
+    return stored
+
+
+def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
+    for name in ("float32", "bfloat16", "float16"):
+        if model.dtype == DTYPES[name]:
+            return name
+    raise CheckpointError(f"weights are {model.dtype}; expected float32, bfloat16 or float16")
 
 
 @contextlib.contextmanager

@@ -5,30 +5,24 @@ base row plus offset, and hold for the base they were made with. Stock PEFT roun
 of the model they are put on.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
-from coordexp.model.checkpoint.checkpoint_io import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    AdapterInfo,
-    JsonObject,
-    read_adapter,
-)
-from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD, Skeleton
-from coordexp.model.expand.expand_files import lacks_tokens
-from coordexp.model.merge.merge_report import REPORT_FILE, MergeReport, checked_report
-from coordexp.model.merge.merge_target import base_directory, building_of, checked_output
-from coordexp.model.merge.merge_weights import AdapterDelta, OffsetDelta
-from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterInfo, read_adapter
+from coordexp.model.checkpoint.directory import JsonObject
+from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.expand import lacks_tokens
+from coordexp.model.merge.delta import AdapterDelta, OffsetDelta
+from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk
+from coordexp.model.merge.places import base_directory, building_of, checked_output
+from coordexp.model.merge.report import MergeReport, write_report
 from coordexp.model.processor import Processor
 from coordexp.model.progress import Progress, silent
 
@@ -41,7 +35,7 @@ def export_peft_tokens(
     output: str | Path,
     base: str | Path | None = None,
     overwrite: bool = False,
-    samples: Sequence[Mapping[str, Tensor]] | None = None,
+    samples: Sequence[Inputs] | None = None,
     *,
     progress: Progress = silent,
 ) -> MergeReport:
@@ -60,7 +54,7 @@ def export_peft_tokens(
             ``adapter_config.json``.
         overwrite: replace an ``output`` that exists.
         samples: model inputs to compare on; None for a generated picture with coord tokens.
-        progress: told how far the export is.
+        progress: called with the stage and how far it is.
 
     Returns:
         What was done, also stored as ``merge_report.json`` in ``output``.
@@ -76,32 +70,35 @@ def export_peft_tokens(
         raise CheckpointError(f"{adapter}: has no coord offsets, so it is an adapter of stock PEFT as it is")
     source = base_directory(base or info.base, wanted_by=str(adapter))
     target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory), marker=ADAPTER_CONFIG)
-    processor, skeleton = Processor.from_directory(source), Skeleton.of(source)
-    _check_expressible(info, delta.offset, skeleton, processor)
-    delta.check_fits(skeleton)
+    processor, stored = Processor.from_directory(source), StoredModel.of(source)
+    _check_expressible(info, delta.offset, stored, processor)
+    delta.check_fits(stored)
+    samples = samples or default_samples(processor)
     with building_of(target) as building:
-        tables = {EMBEDDING: delta.offset.embed} if skeleton.tied else dict(_tables(delta.offset))
-        _write(building, info, tables, delta.offset.ids, skeleton, base_name=None if base is None else str(base))
-        reference = Reference.of_adapter(
-            source, info, processor, samples or default_samples(processor), progress=progress
+        _write(building, info, delta.offset, stored, base_name=None if base is None else str(base))
+        before, after = (
+            logits_from_disk(
+                stored,
+                samples,
+                adapter=one,
+                tokenizer=processor.tokenizer,
+                progress=progress,
+                stage=f"logits of the {name}",
+            )
+            for name, one in (("adapter", info), ("export", read_adapter(building)))
         )
-        exported = Reference.of_adapter(source, read_adapter(building), processor, reference.samples, progress=progress)
-        report = checked_report(
-            reference.compare(exported.logits, stored=_DTYPE, tied=skeleton.tied),
+        return write_report(
+            building,
+            compare(before, after, stored=_DTYPE),
             dtype=_DTYPE,
+            tie_word_embeddings=stored.tied,
             num_merged_layers=len(delta.linear),
             num_offset_rows=delta.num_offset_rows,
             format="peft-tokens",
         )
-        write_json(building / REPORT_FILE, asdict(report), indent=2)
-        return report
 
 
-def _tables(offset: OffsetDelta) -> Sequence[tuple[str, Tensor]]:
-    return ((EMBEDDING, offset.embed), (HEAD, offset.head))
-
-
-def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: Skeleton, processor: Processor) -> None:
+def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: StoredModel, processor: Processor) -> None:
     if base.tied and not offset.tie_head:
         raise CheckpointError(
             f"{info.directory}: was trained with tie_head: false on a model whose embedding and head are one table; "
@@ -115,24 +112,19 @@ def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: Skeleton, p
         )
 
 
-def _write(
-    output: Path,
-    info: AdapterInfo,
-    tables: Mapping[str, Tensor],
-    ids_K: Tensor,
-    base: Skeleton,
-    *,
-    base_name: str | None,
-) -> None:
-    stored = load_file(info.directory / ADAPTER_WEIGHTS)
-    kept = {key: tensor for key, tensor in stored.items() if ADAPTER_NAME not in key}
-    rows: dict[str, Tensor] = {}
-    for name, offset_KD in tables.items():
-        base_KD = base.weights.listed_rows(name, ids_K.tolist())
-        rows[_DELTA_KEY.format(module=name.removesuffix(".weight"))] = base_KD.float() + offset_KD.float()
+def _write(output: Path, info: AdapterInfo, offset: OffsetDelta, base: StoredModel, *, base_name: str | None) -> None:
+    names = [EMBEDDING] if base.tied else [EMBEDDING, HEAD]
+    ids = offset.ids.tolist()
+    kept = {key: tensor for key, tensor in load_file(info.weights).items() if ADAPTER_NAME not in key}
+    rows = {
+        _DELTA_KEY.format(module=name.removesuffix(".weight")): (
+            base.weights.listed_rows(name, ids).float() + offset.tables[name].float()
+        )
+        for name in names
+    }
     save_file(kept | rows, output / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    layers = [name.removesuffix(".weight").rsplit(".", 1)[-1] for name in tables]
-    changes: JsonObject = {"modules_to_save": None, "trainable_token_indices": dict.fromkeys(layers, ids_K.tolist())}
+    layers = [name.removesuffix(".weight").rsplit(".", 1)[-1] for name in names]
+    changes: JsonObject = {"modules_to_save": None, "trainable_token_indices": dict.fromkeys(layers, ids)}
     if base_name is not None:
         changes["base_model_name_or_path"] = base_name
     write_json(output / ADAPTER_CONFIG, info.config | changes, indent=2)

@@ -28,7 +28,7 @@ from coordexp.data.batches.collate import EncodedSample, collate, predicts_label
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
 from coordexp.data.sources.shapes import CATEGORIES, draw_scene
-from coordexp.model.tiny.embedded import TINY_BASE
+from coordexp.model.checkpoint.find import TINY_BASE
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer, save_base
 
 _EXAMPLE_STREAM = 77

@@ -21,10 +21,9 @@ from coordexp.detection.coco_files import read_ground_truth
 from coordexp.errors import TokenizerError
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.model.attention import check_attention
-from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
-from coordexp.model.expand.expand_files import expand_checkpoint
+from coordexp.model.checkpoint.find import find_checkpoint
+from coordexp.model.expand import expand_checkpoint
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import build_encoding, read_split
 from coordexp.train.setup.strategy import check_strategy
@@ -104,8 +103,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
     if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
         _check_ids(config, target)
         return target
-    source = TINY_BASE if config.model.path == EMBEDDED else config.model.path
-    directory = find_checkpoint(source, revision=config.model.revision)
+    directory = find_checkpoint(config.model.path, revision=config.model.revision)
     _check_ids(config, directory)
     with replace_directory(target) as building:
         expand_checkpoint(

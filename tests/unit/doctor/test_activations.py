@@ -9,7 +9,7 @@ from torch import nn
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.doctor.activations import Mode, kept_bytes, text_layer_bytes, vision_block_bytes
-from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.empty_model import Dimensions
 from coordexp.model.head_bypass import pass_through_head
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_model, build_tokenizer

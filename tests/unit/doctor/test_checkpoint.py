@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.finding import Findings
-from coordexp.model.checkpoint import checkpoint_io, weight_files
+from coordexp.model.checkpoint import directory, weights
 from coordexp.model.tiny.parts import build_tokenizer
 from tests.unit.doctor.doctor_support import sparse_checkpoint
 
@@ -89,9 +89,9 @@ def test_gigabytes_are_described_and_none_is_read(whole, monkeypatch):
             shown.get_dtype, shown.get_shape = part.get_dtype, part.get_shape
             return shown
 
-    real = weight_files.safe_open
-    monkeypatch.setattr(weight_files, "safe_open", HeaderOnly)
-    monkeypatch.setattr(checkpoint_io, "safe_open", HeaderOnly)
+    real = weights.safe_open
+    monkeypatch.setattr(weights, "safe_open", HeaderOnly)
+    monkeypatch.setattr(directory, "safe_open", HeaderOnly)
     base, found = _examine(whole)
     assert found["weights"] == (
         "ok",

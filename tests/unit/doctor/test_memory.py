@@ -10,7 +10,7 @@ from coordexp.doctor import memory
 from coordexp.doctor.memory import Shape, estimate
 from coordexp.doctor.published import published_config
 from coordexp.doctor.sizes import Sizes, expanded_config, meta_run_model
-from coordexp.model.checkpoint.dimensions import Dimensions
+from coordexp.model.checkpoint.empty_model import Dimensions
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 

@@ -92,7 +92,7 @@ def test_an_unknown_model_has_no_published_shape():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_expected_shapes_are_what_is_saved(tied, tmp_path):
-    from coordexp.model.checkpoint.weight_files import StoredWeights
+    from coordexp.model.checkpoint.weights import StoredWeights
 
     model = build_model(build_tokenizer(), tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)

@@ -16,7 +16,7 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.checkpoint_io import read_adapter, save_adapter
+from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.load import load
 from coordexp.model.merge.parity import default_samples
 
@@ -133,7 +133,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.model.load import load
-from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.merge.parity import default_samples, logits_of
 
 for line in Path(sys.argv[1]).read_text().splitlines():
     base, adapter, tie_head = line.split("|")
@@ -142,7 +142,7 @@ for line in Path(sys.argv[1]).read_text().splitlines():
     by_peft = PeftModel.from_pretrained(plain.model, adapter)
     samples = default_samples(ours.processor)
     assert samples[0]["pixel_values"].numel()
-    logits = {name: Reference.of(model, samples).logits[0] for name, model in (("ours", ours.model), ("peft", by_peft))}
+    logits = {name: logits_of(model, samples)[0] for name, model in (("ours", ours.model), ("peft", by_peft))}
     save_file(logits, adapter + "/logits.st")
 """
 

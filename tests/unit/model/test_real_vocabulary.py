@@ -13,8 +13,8 @@ from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.errors import TokenizerError
 from coordexp.files import sha256_of_file
-from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD
-from coordexp.model.expand.expand_files import expand_to
+from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.model.processor import Processor
 from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights

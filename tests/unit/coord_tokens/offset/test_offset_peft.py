@@ -10,12 +10,12 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.offset_adapter import (
     active_offset,
-    fold_coord_offset_adapter,
     install_coord_offset_adapter,
 )
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
-from coordexp.model.checkpoint.checkpoint_io import save_adapter
-from coordexp.model.quiet import quiet
+from coordexp.model.checkpoint.adapter import save_adapter
+from coordexp.model.progress import quiet
+from tests.unit.coord_tokens.offset.fold_oracle import fold_coord_offset_adapter
 from tests.unit.coord_tokens.offset.offset_support import (
     COORD_IDS,
     FIRST,
@@ -145,14 +145,13 @@ def test_merging_in_memory_keeps_the_offsets_and_folding_bakes_them(tied, tie_he
     with quiet():
         merged = outer.merge_and_unload()
     torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-4)
-    with pytest.raises(CheckpointError, match="would lose the coord offsets; call fold_coord_offset_adapter"):
+    with pytest.raises(CheckpointError, match="would lose the coord offsets"):
         merged.save_pretrained(tmp_path)
     assert not list(tmp_path.iterdir())
 
     fold_coord_offset_adapter(merged)
     assert type(merged) is Qwen3VLForConditionalGeneration
     assert not any("coord_offset" in name for name in merged.state_dict())
-    assert not any("offset" in type(hook).__module__ for m in merged.modules() for hook in m._forward_hooks.values())
     torch.testing.assert_close(logits(merged), expected, rtol=0, atol=1e-4)
     assert (merged.get_output_embeddings().weight is merged.get_input_embeddings().weight) is (tied and tie_head)
     with quiet():
@@ -176,12 +175,6 @@ def test_folding_moves_only_listed_rows():
         assert torch.equal(module.weight[FIRST:], table[FIRST:] + offset)
     model.resize_token_embeddings(1650, mean_resizing=False)  # nothing of the adapter is left to be in the way
     install_coord_offset_adapter(model, coord_ids=COORD_IDS)
-
-
-def test_folding_needs_a_plain_model_with_offsets():
-    for model in (fresh(), wrapped(installed()), wrapped(installed()).get_base_model()):
-        with pytest.raises(CheckpointError, match="holds no coord offsets of its own to fold; give the model that"):
-            fold_coord_offset_adapter(model)
 
 
 def test_unloading_keeps_the_active_offsets_without_lora():

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.checkpoint_io import save_adapter
+from coordexp.model.checkpoint import rewrite
+from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.merge import merge_files
+from coordexp.model.merge import delta
 from coordexp.model.merge.merge import merge, merge_model
-from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.merge.parity import default_samples, logits_of
 from coordexp.model.processor import Processor
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
@@ -173,19 +174,17 @@ def test_own_samples_are_used(make_base, make_adapter, tmp_path, monkeypatch):
     ids=["nothing", "no-offset", "scaled"],
 )
 def test_a_merge_that_disagrees_fails_and_leaves_nothing(make_base, make_adapter, tmp_path, monkeypatch, break_it):
-    right = merge_files.AdapterDelta.apply
-    monkeypatch.setattr(
-        merge_files.AdapterDelta, "apply", lambda self, *given: break_it(lambda *a: right(self, *a), *given)
-    )
+    right = delta.AdapterDelta.apply
+    monkeypatch.setattr(delta.AdapterDelta, "apply", lambda self, *given: break_it(lambda *a: right(self, *a), *given))
     with pytest.raises(CheckpointError, match=r"disagrees with the model by .* nothing was written"):
         merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_config_that_still_says_tied_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
-    write = merge_files.write_json
+    write = rewrite.write_json
     monkeypatch.setattr(
-        merge_files, "write_json", lambda path, value, **kw: write(path, value | {"tie_word_embeddings": True}, **kw)
+        rewrite, "write_json", lambda path, value, **kw: write(path, value | {"tie_word_embeddings": True}, **kw)
     )
     with pytest.raises(CheckpointError, match=r"says tie_word_embeddings: true, but loads with two tables"):
         merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
@@ -194,7 +193,7 @@ def test_a_config_that_still_says_tied_is_noticed(make_base, make_adapter, tmp_p
 
 def test_a_head_table_lost_in_the_tied_one_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
     """The classic silent collapse: two offset tables merged into a checkpoint that stays tied."""
-    monkeypatch.setattr(merge_files.AdapterDelta, "unties_head", False)
+    monkeypatch.setattr(delta.AdapterDelta, "unties_head", False)
     with pytest.raises(CheckpointError, match=r"disagrees with the model"):
         merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
     assert list(tmp_path.iterdir()) == []
@@ -228,7 +227,7 @@ def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tm
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(merge_files, "write_safetensors", full)
+    monkeypatch.setattr(rewrite, "write_safetensors", full)
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         merge(adapter, tmp_path / "merged", overwrite=True)
     assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before
@@ -270,7 +269,7 @@ def test_it_loads_without_coordexp(make_base, make_adapter, tmp_path):
         merge(adapter, output)
         loaded = load(make_base(tied=tied), adapter)
         samples = default_samples(loaded.processor)
-        save_file({"logits": Reference.of(loaded.model, samples).logits[0], **samples[0]}, output / "expected.st")
+        save_file({"logits": logits_of(loaded.model, samples)[0], **samples[0]}, output / "expected.st")
         lines.append(str(output))
     script = (
         "import sys; sys.modules['coordexp'] = None\n"

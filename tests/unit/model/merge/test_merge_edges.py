@@ -1,6 +1,5 @@
 """Merges that must be refused, and what a merge says."""
 
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint import weight_files
+from coordexp.model.checkpoint import rewrite, weights
 from coordexp.model.merge.merge import merge
 from tests.unit.model.merge.merge_support import ADAPTER, LAYER, LORA_B, OFFSET, WEIGHTS, configured, edited
 
@@ -40,7 +39,7 @@ def test_an_output_in_or_around_an_input_is_refused(make_base, adapter, tmp_path
 def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapter, tmp_path, monkeypatch, capsys):
     adapter = make_adapter(make_base(), tuning="lora")
     bare = make_base(structure=None)  # so that the expanded copy is under way as well
-    right, calls = weight_files.write_safetensors, 0
+    right, calls = weights.write_safetensors, 0
 
     def full(file, specs, pieces):
         nonlocal calls
@@ -54,8 +53,7 @@ def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapte
 
         right(file, specs, some)
 
-    for name in ("coordexp.model.merge.merge_files", "coordexp.model.expand.expand_files"):
-        monkeypatch.setattr(importlib.import_module(name), "write_safetensors", full)
+    monkeypatch.setattr(rewrite, "write_safetensors", full)
     capsys.readouterr()  # what making the fixtures drew
     code = main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "merged"), "--base", str(bare)])
     captured = capsys.readouterr()
@@ -160,16 +158,16 @@ def test_patterns_of_rank_or_alpha_are_refused(adapter, tmp_path):
 
 def test_memory_holds_a_piece_and_never_a_shard(make_base, make_adapter, tmp_path, monkeypatch):
     adapter = make_adapter(make_base(), tuning="dora", tie_head=False)
-    monkeypatch.setattr(weight_files, "PIECE_BYTES", 16 * 384 * 4)
+    monkeypatch.setattr(weights, "PIECE_BYTES", 16 * 384 * 4)
     sizes: list[int] = []
-    rows = weight_files.StoredWeights.rows
+    rows = weights.StoredWeights.rows
 
     def watched(self, name, start, stop):
         piece = rows(self, name, start, stop)
         sizes.append(piece.nbytes)
         return piece
 
-    monkeypatch.setattr(weight_files.StoredWeights, "rows", watched)
+    monkeypatch.setattr(weights.StoredWeights, "rows", watched)
     stages: list[tuple[str, int, int]] = []
     merge(adapter, tmp_path / "merged", progress=lambda *stage: stages.append(stage))
     assert max(sizes) <= 16 * 384 * 4 < (tmp_path / "merged" / WEIGHTS).stat().st_size / 300

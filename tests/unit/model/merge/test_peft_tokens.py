@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from coordexp.errors import CheckpointError
 from coordexp.model.load import load
 from coordexp.model.merge import peft_tokens
-from coordexp.model.merge.parity import Reference, default_samples
+from coordexp.model.merge.parity import compare, default_samples, logits_of
 from coordexp.model.merge.peft_tokens import export_peft_tokens
 
 DELTA = "base_model.model.{}.token_adapter.trainable_tokens_delta"
@@ -52,9 +52,9 @@ def test_stock_peft_says_the_same(make_base, make_adapter, tmp_path, tied, tie_h
 
     ours = load(base, adapter)
     sample = default_samples(ours.processor)
-    expected = Reference.of(ours.model, sample)
+    expected = logits_of(ours.model, sample)
     stock = PeftModel.from_pretrained(load(base).model, str(tmp_path / "out"))
-    agreement = expected.compare(Reference.of(stock, sample).logits, stored="float32", tied=tied)
+    agreement = compare(expected, logits_of(stock, sample), stored="float32")
     assert agreement.max_abs_diff <= 1e-5 * agreement.max_abs_logit
     assert agreement.max_abs_diff == pytest.approx(report.max_abs_logit_diff, abs=1e-5)
 
@@ -110,7 +110,7 @@ def test_it_loads_without_coordexp(make_base, make_adapter, tmp_path):
         export_peft_tokens(adapter, output)
         loaded = load(base, adapter)
         samples = default_samples(loaded.processor)
-        save_file({"logits": Reference.of(loaded.model, samples).logits[0], **samples[0]}, output / "expected.st")
+        save_file({"logits": logits_of(loaded.model, samples)[0], **samples[0]}, output / "expected.st")
         arguments += [str(base), str(output)]
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, *arguments]
     done = subprocess.run(command, check=True, timeout=240, cwd=tmp_path, capture_output=True, text=True)

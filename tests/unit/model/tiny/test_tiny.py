@@ -6,7 +6,7 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.data.batches.collate import collate
 from coordexp.data.images.patches import ImageSpec
 from coordexp.model import load
-from coordexp.model.tiny.embedded import TINY_BASE
+from coordexp.model.checkpoint.find import TINY_BASE
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 from coordexp.model.tiny.pretrain import Phase, PretrainSpec, _scenes, pretrain, supervised_logits
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from coordexp.model.checkpoint.skeleton import EMBEDDING
-from coordexp.model.checkpoint.weight_files import StoredWeights, TensorSpec, rows_per_piece, write_safetensors
+from coordexp.model.checkpoint.empty_model import EMBEDDING
+from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece, write_safetensors
 from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, published_config, write_small_files
 
 _COMMAND = """
@@ -22,7 +22,7 @@ def peak():
     return int(line.split()[1]) * 1024
 
 from coordexp.cli.main import main
-import coordexp.model.expand.expand_files
+import coordexp.model.expand
 before = peak()
 code = main(["expand-vocab", "--model", sys.argv[1], "--output", sys.argv[2]])
 print("PEAK", before, peak())

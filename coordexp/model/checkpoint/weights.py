@@ -9,18 +9,18 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.checkpoint_io import INDEX_FILE, WEIGHTS_FILE, read_json, tensor_names, weight_files
+from coordexp.model.checkpoint.directory import INDEX_FILE, tensor_names, weight_files, weight_map
 
 PIECE_BYTES = 64 * 2**20  # of a tensor that is handled row by row
 
-_DTYPES = {
+_DTYPE_OF_CODE = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -32,7 +32,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_CODE_OF_DTYPE = {dtype: code for code, dtype in _DTYPE_OF_CODE.items()}
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,16 @@ class TensorSpec:
     def num_bytes(self) -> int:
         """How long it is in a file."""
         return self.num_elements * self.dtype.itemsize
+
+    @property
+    def dtype_name(self) -> str:
+        """Its dtype as configuration files write it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def cast_to(self, dtype: DTypeName) -> "TensorSpec":
+        """Return the same with floating-point numbers of another dtype; ``auto`` keeps them."""
+        is_cast = dtype != "auto" and self.dtype.is_floating_point
+        return TensorSpec(self.shape, DTYPES[dtype]) if is_cast else self
 
 
 @dataclass(frozen=True)
@@ -83,12 +93,11 @@ class StoredWeights:
         Raises:
             CheckpointError: if a file is missing or cut short, or does not hold what the index says.
         """
-        whole = directory / WEIGHTS_FILE
-        sharded = not whole.is_file()  # transformers looks for it first, too
-        listed = _weight_map(directory) if sharded else {}
+        index = weight_map(directory)
+        listed = index or {}
         specs: dict[str, TensorSpec] = {}
         files: dict[str, Path] = {}
-        for file in weight_files(directory) if sharded else [whole]:
+        for file in weight_files(directory):
             for name, spec in _header(file).items():
                 if listed.get(name, file.name) == file.name:
                     specs[name], files[name] = spec, file
@@ -96,7 +105,7 @@ class StoredWeights:
             raise CheckpointError(
                 f"{directory / INDEX_FILE}: names {missing[0]} in {listed[missing[0]]}, which does not hold it"
             )
-        return cls(directory, specs, files, sharded)
+        return cls(directory, specs, files, sharded=index is not None)
 
     def read(self, name: str) -> Tensor:
         """Return a whole tensor, mapped."""
@@ -168,15 +177,10 @@ def _header_text(names: Sequence[str], specs: Mapping[str, TensorSpec]) -> bytes
     for name in names:
         spec = specs[name]
         stop = offset + spec.num_bytes
-        header[name] = {"dtype": _CODES[spec.dtype], "shape": list(spec.shape), "data_offsets": [offset, stop]}
+        header[name] = {"dtype": _CODE_OF_DTYPE[spec.dtype], "shape": list(spec.shape), "data_offsets": [offset, stop]}
         offset = stop
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     return text + b" " * (-len(text) % 8)
-
-
-def _weight_map(directory: Path) -> dict[str, str]:
-    file = directory / INDEX_FILE
-    return cast("dict[str, str]", read_json(file).get("weight_map", {})) if file.is_file() else {}
 
 
 def _header(file: Path) -> dict[str, TensorSpec]:
@@ -185,9 +189,9 @@ def _header(file: Path) -> dict[str, TensorSpec]:
     with safe_open(file, framework="pt") as handle:
         for name in names:
             part = handle.get_slice(name)
-            if part.get_dtype() not in _DTYPES:
+            if part.get_dtype() not in _DTYPE_OF_CODE:
                 raise CheckpointError(
                     f"{file}: {name} is stored as {part.get_dtype()}; expected plain numbers, no quantised checkpoint"
                 )
-            specs[name] = TensorSpec(tuple(part.get_shape()), _DTYPES[part.get_dtype()])
+            specs[name] = TensorSpec(tuple(part.get_shape()), _DTYPE_OF_CODE[part.get_dtype()])
     return specs

@@ -10,9 +10,9 @@ from transformers import AutoModelForImageTextToText
 from coordexp.cli.main import main
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD
-from coordexp.model.expand import expand_files
-from coordexp.model.expand.expand_files import expand_checkpoint
+from coordexp.model.checkpoint import rewrite
+from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.expand import expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.processor import Processor
 
@@ -80,7 +80,7 @@ def _with_rows(source: Path, target: Path, num_rows: int) -> Path:
 @pytest.mark.parametrize("num_rows", [640, 1641, 1642, 2000])
 def test_padding_rows_are_used_up_first(make_base, tmp_path, num_rows, monkeypatch):
     source = _with_rows(make_base(structure=None), tmp_path / "source", num_rows)
-    monkeypatch.setattr("coordexp.model.checkpoint.weight_files.PIECE_BYTES", 50 * 128 * 4)
+    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 50 * 128 * 4)
     done = _expand(source, tmp_path / "ours")
     assert done.num_rows == max(num_rows, 1641)
     _assert_same(tmp_path / "ours", _in_memory(source, tmp_path / "theirs", init="numeric"))
@@ -151,9 +151,9 @@ def test_a_bar_is_drawn_where_there_is_a_terminal(make_base, tmp_path, monkeypat
 
 def test_only_parts_of_a_table_are_in_memory(make_base, tmp_path, monkeypatch):
     source = make_base(structure=None)
-    monkeypatch.setattr("coordexp.model.checkpoint.weight_files.PIECE_BYTES", 20 * 128 * 4)
+    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 20 * 128 * 4)
     largest = 0
-    right = expand_files.write_safetensors
+    right = rewrite.write_safetensors
 
     def watched(file, specs, pieces):
         def counted(name):
@@ -164,7 +164,7 @@ def test_only_parts_of_a_table_are_in_memory(make_base, tmp_path, monkeypatch):
 
         right(file, specs, counted)
 
-    monkeypatch.setattr(expand_files, "write_safetensors", watched)
+    monkeypatch.setattr(rewrite, "write_safetensors", watched)
     done = _expand(source, tmp_path / "ours")
     assert largest == done.num_added * 128  # the new rows; stored ones go by twenty
 

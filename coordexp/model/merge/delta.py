@@ -15,8 +15,10 @@ from torch import Tensor
 
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.checkpoint_io import ADAPTER_WEIGHTS, AdapterInfo, JsonObject
-from coordexp.model.checkpoint.skeleton import EMBEDDING, HEAD, Skeleton
+from coordexp.model.checkpoint.adapter import AdapterInfo
+from coordexp.model.checkpoint.directory import JsonObject
+from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.stored_model import StoredModel
 
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_magnitude_vector)(\.weight)?")
 _OFFSET_KEY = re.compile(rf"base_model\.model\.{ADAPTER_NAME}\.(?P<kind>coord_ids|embed_offset|head_offset)")
@@ -77,30 +79,21 @@ class OffsetDelta:
 
     Attributes:
         ids: ``[K]`` rows that change.
-        embed: ``[K, D]`` added to the embedding.
-        head: ``[K, D]`` added to the head; the same tensor when ``tie_head``.
+        tables: ``[K, D]`` added to embedding and head, by weight name; the same tensor when ``tie_head``.
         tie_head: one table, or two.
     """
 
     ids: Tensor
-    embed: Tensor
-    head: Tensor
+    tables: Mapping[str, Tensor]
     tie_head: bool
 
-    def to_embedding(self, rows_VD: Tensor, *, start: int = 0) -> Tensor:
-        """Return the embedding table, or some of its rows, with the offsets added in float32."""
-        return self._add(rows_VD, self.embed, start)
-
-    def to_head(self, rows_VD: Tensor, *, start: int = 0) -> Tensor:
-        """Return the head table, or some of its rows, with the offsets added in float32."""
-        return self._add(rows_VD, self.head, start)
-
-    def _add(self, rows_VD: Tensor, offset_KD: Tensor, start: int) -> Tensor:
+    def apply(self, name: str, rows_VD: Tensor, *, start: int = 0) -> Tensor:
+        """Return a table, or some of its rows, with the offsets added in float32."""
         here_K = (self.ids >= start) & (self.ids < start + len(rows_VD))
         if not here_K.any():
             return rows_VD
         summed_VD = rows_VD.to(torch.float32, copy=True)
-        summed_VD[self.ids[here_K] - start] += offset_KD[here_K].float()
+        summed_VD[self.ids[here_K] - start] += self.tables[name][here_K].float()
         return summed_VD
 
 
@@ -122,7 +115,7 @@ class AdapterDelta:
         _check_supported(info)
         by_module: dict[str, dict[str, Tensor]] = {}
         offsets: dict[str, Tensor] = {}
-        for key, tensor in load_file(info.directory / ADAPTER_WEIGHTS).items():
+        for key, tensor in load_file(info.weights).items():
             if not torch.isfinite(tensor).all():
                 raise CheckpointError(f"{info.directory}: {key} holds NaN or infinity; expected a trained adapter")
             if match := _OFFSET_KEY.fullmatch(key):
@@ -137,6 +130,11 @@ class AdapterDelta:
         return cls(info.directory, linear, _offset(offsets, info))
 
     @property
+    def changes(self) -> set[str]:
+        """Names of the weights that change."""
+        return {*self.linear, *(() if self.offset is None else self.offset.tables)}
+
+    @property
     def unties_head(self) -> bool:
         """Whether embedding and head get different offsets, so that a tied table has to be split."""
         return self.offset is not None and not self.offset.tie_head
@@ -146,7 +144,7 @@ class AdapterDelta:
         """K, or 0 without coord offsets."""
         return 0 if self.offset is None else self.offset.ids.numel()
 
-    def check_fits(self, base: Skeleton) -> None:
+    def check_fits(self, base: StoredModel) -> None:
         """Compare with the shapes of a base.
 
         Raises:
@@ -166,15 +164,17 @@ class AdapterDelta:
                 f"and this base has {list(base.shapes[wrong[0]])}"
             )
         rows, hidden_size = base.shapes[EMBEDDING]
-        if self.offset is not None and self.offset.embed.shape[1] != hidden_size:
+        if self.offset is None:
+            return
+        if (width := self.offset.tables[EMBEDDING].shape[1]) != hidden_size:
             raise CheckpointError(
-                f"{where}: the adapter is for another base: its coord offsets have {self.offset.embed.shape[1]} "
-                f"columns, and the embedding of this base has {hidden_size}"
+                f"{where}: the adapter is for another base: its coord offsets have {width} columns, and the "
+                f"embedding of this base has {hidden_size}"
             )
-        if self.offset is not None and int(self.offset.ids.max()) >= rows:
+        if (last := int(self.offset.ids.max())) >= rows:
             raise CheckpointError(
-                f"{where}: the adapter is for another base: its coord offsets reach id {int(self.offset.ids.max())}, "
-                f"and the embedding of this base has {rows} rows"
+                f"{where}: the adapter is for another base: its coord offsets reach id {last}, and the embedding of "
+                f"this base has {rows} rows"
             )
 
     def apply(self, name: str, rows: Tensor, start: int = 0) -> Tensor:
@@ -193,10 +193,8 @@ class AdapterDelta:
                 return self.linear[name].apply(rows, start=start)
             except CheckpointError as error:
                 raise CheckpointError(f"{self.directory}: {name}: {error}") from None
-        if self.offset is not None and name == EMBEDDING:
-            return self.offset.to_embedding(rows, start=start)
-        if self.offset is not None and name == HEAD:
-            return self.offset.to_head(rows, start=start)
+        if self.offset is not None and name in self.offset.tables:
+            return self.offset.apply(name, rows, start=start)
         return rows
 
 
@@ -218,8 +216,8 @@ def _offset(tensors: Mapping[str, Tensor], info: AdapterInfo) -> OffsetDelta | N
     if not {"coord_ids", "embed_offset"} <= tensors.keys():
         raise CheckpointError(f"{info.directory}: {ADAPTER_NAME} lacks coord_ids or embed_offset")
     embed = tensors["embed_offset"]
-    head = tensors.get("head_offset", embed)
-    return OffsetDelta(tensors["coord_ids"], embed, head, tie_head="head_offset" not in tensors)
+    tables = {EMBEDDING: embed, HEAD: tensors.get("head_offset", embed)}
+    return OffsetDelta(tensors["coord_ids"], tables, tie_head="head_offset" not in tensors)
 
 
 def _check_supported(info: AdapterInfo) -> None:

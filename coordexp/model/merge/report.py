@@ -1,11 +1,13 @@
 """What a merge did, as a file and as lines for a person."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.checkpoint_io import ADAPTER_CONFIG, read_json
+from coordexp.files import write_json
+from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG
+from coordexp.model.checkpoint.directory import read_json
 from coordexp.model.merge.parity import Agreement
 
 REPORT_FILE = "merge_report.json"
@@ -46,37 +48,41 @@ class MergeReport:
     tolerance_is_relative_to: str = RELATIVE_TO
 
 
-def checked_report(
+def write_report(
+    directory: Path,
     agreement: Agreement,
     *,
     dtype: str,
+    tie_word_embeddings: bool,
     num_merged_layers: int,
     num_offset_rows: int,
     num_unused_weights: int = 0,
     format: MergeFormat = "hf",
 ) -> MergeReport:
-    """Return the report of a merge whose result agrees.
+    """Write the report of a merge whose result agrees, and return it.
 
     Raises:
-        CheckpointError: if it does not.
+        CheckpointError: if it does not agree.
     """
     if not agreement.holds:
         raise CheckpointError(
             f"the merged checkpoint disagrees with the model by {agreement.max_abs_diff:.3g} in a logit (tolerance "
             f"{agreement.tolerance:.3g}); nothing was written. Is the base the one that the adapter was trained on?"
         )
-    return MergeReport(
+    report = MergeReport(
         max_abs_logit_diff=agreement.max_abs_diff,
         tolerance=agreement.tolerance,
         relative_tolerance=agreement.relative_tolerance,
         max_abs_logit=agreement.max_abs_logit,
-        tie_word_embeddings=agreement.tie_word_embeddings,
+        tie_word_embeddings=tie_word_embeddings,
         dtype=dtype,
         num_merged_layers=num_merged_layers,
         num_offset_rows=num_offset_rows,
         num_unused_weights=num_unused_weights,
         format=format,
     )
+    write_json(directory / REPORT_FILE, asdict(report), indent=2)
+    return report
 
 
 def report_rows(report: MergeReport) -> list[tuple[str, str]]:

@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint import weight_files
-from coordexp.model.checkpoint.weight_files import StoredWeights, TensorSpec, write_safetensors
+from coordexp.model.checkpoint import weights as module
+from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, write_safetensors
 
 INDEX = "model.safetensors.index.json"
 
@@ -54,7 +54,7 @@ def test_rows_columns_and_pieces(tensors, tmp_path, monkeypatch):
     assert torch.equal(weights.rows("z", 10, 20), tensors["z"][10:20])
     assert torch.equal(weights.listed_rows("z", [7, 3, 99]), tensors["z"][[7, 3, 99]])
     assert torch.equal(weights.columns("z", 2, 5, num_rows=40), tensors["z"][:40, 2:5])
-    monkeypatch.setattr(weight_files, "PIECE_BYTES", 3 * 8 * 4 + 1)
+    monkeypatch.setattr(module, "PIECE_BYTES", 3 * 8 * 4 + 1)
     pieces = list(weights.pieces("z"))
     assert [start for start, _ in pieces] == list(range(0, 100, 3))
     assert torch.equal(torch.cat([rows for _, rows in pieces]), tensors["z"])

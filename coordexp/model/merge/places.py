@@ -8,8 +8,7 @@ from safetensors import SafetensorError
 
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory
-from coordexp.model.checkpoint.checkpoint_io import find_checkpoint
-from coordexp.model.tiny.embedded import EMBEDDED, TINY_BASE
+from coordexp.model.checkpoint.find import find_checkpoint
 
 
 def base_directory(source: str | Path | None, *, wanted_by: str) -> Path:
@@ -20,7 +19,7 @@ def base_directory(source: str | Path | None, *, wanted_by: str) -> Path:
     """
     if source is None:
         raise CheckpointError(f"{wanted_by} does not name its base; give the base checkpoint")
-    return find_checkpoint(TINY_BASE if str(source) == EMBEDDED else source)
+    return find_checkpoint(source)
 
 
 def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:

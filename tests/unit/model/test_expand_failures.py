@@ -12,8 +12,8 @@ import pytest
 
 from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, ResourceError
-from coordexp.model.expand import expand_files
-from coordexp.model.expand.expand_files import expand_checkpoint, expand_to
+from coordexp.model.checkpoint import rewrite
+from coordexp.model.expand import expand_checkpoint, expand_to
 from coordexp.model.load import load
 
 
@@ -24,7 +24,7 @@ def source(make_base, sharded, tmp_path_factory):
 
 def _break_in_the_middle(monkeypatch, action):
     """Call ``action`` when a part of the tables is on the disk."""
-    right, pieces_done = expand_files.write_safetensors, []
+    right, pieces_done = rewrite.write_safetensors, []
 
     def broken(file, specs, pieces):
         def some(name):
@@ -37,8 +37,8 @@ def _break_in_the_middle(monkeypatch, action):
 
         right(file, specs, some)
 
-    monkeypatch.setattr(expand_files, "write_safetensors", broken)
-    monkeypatch.setattr("coordexp.model.checkpoint.weight_files.PIECE_BYTES", 20 * 128 * 4)
+    monkeypatch.setattr(rewrite, "write_safetensors", broken)
+    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 20 * 128 * 4)
     return pieces_done
 
 
@@ -105,7 +105,7 @@ def test_a_write_that_the_system_refuses(source, tmp_path):
 def test_a_disk_too_small_is_told_before_anything_is_written(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    monkeypatch.setattr(expand_files, "write_safetensors", lambda *_: pytest.fail("something was written"))
+    monkeypatch.setattr(rewrite, "write_safetensors", lambda *_, **__: pytest.fail("something was written"))
     with pytest.raises(ResourceError, match=rf"{tmp_path}: 0.00 GiB of disk are free, about 0.07 GiB are needed"):
         expand_to(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

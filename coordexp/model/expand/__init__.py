@@ -1,1 +1,0 @@
-"""Coordinate tokens added to a checkpoint."""
