@@ -1,13 +1,22 @@
-"""Files that are either whole or absent: write under a temporary name, then rename."""
+"""Files that are either whole or absent: write under a temporary name, then rename. And disks that are full."""
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# As safetensors, SQLite, torch's zip writer and numpy word it; the last three hide the system's reason.
+_NO_ROOM_TEXTS = re.compile(
+    r"No space left on device|Disk quota exceeded|database or disk is full|PytorchStreamWriter failed writing"
+    r"|\. unexpected pos |\d+ requested and \d+ written"
+)
 
 JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
 
@@ -60,6 +69,16 @@ def _clear_up_after_killed(path: Path) -> None:
             left.rename(path)
         elif left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Tell whether an error, or one behind it, is of a disk or quota without room."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if (isinstance(seen, OSError) and seen.errno in _NO_ROOM) or _NO_ROOM_TEXTS.search(str(seen)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from coordexp.cli import commands
 from coordexp.errors import CoordExpError
+from coordexp.files import is_disk_full
 
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
@@ -21,7 +22,6 @@ _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
 # What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
 _MACHINE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_SPACE = ("No space left on device", "database or disk is full")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ class _Outcome:
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return _EXIT_INTERRUPTED, "interrupted"
-    if any(_says_no_space(link) for link in _chain(error)):
+    if is_disk_full(error):
         places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
         return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
@@ -128,13 +128,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while current is not None:
         yield current
         current = current.__cause__ or current.__context__
-
-
-def _says_no_space(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    # safetensors, torch and SQLite raise their own errors.
-    return any(text in str(error) for text in _NO_SPACE)
 
 
 def _place(error: BaseException) -> str:

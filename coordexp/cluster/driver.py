@@ -12,8 +12,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from coordexp.cluster.retries import Attempts, telling_failure
 from coordexp.cluster.scaling import torch_trainer
-from coordexp.runs.commit import commit_checkpoint, prune_checkpoints
-from coordexp.runs.disk_full import explained
+from coordexp.runs.commit import commit_checkpoint, explain_disk_full, prune_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import one_sentence, set_state
@@ -99,4 +98,4 @@ def _reason(error: TrainingFailedError, run_dir: Path) -> str:
     if isinstance(error, WorkerGroupError) and error.worker_failures:
         return telling_failure(error.worker_failures)
     cause = error.controller_failure if isinstance(error, ControllerError) else error
-    return one_sentence(explained(cause, run_dir))
+    return one_sentence(explain_disk_full(cause, run_dir))

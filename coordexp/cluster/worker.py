@@ -10,8 +10,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from coordexp.cluster.live_metrics import RunMetrics
 from coordexp.errors import CoordExpError
-from coordexp.runs.commit import drop_uncommitted
-from coordexp.runs.disk_full import explained
+from coordexp.runs.commit import drop_uncommitted, explain_disk_full
 from coordexp.runs.folder import RunFolder, step_name
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
@@ -93,7 +92,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         return
     except Exception as caught:
         note_traceback(plan)
-        error = explained(caught, plan.run_dir)
+        error = explain_disk_full(caught, plan.run_dir)
         _set_failed(plan, error, seconds=clock.seconds())
         raise error from caught
     if first:

@@ -1,6 +1,5 @@
 """What this machine has: GPUs, memory, and room on the disk that a run writes to."""
 
-import fcntl
 import os
 import shutil
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from coordexp.doctor.finding import Findings, size_text
 from coordexp.errors import ResourceError
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.lock import check_unlocked
 from coordexp.runs.plan import RunPlan
 
 _PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
@@ -62,7 +62,7 @@ def examine_experiment(run: ExperimentConfig, findings: Findings) -> None:
     before = len(findings.all)
     findings.attempt("experiment", lambda: check_experiment(run))
     findings.attempt("runs_dir", lambda: _check_writable(directory))
-    findings.attempt("experiment", lambda: _check_free(directory))
+    findings.attempt("experiment", lambda: check_unlocked(ExperimentFolder(directory)))
     if len(findings.all) == before:
         goes_on = ExperimentFolder(directory).record.is_file()
         findings.ok("runs_dir", f"{directory}: {'goes on there' if goes_on else 'new'}, writable")
@@ -109,23 +109,6 @@ def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine, 
             f"{workers} workers here read {size_text(weight_bytes)} of weights each before the GPUs have them: about "
             f"{size_text(needed)}, but the machine has {size_text(machine.ram_bytes)}",
         )
-
-
-def _check_free(directory: Path) -> None:
-    """Refuse an experiment that another process is running, without touching its lock."""
-    path = ExperimentFolder(directory).lock
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = handle.read().strip() or "another process"
-            raise ResourceError(
-                f"experiment {directory.name} is being run by {holder}; wait for it or choose another experiment.name"
-            ) from None
-        except OSError as error:
-            raise ResourceError(f"{path}: this file system has no locks ({error.strerror})") from error
 
 
 def _check_writable(directory: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from coordexp.files import replace_directory, write_json, write_text
+from coordexp.errors import ResourceError
+from coordexp.files import is_disk_full, replace_directory, write_json, write_text
 from coordexp.runs.folder import CheckpointFolder, RunFolder, step_of
 
 # A file is hashed whole up to this size. Of a larger one only both ends: many GB must not stall the run.
@@ -139,6 +140,26 @@ def delete_uncommitted(run_dir: Path) -> None:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
+def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
+    """Return an error of a full disk as a ResourceError that says what to do, any other one as it is.
+
+    What a checkpoint that did not fit has left is deleted first, so that there is room for the run's status.
+    """
+    if not is_disk_full(error):
+        return error
+    delete_uncommitted(run_dir)
+    disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
+    free = f"the disk at {disk} is full: {_mib(shutil.disk_usage(run_dir).free)} are free"
+    found = committed_checkpoints(run_dir)
+    marker = read_commit_marker(found[-1]) if found else None
+    if marker is None:
+        need, then = "the first checkpoint did not fit", "starts again"
+    else:
+        size = _mib(sum(checksum.bytes for checksum in marker.files.values()))
+        need, then = f"a checkpoint needs {size}", f"goes on from step {marker.step}"
+    return ResourceError(f"{free} and {need}; make room, and the same command {then}")
+
+
 def whole_rows(rows_file: Path) -> list[str]:
     """Return the lines of a file of rows up to the first that is none: cut off, or garbage after a crash."""
     if not rows_file.is_file():
@@ -180,3 +201,7 @@ def _delete(checkpoint: Path) -> None:
     """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
     CheckpointFolder(checkpoint).commit_marker.unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:.1f} MiB"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from safetensors import SafetensorError
 
-from coordexp.runs.disk_full import explained
+from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.functions import TrainFunction
 from coordexp.runs.listeners import RunEvents, Unheard
 from coordexp.runs.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
@@ -44,7 +44,7 @@ def _execute(plan: RunPlan, function: TrainFunction) -> None:
         return
     except _FAILURES as error:
         note_traceback(plan)
-        told = explained(error, plan.run_dir)
+        told = explain_disk_full(error, plan.run_dir)
         set_state(plan, "failed", message=one_sentence(told), seconds=clock.seconds())
         return
     set_state(plan, "finished", seconds=clock.seconds())

@@ -1,15 +1,34 @@
-"""At most one ablation of one experiment at a time."""
+"""At most one command works on an experiment at a time."""
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
+
+
+@dataclass(frozen=True)
+class LockHolder:
+    """The process that holds an experiment's lock, or held it last."""
+
+    process: int
+    host: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"process {self.process} on {self.host}"
+
+    def has_ended(self) -> bool:
+        """Tell whether it was a process of this machine and is no more."""
+        is_here = self.host == socket.gethostname() and Path("/proc/self").exists()
+        return is_here and not Path("/proc", str(self.process)).exists()
 
 
 @contextlib.contextmanager
@@ -23,29 +42,47 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
         ResourceError: if another process holds it, or the file system cannot lock.
     """
     folder = ExperimentFolder.of(config)
-    path = folder.lock
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("a+", encoding="utf-8")
+        folder.lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = folder.lock.open("a+", encoding="utf-8")
     except OSError as error:
         raise ResourceError(
-            f"{path.parent}: cannot be written ({error.strerror}); choose experiment.runs_dir"
+            f"{folder.lock.parent}: cannot be written ({error.strerror}); choose experiment.runs_dir"
         ) from error
     with handle:
-        _acquire(handle.fileno(), path, name=folder.name)
+        _lock(handle.fileno(), fcntl.LOCK_EX, folder)
         handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        handle.write(json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname()))) + "\n")
         handle.flush()
         yield
 
 
-def _acquire(descriptor: int, path: Path, *, name: str) -> None:
+def check_unlocked(folder: ExperimentFolder) -> None:
+    """Refuse an experiment that another process is running, without touching its lock.
+
+    Raises:
+        ResourceError: if so, or if the file system cannot lock.
+    """
+    if folder.lock.is_file():
+        with folder.lock.open(encoding="utf-8") as handle:
+            _lock(handle.fileno(), fcntl.LOCK_SH, folder)
+
+
+def last_holder(folder: ExperimentFolder) -> LockHolder | None:
+    """Return who holds an experiment's lock, or held it last; None where the file does not say."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return LockHolder(**json.loads(folder.lock.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _lock(descriptor: int, kind: int, folder: ExperimentFolder) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = path.read_text(encoding="utf-8").strip() or "another process"
         raise ResourceError(
-            f"experiment {name} is being run by {holder}; wait for it or choose another experiment.name"
+            f"experiment {folder.name} is being run by {last_holder(folder) or 'another process'}; wait for it or "
+            "choose another experiment.name"
         ) from error
     except OSError as error:
-        raise ResourceError(f"{path}: this file system has no locks ({error.strerror})") from error
+        raise ResourceError(f"{folder.lock}: this file system has no locks ({error.strerror})") from error

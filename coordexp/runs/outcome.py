@@ -4,7 +4,7 @@ import time
 import traceback
 
 from coordexp.errors import CoordExpError
-from coordexp.runs.disk_full import is_disk_full
+from coordexp.files import is_disk_full
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import RunStatus, State, write_status

@@ -1,16 +1,14 @@
 """The state of a run, as one small file in its directory."""
 
-import errno
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from coordexp.files import write_json
+from coordexp.files import is_disk_full, write_json
 from coordexp.runs.folder import RunFolder
 
 State = Literal["running", "finished", "failed", "stopped", "pruned"]
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def write_status(run_dir: Path, status: RunStatus) -> None:
     try:
         write_json(path, asdict(status))
     except OSError as error:
-        if error.errno not in _NO_ROOM or not path.is_file():
+        if not is_disk_full(error) or not path.is_file():
             raise
         with path.open("r+", encoding="utf-8") as handle:
             handle.write(json.dumps(asdict(status)) + "\n")

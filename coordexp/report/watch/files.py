@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from coordexp.report.study.data import State
 from coordexp.report.watch.log import MetricRows, ProgressLog
 from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.lock import last_holder
 
 _RUN_NAME = re.compile(r"(.+)-s(\d+)")
-_HOLDER = re.compile(r"process (\d+) on (\S+)")
 _QUIET_SECONDS = 30.0
 _STATES: dict[str, State] = {
     "running": "running",
@@ -92,7 +91,8 @@ class FileSource:
             self._bytes_before = self.bytes_read - self._record.bytes_read
             self._instance, self._runs = record.get("instance"), {}
         names = _expected(record) | _found(self._directory)
-        is_gone = _holder_is_gone(self._directory)
+        holder = last_holder(ExperimentFolder(self._directory))
+        is_gone = holder is not None and holder.has_ended()
         started = self._record.changed
         runs = tuple(
             self._row(name, key, record, begun_before=None if is_gone else started) for name, key in names.items()
@@ -195,18 +195,6 @@ def _max_steps(record: dict[str, JsonValue], group: str) -> int | None:
     shared = training.get("max_steps") if isinstance(training, dict) else None
     found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
     return found if isinstance(found, int) else None
-
-
-def _holder_is_gone(directory: Path) -> bool:
-    """Say whether the process that ran the experiment last was on this machine and is no more."""
-    try:
-        text = ExperimentFolder(directory).lock.read_text(encoding="utf-8")
-    except OSError:
-        return False
-    holder = _HOLDER.search(text)
-    if holder is None or holder[2] != socket.gethostname():
-        return False
-    return not Path("/proc", holder[1]).exists() if Path("/proc/self").exists() else False
 
 
 def _number(value: JsonValue) -> float | None:

@@ -63,14 +63,15 @@ def test_a_name_with_another_configuration(tmp_path):
 
 def test_an_experiment_that_is_being_run(tmp_path):
     lock = tmp_path / ".small.lock"
-    lock.write_text("process 77 on elsewhere\n")
+    lock.write_text('{"process": 77, "host": "elsewhere"}')
+    before = lock.read_text()
     assert "experiment" not in _experiment(_config(tmp_path))
     with lock.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         verdict, sentence = _experiment(_config(tmp_path))["experiment"]
     assert verdict == "failure"
     assert "is being run by process 77 on elsewhere" in sentence
-    assert lock.read_text() == "process 77 on elsewhere\n"
+    assert lock.read_text() == before
 
 
 def test_disk(tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from coordexp.errors import DataError, ResourceError
-from coordexp.runs.commit import commit_checkpoint
-from coordexp.runs.disk_full import explained, is_disk_full
+from coordexp.files import is_disk_full
+from coordexp.runs.commit import commit_checkpoint, explain_disk_full
 
 _Usage = namedtuple("_Usage", "total used free")
 
@@ -53,7 +53,7 @@ def caused(error, cause):
 )
 def test_a_full_disk_is_told_from_other_errors(run_dir, error, is_full):
     assert is_disk_full(error) == is_full
-    assert (explained(error, run_dir) is error) != is_full
+    assert (explain_disk_full(error, run_dir) is error) != is_full
     assert (run_dir / "checkpoints" / "step_000004").exists() != is_full  # it makes room to tell
 
 
@@ -65,13 +65,13 @@ def test_ranks_may_make_room_at_once(run_dir, monkeypatch):
         real(path, **options)
 
     monkeypatch.setattr(shutil, "rmtree", after_another_rank)
-    assert isinstance(explained(OSError(errno.ENOSPC, "full"), run_dir), ResourceError)
+    assert isinstance(explain_disk_full(OSError(errno.ENOSPC, "full"), run_dir), ResourceError)
 
 
 def test_the_sentence_names_the_disk_what_is_free_and_what_is_needed(run_dir, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0, 0, 2**20))
     full = OSError(errno.ENOSPC, "No space left on device")
-    told = explained(full, run_dir)
+    told = explain_disk_full(full, run_dir)
     assert isinstance(told, ResourceError)
     disk = next(path for path in run_dir.parents if path.is_mount())
     assert str(told) == (
@@ -79,7 +79,7 @@ def test_the_sentence_names_the_disk_what_is_free_and_what_is_needed(run_dir, mo
         "make room, and the same command goes on from step 2"
     )
     shutil.rmtree(run_dir / "checkpoints")
-    assert str(explained(full, run_dir)).endswith(
+    assert str(explain_disk_full(full, run_dir)).endswith(
         "1.0 MiB are free and the first checkpoint did not fit; make room, and the same command starts again"
     )
 

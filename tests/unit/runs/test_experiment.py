@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from coordexp.ablation.comparability import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.runs.experiment import check_disk, check_experiment, open_experiment
-from coordexp.runs.lock import experiment_lock
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.lock import LockHolder, experiment_lock, last_holder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.status import RunStatus, write_status
 
@@ -128,7 +130,11 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     )
     ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert ended.returncode == -9
-    assert (tmp_path / ".tiny.lock").read_text().startswith("process")
+    holder = last_holder(ExperimentFolder(tmp_path / "tiny"))
+    assert holder is not None
+    assert holder.has_ended()
+    assert not LockHolder(os.getpid(), holder.host).has_ended()
+    assert not LockHolder(holder.process, "elsewhere").has_ended()
     with experiment_lock(make_config(tmp_path)):
         pass
 

@@ -249,16 +249,16 @@ def test_the_holder_of_the_lock_tells_whether_anyone_is_at_work(experiment: Path
     run, lock = experiment / "A-s0", experiment.with_name(".tiny.lock")
     set_status(run, RunStatus("running"), when=NOW - 40)
     host = os.uname().nodename
-    lock.write_text(f"process {os.getpid()} on {host}\n")
+    lock.write_text(json.dumps({"process": os.getpid(), "host": host}))
     assert not FileSource(experiment).read(NOW).ended
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    lock.write_text(f"process {child.pid} on {host}\n")
+    lock.write_text(json.dumps({"process": child.pid, "host": host}))
     left = FileSource(experiment).read(NOW)
     assert left.ended
     assert "the ablation's process has ended" in text_of(left)
     assert not FileSource(experiment).read(NOW - 20).ended  # a process in another container may write still
-    lock.write_text(f"process {child.pid} on another-host\n")
+    lock.write_text(json.dumps({"process": child.pid, "host": "another-host"}))
     assert not FileSource(experiment).read(NOW).ended
 
 
