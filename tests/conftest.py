@@ -25,3 +25,13 @@ def coco_tiny() -> Path:
     if not _COCO_TINY.is_dir():
         pytest.skip(f"the real COCO sample is not at {_COCO_TINY}")
     return _COCO_TINY
+
+
+@pytest.fixture(scope="session")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database, to be copied: making one takes seconds."""
+    from coordexp.tracking.connection import connect
+
+    path = tmp_path_factory.mktemp("mlflow") / "deep" / "template.db"
+    connect(f"sqlite:///{path}")
+    return path

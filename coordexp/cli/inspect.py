@@ -33,9 +33,9 @@ def legend() -> Text:
 def tokens_text(preview: Preview) -> Text:
     """Return the whole sequence, coloured by role; what is learnt is underlined."""
     text = Text()
-    for run in preview.runs:
-        style = f"{STYLES[run.role]}{' underline' if run.supervised else ''}"
-        text.append(run.text.replace("\n", "⏎\n") if run.role == "prompt" else run.text, style=style)
+    for span in preview.spans:
+        style = f"{STYLES[span.role]}{' underline' if span.supervised else ''}"
+        text.append(span.text.replace("\n", "⏎\n") if span.role == "prompt" else span.text, style=style)
     return text
 
 

@@ -68,7 +68,7 @@ class LocalReporter:
         Args:
             run_dir: of the run.
             keep_checkpoints: how many stay.
-            warn: told what was damaged, one sentence each.
+            warn: gets a sentence for each damaged checkpoint.
         """
         self._run_dir = run_dir
         self._rows_file = RunFolder(run_dir).metrics

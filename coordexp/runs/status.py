@@ -20,7 +20,7 @@ class RunStatus:
         message: for a failed run, why, in one sentence; for a running one, why its last try ended.
         step: optimizer steps done.
         seconds: wall time of the run so far, without what it waited for its workers.
-        restarts: how often its workers were started again: after a fault, or because it was told to try again.
+        restarts: how often its workers were started again: after a fault, or because the same command was given again.
         since: Unix time from which on a running run has its workers, and ``seconds`` does not count yet; None
             while it waits for them again.
     """
@@ -36,8 +36,7 @@ class RunStatus:
 def read_status(run_dir: Path) -> RunStatus | None:
     """Return the status of a run, or None if it never started.
 
-    A file that is damaged counts as stopped: the next try goes on from the last checkpoint and writes it
-    anew.
+    A file that is damaged counts as stopped: the next try goes on from the last checkpoint and replaces it.
     """
     path = RunFolder(run_dir).status
     try:

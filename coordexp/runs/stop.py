@@ -52,7 +52,7 @@ def stop_reason(run_directory: Path) -> str | None:
 class StopListener:
     """Notices a request about once a second, on all ranks at the same step.
 
-    Rank 0 looks. It tells the others what it found together with the number of steps until the next
+    Rank 0 looks. It sends the others what it found together with the number of steps until the next
     look, which follows from its own step time: so no rank looks alone, and steps in between cost nothing.
     """
 

@@ -78,7 +78,7 @@ def connect(uri: str) -> "MlflowClient":
         uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
 
     Raises:
-        TrackingError: if it is no such URI, or cannot be used, within about 12 seconds.
+        TrackingError: if it is another kind of URI, or cannot be used, within about 12 seconds.
     """
     _prepare_mlflow()
     if uri.startswith(_SQLITE):
@@ -198,8 +198,8 @@ def _probe(uri: str) -> None:
 def _reason(error: BaseException) -> str:
     """Cut a library's message down to what a person needs: one line without a password."""
     text = str(error).strip()
-    for mark, reason in _REASONS.items():
-        if mark in text:
+    for words, reason in _REASONS.items():
+        if words in text:
             return reason
     line = without_secrets((text.splitlines() or [type(error).__name__])[0])
     return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."

@@ -146,7 +146,7 @@ def _write_description(client: "MlflowClient", run_id: str, found: "LoggedModel"
 
 
 def _link(client: "MlflowClient", run_id: str, model_id: str, step: int) -> None:
-    """Show the model on its run's page; MLflow would show it once more each time it is told."""
+    """Show the model on its run's page; MLflow would show it once more for each call."""
     from mlflow.entities import LoggedModelOutput
 
     outputs = client.get_run(run_id).outputs

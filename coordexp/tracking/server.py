@@ -1,4 +1,4 @@
-"""A shared MLflow server on PostgreSQL, on loopback unless told otherwise: ``python -m coordexp.tracking.server``.
+"""A shared MLflow server on PostgreSQL, on loopback unless ``--host`` names another address.
 
 The database comes from MLFLOW_BACKEND_STORE_URI, artifacts pass through the server (a client needs no
 access to where they lie), and nothing secret is on a command line or in a file that others can read.
@@ -33,7 +33,7 @@ DATABASE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 _EXPECTED = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 _ADMIN_PASSWORD = "MLFLOW_AUTH_ADMIN_PASSWORD"
 _MIN_PASSWORD = 12
-_AUTH_CACHE_SECONDS = 60  # else every request hashes the password anew
+_AUTH_CACHE_SECONDS = 60  # else every request hashes the password again
 _CONNECT_SECONDS = 5
 _ADVISORY_LOCK = 0x636F6F7264  # "coord": one of several servers that start together makes the tables
 

@@ -71,7 +71,7 @@ class RowSync:
 
         Args:
             tracker: where rows go.
-            sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked anew at each pass.
+            sources: gives ``(run_id, metrics.jsonl)`` of every run to follow; asked again at each pass.
             interval_seconds: time between passes; it doubles up to a minute while the server is away.
             also: what else waits for the server; called after the rows, returns whether the server answered.
         """

@@ -25,7 +25,7 @@ BoxPx = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class TokenRun:
+class TokenSpan:
     """Neighbouring tokens of one role.
 
     Attributes:
@@ -45,14 +45,14 @@ class Preview:
 
     Attributes:
         sample: where it comes from.
-        runs: the whole sequence.
+        spans: the whole sequence.
         num_tokens: its length.
         objects: description and box, read back from the tokens alone.
         picture: the image as the model's processor reads it.
     """
 
     sample: Sample
-    runs: list[TokenRun]
+    spans: list[TokenSpan]
     num_tokens: int
     objects: list[tuple[str, BoxPx]]
     picture: Image.Image
@@ -97,8 +97,8 @@ def _preview(encoding: Encoding, sample: Sample, ids: list[int]) -> Preview:
     num_prompt = len(encoding.prompt) + ids.count(encoding.prompt.image_token_id)
     roles = _roles(encoding, ids, num_prompt)
     picture = read_image(sample.image, width=sample.width, height=sample.height)
-    runs = list(_runs(encoding, ids, roles, num_prompt))
-    return Preview(sample, runs, len(ids), _objects(encoding, sample, ids[num_prompt:]), picture)
+    spans = list(_spans(encoding, ids, roles, num_prompt))
+    return Preview(sample, spans, len(ids), _objects(encoding, sample, ids[num_prompt:]), picture)
 
 
 def _roles(encoding: Encoding, ids: list[int], num_prompt: int) -> list[Role]:
@@ -114,7 +114,7 @@ def _roles(encoding: Encoding, ids: list[int], num_prompt: int) -> list[Role]:
     return prompt + answer
 
 
-def _runs(encoding: Encoding, ids: list[int], roles: list[Role], num_prompt: int) -> Iterator[TokenRun]:
+def _spans(encoding: Encoding, ids: list[int], roles: list[Role], num_prompt: int) -> Iterator[TokenSpan]:
     start = 0
     for end in range(1, len(ids) + 1):
         if end < len(ids) and roles[end] == roles[start] and end != num_prompt:
@@ -122,7 +122,7 @@ def _runs(encoding: Encoding, ids: list[int], roles: list[Role], num_prompt: int
         text = encoding.tokenizer.decode(ids[start : start + 1] if roles[start] == "image" else ids[start:end])
         if roles[start] == "image":
             text = f"{text} x {end - start}"
-        yield TokenRun(role=roles[start], text=str(text), supervised=start >= num_prompt)
+        yield TokenSpan(role=roles[start], text=str(text), supervised=start >= num_prompt)
         start = end
 
 

@@ -33,7 +33,7 @@ from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.components import Components, build_components
-from coordexp.train.setup.loader import named_death
+from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 from coordexp.train.trainer import CoordTrainer
@@ -119,7 +119,7 @@ def _train(run: Run, scratch: Path) -> None:
         forget_deepspeed()
     else:
         try:
-            with named_death():
+            with explained_loader_death():
                 trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except DivergedError:
             run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about

@@ -1,7 +1,7 @@
 """CoordTrainer: Hugging Face's loop with our loss, counts, optimizer groups and sampler.
 
 DDP, DeepSpeed, bf16, accumulation, schedules, activation checkpointing and resume are Hugging Face's, by
-configuration (DESIGN 8).
+configuration.
 """
 
 import math
@@ -25,12 +25,13 @@ from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
+from coordexp.runs import ranks
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward, count_units
 from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
 from coordexp.train.loop.throughput import flop_units
-from coordexp.train.setup.loader import CarriesErrors, Collate, CollateCarried, seed_apart
+from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
 
 _LISTED_IMAGES = 32
 
@@ -63,7 +64,7 @@ class CoordTrainer(Trainer):
             model=model,
             args=args,
             train_dataset=train_dataset,
-            data_collator=CollateCarried(collate),  # pyright: ignore[reportArgumentType]
+            data_collator=CollateOrError(collate),  # pyright: ignore[reportArgumentType]
         )
         self.criterion = criterion
         self.forward_terms = forward_terms
@@ -116,13 +117,13 @@ class CoordTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[object]:
         """Return the loader of this rank's batches."""
         loader = self._get_dataloader(
-            dataset=CarriesErrors(self.train_dataset),  # pyright: ignore[reportArgumentType]
+            dataset=ErrorsAsItems(self.train_dataset),  # pyright: ignore[reportArgumentType]
             description="Training",
             batch_size=self._train_batch_size,
             sampler_fn=self._get_train_sampler,
             is_training=True,
         )
-        seed_apart(loader.base_dataloader, self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
+        give_own_seed(loader.base_dataloader, self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
         return loader
 
     def get_batch_samples(
@@ -198,7 +199,7 @@ class CoordTrainer(Trainer):
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> Tensor:
         """Count the units of the whole optimizer step: all its microbatches, on all ranks."""
         counts = count_units(batch_samples).to(device)
-        if distributed.is_available() and distributed.is_initialized():
+        if ranks.in_process_group():
             distributed.all_reduce(counts)
         return counts
 
@@ -231,7 +232,7 @@ class CoordTrainer(Trainer):
 
     def _check_finite(self, norm: Tensor) -> None:
         loss = self._loss.clone()
-        if distributed.is_available() and distributed.is_initialized():
+        if ranks.in_process_group():
             distributed.all_reduce(loss)
         # DeepSpeed writes a norm that is not finite as -1.
         if not math.isfinite(float(norm) + float(loss)) or float(norm) < 0:

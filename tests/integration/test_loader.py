@@ -135,7 +135,7 @@ def test_the_next_epoch_would_be_missed_without_shared_memory(undisturbed, make_
 @pytest.mark.slow
 def test_losses_would_depend_on_processes_with_a_shared_generator(undisturbed, make_config, monkeypatch):
     """Negative control: torch draws from the global generator when processes start, where dropout draws too."""
-    monkeypatch.setattr("coordexp.train.trainer.seed_apart", lambda loader, seed: None)
+    monkeypatch.setattr("coordexp.train.trainer.give_own_seed", lambda loader, seed: None)
     config = make_config("shared-generator", num_workers=1)
     train(config)
     assert numbers(config) != undisturbed[0]

@@ -193,10 +193,10 @@ def _trains_head(model: nn.Module) -> bool:
 
 
 def _published_peaks(name: str) -> tuple[float, float] | None:
-    """Return what is published for a GPU of this name; A100 is none of A1000."""
+    """Return what is published for a GPU of this name; an A1000 is not an A100."""
     if _SMALLER.search(name):
         return None
-    return next((peaks for mark, peaks in _PEAKS.items() if re.search(rf"\b{mark}\b", name)), None)
+    return next((peaks for known, peaks in _PEAKS.items() if re.search(rf"\b{known}\b", name)), None)
 
 
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import ranks
 from coordexp.train.setup.strategy import accumulation_steps, deepspeed_settings
-from coordexp.train.setup.zero import prepare_deepspeed, tell_deepspeed_the_device
+from coordexp.train.setup.zero import prepare_deepspeed, set_deepspeed_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
 
@@ -24,7 +24,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
     """
     training = config.training
     deepspeed = deepspeed_settings(config)
-    tell_deepspeed_the_device()
+    set_deepspeed_device()
     if deepspeed is not None:
         prepare_deepspeed()
     on_gpu = torch.cuda.is_available()

@@ -11,14 +11,14 @@ from coordexp.data.batches.collate import EncodedSample
 from coordexp.errors import CoordExpError
 
 Collate = Callable[[Sequence[EncodedSample]], Batch]
-Carried = EncodedSample | CoordExpError
+ItemOrError = EncodedSample | CoordExpError
 
 
 class LoaderDiedError(RuntimeError):
     """A loader process was killed. No error of the input: the run may be started again."""
 
 
-class CarriesErrors(Dataset[Carried]):
+class ErrorsAsItems(Dataset[ItemOrError]):
     """A data set whose errors are items.
 
     A loader process that raises has torch wrap its traceback into the message; an error that
@@ -33,7 +33,7 @@ class CarriesErrors(Dataset[Carried]):
         """Return the number of samples."""
         return len(self._samples)  # pyright: ignore[reportArgumentType]  # Dataset declares no length
 
-    def __getitem__(self, index: int) -> Carried:
+    def __getitem__(self, index: int) -> ItemOrError:
         """Return the sample, or why there is none."""
         try:
             return self._samples[index]
@@ -41,14 +41,14 @@ class CarriesErrors(Dataset[Carried]):
             return error
 
 
-class CollateCarried:
+class CollateOrError:
     """Batches samples; a batch with an error among its samples is that error."""
 
     def __init__(self, collate: Collate) -> None:
         """Wrap a collate function."""
         self._collate = collate
 
-    def __call__(self, items: Sequence[Carried]) -> Batch | CoordExpError:
+    def __call__(self, items: Sequence[ItemOrError]) -> Batch | CoordExpError:
         """Return the batch, or the first error."""
         samples: list[EncodedSample] = []
         for item in items:
@@ -58,7 +58,7 @@ class CollateCarried:
         return self._collate(samples)
 
 
-def seed_apart(loader: DataLoader[object], seed: int) -> None:
+def give_own_seed(loader: DataLoader[object], seed: int) -> None:
     """Give a loader its own random numbers.
 
     It draws one each time it starts its processes. From the global generator, where dropout draws
@@ -68,7 +68,7 @@ def seed_apart(loader: DataLoader[object], seed: int) -> None:
 
 
 @contextlib.contextmanager
-def named_death() -> Generator[None]:
+def explained_loader_death() -> Generator[None]:
     """Turn torch's report of a dead loader process into one sentence.
 
     Raises:

@@ -45,7 +45,7 @@ class _Partitioned(Protocol):
     def all_gather(self, *, param_list: list["_Partitioned"]) -> None: ...
 
 
-def tell_deepspeed_the_device() -> None:
+def set_deepspeed_device() -> None:
     """Spare a process without a GPU DeepSpeed's search and its warning; accelerate imports it under DDP too."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -53,7 +53,7 @@ def tell_deepspeed_the_device() -> None:
 
 def prepare_deepspeed() -> None:
     """Import DeepSpeed for the device that is here; by itself it compiles an operation on a CPU for a minute."""
-    tell_deepspeed_the_device()
+    set_deepspeed_device()
     deepspeed = importlib.import_module("deepspeed")
     if not torch.cuda.is_available():
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

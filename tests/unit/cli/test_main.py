@@ -145,7 +145,7 @@ def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp
         (["--group", "Z"], "error: there is no group 'Z'; there is A, B, C\n"),
         (["training.max_stpes=3"], "unknown key training.max_stpes; did you mean training.max_steps?\n"),
         (["training.max_steps=x"], "training.max_steps: got 'x', expected an integer\n"),
-        (["--seed", "-1"], "group A, seed -1: experiment.seed: got -1, expected a number of at least 0\n"),
+        (["--seed", "-1"], "experiment.seed: got -1, expected a number of at least 0\n"),
     ],
 )
 def test_wrong_runs_are_refused_before_anything_is_written(

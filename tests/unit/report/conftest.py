@@ -66,9 +66,9 @@ def write_run(tracker: Tracker, parent: str, group: str, seed: int, *, last: int
 
 
 @pytest.fixture(scope="session")
-def uri(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def uri(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
-    shutil.copy(migrated, folder / "mlflow.db")
+    shutil.copy(migrated_database, folder / "mlflow.db")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     single = open_tracker(uri, experiment="single", artifact_root=folder / "artifacts")
     write_run(single, single.start_parent("single", PARAMS, {}), "A", 0, last=100)
@@ -94,26 +94,18 @@ def database(uri: str) -> Path:
     return Path(uri.removeprefix("sqlite:///"))
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database: making one takes seconds, copying it does not."""
-    folder = tmp_path_factory.mktemp("template")
-    open_tracker(f"sqlite:///{folder / 'mlflow.db'}", experiment="empty", artifact_root=folder)
-    return folder / "mlflow.db"
-
-
 @pytest.fixture
-def store(migrated: Path, tmp_path: Path) -> Path:
+def store(migrated_database: Path, tmp_path: Path) -> Path:
     """A runs directory with an empty database."""
-    shutil.copy(migrated, tmp_path / "mlflow.db")
+    shutil.copy(migrated_database, tmp_path / "mlflow.db")
     return tmp_path
 
 
 @pytest.fixture(scope="session")
-def paired_dir(migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def paired_dir(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A runs directory with one experiment of three groups and two seeds, all files there."""
     runs_dir = tmp_path_factory.mktemp("paired")
-    shutil.copy(migrated, runs_dir / "mlflow.db")
+    shutil.copy(migrated_database, runs_dir / "mlflow.db")
     write_experiment(runs_dir, seeds=(0, 1))
     return runs_dir
 

@@ -1,4 +1,4 @@
-"""A real sqlite store: migrated once a session, copied for each test."""
+"""A real sqlite store for each test."""
 
 import shutil
 from collections.abc import Callable
@@ -7,14 +7,6 @@ from pathlib import Path
 import pytest
 
 from coordexp.tracking import Tracker, open_tracker
-from coordexp.tracking.connection import connect
-
-
-@pytest.fixture(scope="session")
-def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mlflow") / "deep" / "template.db"
-    connect(f"sqlite:///{path}")
-    return path
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import ServerUnreachableError, Tracker, open_tracker
-from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded, storage_uri
 
 DONE = RunStatus("finished", step=3, seconds=1.0)
@@ -28,13 +27,6 @@ def plan(tmp_path: Path) -> RunPlan:
     (plan.run_dir / "merged" / "model.safetensors").write_bytes(b"0" * 100)
     append_rows(plan.run_dir / "metrics.jsonl", [Row(step=3, time=9.0, metrics={"constrained/expected/AP": 0.5})])
     return plan
-
-
-@pytest.fixture(scope="module")
-def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    connect(f"sqlite:///{path}")
-    return path
 
 
 @pytest.fixture

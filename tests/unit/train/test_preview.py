@@ -29,15 +29,15 @@ def _config(runs_dir, **data):
 @pytest.mark.parametrize("structure", ["native", "spec"])
 def test_only_the_answer_is_supervised_and_every_token_has_its_role(tmp_path, structure):
     for preview in previews(_config(tmp_path, structure=structure), num=3):
-        labels = "".join(run.text for run in preview.runs if run.supervised)
-        prompt = "".join(run.text for run in preview.runs if not run.supervised)
+        labels = "".join(span.text for span in preview.spans if span.supervised)
+        prompt = "".join(span.text for span in preview.spans if not span.supervised)
         assert prompt.endswith("<|im_start|>assistant\n")
         assert labels.endswith("<|im_end|>")
         assert "coord_" not in prompt
-        by_role = {role: [run.text for run in preview.runs if run.role == role] for role in STYLES}
+        by_role = {role: [span.text for span in preview.spans if span.role == role] for role in STYLES}
         assert by_role["description"] == [desc for desc, _ in _ordered(preview.sample)]
         assert all(text.count("<|coord_") == 4 for text in by_role["coord"])
-        assert not any(run.supervised for run in preview.runs if run.role in ("prompt", "image"))
+        assert not any(span.supervised for span in preview.spans if span.role in ("prompt", "image"))
 
 
 def _ordered(sample):

@@ -436,15 +436,8 @@ def test_files_count_where_they_are_at_hand_and_mlflow_elsewhere(experiment: Pat
 
 
 @pytest.fixture
-def uri(tmp_path: Path, store_template: Path) -> str:
-    return f"sqlite:///{shutil.copy(store_template, tmp_path / 'mlflow.db')}"
-
-
-@pytest.fixture(scope="module")
-def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("watch") / "template.db"
-    open_tracker(f"sqlite:///{path}", experiment="other", artifact_root=None)
-    return path
+def uri(tmp_path: Path, migrated_database: Path) -> str:
+    return f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
 
 
 def test_mlflow_alone_shows_the_same_with_one_call_a_look(uri: str) -> None:
@@ -482,7 +475,7 @@ def test_a_wrong_name_is_answered_with_the_names_there_are(uri: str) -> None:
     for number in range(9):
         open_tracker(uri, experiment=f"e{number}", artifact_root=None)
     note = MlflowSource(uri, "tinny").read(NOW).note
-    assert note.startswith("it has no such experiment yet (it has: e8, e7, e6, e5, e4, e3, e2, e1 and 2 more); waiting")
+    assert note.startswith("it has no such experiment yet (it has: e8, e7, e6, e5, e4, e3, e2, e1 and 1 more); waiting")
 
 
 def test_mlflow_is_asked_for_what_runs_and_now_and_then_for_all(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.schedule import EpochSetter
 from coordexp.train.setup.arguments import training_arguments
 from coordexp.train.setup.loader import (
-    CarriesErrors,
-    CollateCarried,
+    CollateOrError,
+    ErrorsAsItems,
     LoaderDiedError,
-    named_death,
-    seed_apart,
+    explained_loader_death,
+    give_own_seed,
 )
 from coordexp.train.trainer import CoordTrainer
 
@@ -34,9 +34,9 @@ class _Samples:
 
 
 def test_an_error_is_the_batch_of_its_sample():
-    carried = CarriesErrors(_Samples())
+    carried = ErrorsAsItems(_Samples())
     assert len(carried) == 4
-    collate = CollateCarried(sum)
+    collate = CollateOrError(sum)
     assert collate([carried[0], carried[1]]) == 1
     error = collate([carried[0], carried[2], carried[1]])
     assert isinstance(error, DataError)
@@ -46,7 +46,7 @@ def test_an_error_is_the_batch_of_its_sample():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_it_keeps_its_words_through_a_process(workers):
     loader = DataLoader(
-        CarriesErrors(_Samples()), batch_size=3, num_workers=workers, collate_fn=CollateCarried(sum),
+        ErrorsAsItems(_Samples()), batch_size=3, num_workers=workers, collate_fn=CollateOrError(sum),
         multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
     first = next(iter(loader))
@@ -56,14 +56,14 @@ def test_it_keeps_its_words_through_a_process(workers):
 
 def test_what_is_no_input_error_is_raised_where_it_happens():
     with pytest.raises(KeyError):
-        CarriesErrors(_Samples())[3]
+        ErrorsAsItems(_Samples())[3]
 
 
 def test_other_errors_pass():
-    with pytest.raises(RuntimeError, match="^CUDA error"), named_death():
+    with pytest.raises(RuntimeError, match="^CUDA error"), explained_loader_death():
         raise RuntimeError("CUDA error")
     expected = r"\(DataLoader worker \(pid 7\) is killed by signal: Bus error\); most"
-    with pytest.raises(LoaderDiedError, match=expected), named_death():
+    with pytest.raises(LoaderDiedError, match=expected), explained_loader_death():
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible\nthat ...")
 
 
@@ -107,7 +107,7 @@ def test_a_loader_draws_nothing_from_the_global_generator():
     before = torch.get_rng_state()
     list(loader)
     assert not torch.equal(torch.get_rng_state(), before)
-    seed_apart(loader, 0)
+    give_own_seed(loader, 0)
     before = torch.get_rng_state()
     list(loader)
     assert torch.equal(torch.get_rng_state(), before)
