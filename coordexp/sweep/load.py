@@ -9,15 +9,17 @@ from pydantic import ValidationError
 
 from coordexp.config.explain import Where, explain, nearest_of, validated
 from coordexp.config.groups import group_config, group_names
-from coordexp.config.keys import known_keys, nearest
+from coordexp.config.keys import is_key, key_of, nearest
 from coordexp.config.load import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Section
-from coordexp.config.trees import Tree, merged, place_of, with_value, within
+from coordexp.config.trees import Tree, merged, place_of, value_at, with_value, within
 from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
-from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningSplit, Winners
+from coordexp.losses.criterion import WeightedTerm
+from coordexp.sweep.schema import Asha, Number, Parameter, Search, SweepConfig, TuningSplit, Winners
+from coordexp.train.setup.objective import weighted_terms
 
 PREFIX = "sweep."
 _SECTIONS: dict[str, type[Section]] = {
@@ -25,14 +27,6 @@ _SECTIONS: dict[str, type[Section]] = {
     "asha": Asha,
     "winners": Winners,
     "tuning_split": TuningSplit,
-}
-# A weight of a term that is off changes nothing: a search along it would only measure noise.
-_NEEDS = {
-    "objective.lambda_coord": "objective.use_geom_loss",
-    "objective.alpha_l1": "objective.use_geom_loss",
-    "objective.beta_giou": "objective.use_geom_loss",
-    "objective.lambda_coord_ce": "objective.use_coord_ce",
-    "custom.coord_soft_ce_w1": "custom.coord_soft_ce_w1.enabled",
 }
 
 
@@ -167,7 +161,7 @@ def _parts(key: str, tree: Tree) -> list[str]:
     """Split a dotted key; the searched keys below ``space`` have dots of their own."""
     space = tree.get("space")
     if key.startswith("space.") and isinstance(space, dict):
-        for searched in space:
+        for searched in sorted(space, key=len, reverse=True):  # a term's knob before its weight
             if within(key, (f"space.{searched}",)):
                 rest = key.removeprefix(f"space.{searched}").lstrip(".")
                 return ["space", searched, *(rest.split(".") if rest else [])]
@@ -203,25 +197,56 @@ def _check_space(settings: SweepConfig, config: ExperimentConfig, where: Where) 
     factor = config.ablation.factor
     values = config.model_dump(mode="json")
     for key in settings.space:
-        place = where(f"space.{key}")
-        if key not in known_keys() or isinstance(_value(values, key), dict):
+        place = f"{where(f'space.{key}')}: space"
+        is_term = key.startswith("objective.extra.")
+        if not is_key(key) or (isinstance(value_at(values, key), dict) and not is_term):
             guess = nearest(key)
             hint = f"did you mean {guess}?" if guess else "expected a dotted key of the experiment"
-            raise ConfigError(f"{place}: space: unknown key {key}; {hint}")
+            raise ConfigError(f"{place}: unknown key {key}; {hint}")
         if not within(key, factor):
             raise ConfigError(
-                f"{place}: space: {key} is outside ablation.factor ({', '.join(factor)}): only what groups may "
+                f"{place}: {key} is outside ablation.factor ({', '.join(factor)}): only what groups may "
                 "differ in can be searched"
             )
-        needs = next((switch for prefix, switch in _NEEDS.items() if within(key, (prefix,))), None)
-        if needs is not None and _value(values, needs) is not True:
+        if not _has_effect(key, settings, config, place):
+            on = ", ".join(weighted.term.name for weighted in _terms_that_are_on(config))
             raise ConfigError(
-                f"{place}: space: {key} has no effect in group {settings.group}, where {needs} is off; choose another "
-                "group or key"
+                f"{place}: {key} has no effect in group {settings.group}, which trains on {on}; choose another group "
+                "or key"
             )
 
 
-def _value(tree: JsonValue, key: str) -> JsonValue:
-    for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
+def _has_effect(key: str, settings: SweepConfig, config: ExperimentConfig, place: str) -> bool:
+    """Say whether a search along a key changes what is trained: of a term that is off it would only measure noise.
+
+    A key that decides the loss alone must change the terms that are on, with their weights and knobs, somewhere
+    between its ends; the other searched keys stand at their highest value meanwhile.
+    """
+    declared = key_of(key)
+    if declared is None or not declared.decides <= {"loss", "terms"}:
+        return True
+    highest = {name: _ends(parameter)[1] for name, parameter in settings.space.items()}
+    now = value_at(config.model_dump(mode="json"), key)
+    tried = {value for value in (*_ends(settings.space[key]), now) if isinstance(value, int | float)}
+    found: list[tuple[WeightedTerm, ...]] = []
+    for value in tried:
+        tree: Tree = config.model_dump(mode="json")
+        for name, chosen in (highest | {key: value}).items():
+            tree = with_value(tree, name.split("."), chosen, place=place)
+        try:
+            found.append(_terms_that_are_on(validated(tree, where=lambda _: place)))
+        except ConfigError as error:
+            raise ConfigError(str(error) if str(error).startswith(place) else f"{place}: {error}") from None
+    return len(tried) < 2 or any(terms != found[0] for terms in found)
+
+
+def _terms_that_are_on(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
+    return tuple(weighted for weighted in weighted_terms(config) if weighted.weight > 0)
+
+
+def _ends(parameter: Parameter) -> tuple[Number, Number]:
+    if parameter.values is not None:
+        return min(parameter.values), max(parameter.values)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    return parameter.low, parameter.high

@@ -66,7 +66,7 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
         ("sweep.space={objective.alpha_l1: {values: [1, 1]}}", r"values must be distinct"),
         ("sweep.space={objective.alpha_l1: {values: [1], low: 1.0}}", r"give either values, or low and high"),
         ("sweep.space={objective.alpha_l1: {low: 1.0, high: 2.0}}", r"a grid needs space.objective.alpha_l1.num"),
-        ("sweep.group=A", r"objective.lambda_coord has no effect in group A, where objective.use_geom_loss is off"),
+        ("sweep.group=A", r"objective.lambda_coord has no effect in group A, which trains on text_ce, coord_ce;"),
         ("sweep.group=Q", r"for group 'Q'; there is A"),
         ("sweep.winners.seeds=[1,1]", r"winners: seeds must be distinct"),
         ("sweep.tuning_split.num_images=4", r"give num_images or fraction, one of them"),
@@ -99,3 +99,99 @@ def test_a_point_outside_the_schema_is_refused():
     sweep = load_sweep(LAMBDA)
     with pytest.raises(ConfigError, match=r"trial t002 of sweep sweep_lambda_coord: objective.lambda_coord: got -1"):
         trial_config(sweep, {"objective.lambda_coord": -1.0}, name="t002", seed=0, data={})
+
+
+# What a search along a key changes
+
+D = EXPERIMENTS / "sweeps" / "sigma_w1.yaml"
+WITH_TERM = "objective.extra={smooth_l1: {weight: 0.5, beta: 0.2}}"
+
+
+def _space(text):
+    return f"sweep.space={{{text}}}"
+
+
+@pytest.mark.parametrize(
+    ("path", "overrides"),
+    [
+        (LAMBDA, [_space("objective.extra.smooth_l1: {values: [0.1, 1.0]}")]),  # the term comes with the weight
+        (LAMBDA, [_space("objective.extra.smooth_l1.weight: {values: [0.1, 1.0]}")]),
+        (LAMBDA, [WITH_TERM, _space("objective.extra.smooth_l1.beta: {low: 0.01, high: 1.0, num: 2, scale: log}")]),
+        (
+            LAMBDA,
+            [_space("objective.extra.smooth_l1: {values: [1]}, objective.extra.smooth_l1.beta: {values: [1, 2]}")],
+        ),
+        (LAMBDA, [_space("objective.lambda_coord: {values: [1, 0]}, objective.alpha_l1: {values: [1, 2]}")]),
+        (D, [_space("custom.coord_soft_ce_w1.temperature: {values: [1.0, 2.0]}")]),
+        (D, [_space("custom.coord_soft_ce_w1.target_truncate: {values: [4, 16]}")]),
+        (
+            D,
+            [
+                "custom.coord_soft_ce_w1.w1_weight=0",
+                _space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 4.0]}"),
+            ],
+        ),
+    ],
+)
+def test_weights_and_knobs_can_be_searched(path, overrides):
+    sweep = load_sweep(path, overrides)
+    point = dict.fromkeys(sweep.settings.space, 2)
+    config = trial_config(sweep, point, name="t000", seed=0, data={})
+    tree = config.model_dump()
+    for key in point:
+        found = tree
+        for part in key.split("."):
+            found = found[part]
+        assert found == 2 or found["weight"] == 2
+
+
+def test_a_searched_weight_keeps_the_knobs_of_the_term():
+    sweep = load_sweep(LAMBDA, [WITH_TERM, _space("objective.extra.smooth_l1: {values: [0.1, 1.0]}")])
+    config = trial_config(sweep, {"objective.extra.smooth_l1": 1.0}, name="t000", seed=0, data={})
+    term = config.objective.extra["smooth_l1"]
+    assert (term.weight, term.knobs) == (1.0, {"beta": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["sweep.group=B", _space("objective.lambda_coord_ce: {values: [1.0, 2.0]}")], "lambda_coord_ce has no effect"),
+        (
+            [_space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}")],
+            "custom.coord_soft_ce_w1.target_sigma has no effect in group C, which trains on text_ce, coord_ce, box_l1",
+        ),
+        (
+            ["objective.extra.smooth_l1=0", _space("objective.extra.smooth_l1.beta: {values: [1.0, 2.0]}")],
+            "objective.extra.smooth_l1.beta has no effect in group C",
+        ),
+        (["objective.alpha_l1=0", _space("objective.extra.smoth_l1: {values: [1, 2]}")], "did you mean smooth_l1"),
+        (
+            [WITH_TERM, _space("objective.extra.smooth_l1.bta: {values: [1, 2]}")],
+            r"lambda_coord.yaml:\d+: space: objective.extra.smooth_l1.bta: .*did you mean beta|did you mean beta",
+        ),
+        (
+            [WITH_TERM, _space("objective.extra.smooth_l1.beta: {values: [0, 2]}")],
+            "beta: got 0, expected a number above 0",
+        ),
+        ([_space("objective.extra.smooth_l1.beta: {values: [1, 2]}")], "objective.extra.smooth_l1.weight is missing"),
+        ([_space("objective.extra: {values: [1, 2]}")], "space: unknown key objective.extra"),
+        (
+            [
+                "sweep.group=D",
+                "custom.coord_soft_ce_w1={w1_weight: 0, soft_ce_weight: 0}",
+                _space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}"),
+            ],
+            "target_sigma has no effect in group D, which trains on text_ce, gate",
+        ),
+    ],
+)
+def test_what_changes_no_term_that_is_on_is_refused(overrides, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load_sweep(LAMBDA, overrides)
+
+
+def test_a_knob_and_its_weight_are_told_apart_in_an_override():
+    keys = "objective.extra.smooth_l1: {values: [1.0]}, objective.extra.smooth_l1.beta: {values: [1.0, 2.0]}"
+    sweep = load_sweep(LAMBDA, [_space(keys), "sweep.space.objective.extra.smooth_l1.beta.values=[0.1, 0.5]"])
+    assert sweep.settings.space["objective.extra.smooth_l1"].values == (1.0,)
+    assert sweep.settings.space["objective.extra.smooth_l1.beta"].values == (0.1, 0.5)
