@@ -288,6 +288,16 @@ def loss_metric(split: Split, name: str) -> str:
     return name if split == "train" and name.startswith("coord_diag/") else f"{split}_{name}"
 
 
+def loss_names(logged: Iterable[str]) -> tuple[str, ...]:
+    """Return LOSS_NAMES, and ``extra/NAME`` for each further term among logged names, sorted."""
+    return (*LOSS_NAMES, *sorted({name.removeprefix("train_") for name in logged if name.startswith("train_extra/")}))
+
+
+def loss_head(name: str) -> str:
+    """Return how tables and lines call a loss: ``coord ce`` for ``coord_ce_loss``, a further term by its name."""
+    return name.removeprefix("extra/") if name.startswith("extra/") else name.removesuffix("_loss").replace("_", " ")
+
+
 def find_metric(name: str) -> Metric | None:
     """Return what is declared for a logged name, or None."""
     found = _find(name)

@@ -10,13 +10,18 @@ from coordexp.metrics import (
     GAUGES,
     GENERATION_METRICS,
     HEADLINE,
+    LOSS_NAMES,
     REGISTRY,
     SUBSET_HEADLINE,
     MetricName,
+    Split,
     best_name,
     find_metric,
     gauge_of,
     is_better,
+    loss_head,
+    loss_metric,
+    loss_names,
     unregistered,
 )
 
@@ -141,3 +146,23 @@ def test_what_is_shown_live_names_its_gauge(name: str, gauge: str, labels: dict[
 @pytest.mark.parametrize("name", ["epoch", "grad_norm/text_ce", "best/eval_total_loss", "free/num_objects", "nothing"])
 def test_what_is_not_shown_live_has_no_gauge(name: str) -> None:
     assert gauge_of(name) is None
+
+
+@pytest.mark.parametrize(
+    ("split", "name", "logged"),
+    [
+        ("train", "text_loss", "train_text_loss"),
+        ("eval", "extra/iou", "eval_extra/iou"),
+        ("train", "coord_diag/w1", "coord_diag/w1"),
+        ("eval", "coord_diag/w1", "eval_coord_diag/w1"),
+    ],
+)
+def test_a_loss_is_logged_by_split(split: Split, name: str, logged: str) -> None:
+    assert loss_metric(split, name) == logged
+    assert find_metric(logged) is not None
+
+
+def test_further_terms_follow_the_losses_that_every_run_logs() -> None:
+    logged = ["eval_extra/b", "train_extra/c", "train_text_loss", "train_extra/a", "train_extra/c"]
+    assert loss_names(logged) == (*LOSS_NAMES, "extra/a", "extra/c")
+    assert [loss_head(name) for name in loss_names(logged)] == ["total", "text", "coord", "coord ce", "a", "c"]

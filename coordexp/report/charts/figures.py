@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from coordexp.metrics import LOSS_NAMES, SUBSET_HEADLINE
+from coordexp.metrics import SUBSET_HEADLINE, loss_head
 from coordexp.report.charts.heat_map import heat_map
 from coordexp.report.charts.svg import Axis, ChartRow, Mark, Series, line_chart, row_chart
 from coordexp.report.study.data import ExperimentData
@@ -38,7 +38,7 @@ def curves(study: Study) -> list[Figure]:
     return [
         _average_precision(study),
         *(figure for figure in equal if figure is not None),
-        *(_loss(study.data, name) for name in LOSS_NAMES),
+        *(_loss(study.data, name) for name in study.data.loss_names),
     ]
 
 
@@ -198,7 +198,7 @@ def _loss(data: ExperimentData, name: str) -> Figure:
         for item in _mean_lines(data, f"eval_{name}", dots=True)
     ]
     series = [*lines, *points]
-    title = LOSS_TITLES[name]
+    title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
     note = f"Means over seeds. {_BANDS}" if any(item.band for item in series) else ""
     return Figure(title, line_chart(series, title=title, x=Axis("optimizer step", 0.0), y=Axis("loss")), note)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.metrics import HEADLINE, LOSS_NAMES, SUBSET_HEADLINE
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE, loss_head
 from coordexp.report.charts.figures import group_styles
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
@@ -47,14 +47,16 @@ def _losses(study: Study) -> "Figure":
     from matplotlib.figure import Figure
 
     data = study.data
-    figure = Figure(figsize=(12, 8), layout="constrained")
+    num_rows = -(-len(data.loss_names) // 2)
+    figure = Figure(figsize=(12, 4 * num_rows), layout="constrained")
     figure.suptitle(_plain(f"{data.name}: losses in training (lines) and on validation images (points)"))
-    for axes, name in zip(figure.subplots(2, 2).flat, LOSS_NAMES, strict=True):
+    for place, name in enumerate(data.loss_names, start=1):
+        axes = figure.add_subplot(num_rows, 2, place)
         for index, runs in enumerate(data.groups.values()):
             for run in runs:
                 _line(axes, run, f"train_{name}", color=_color(index), style=_style(data, run), label=_plain(run.name))
                 _dots(axes, run, f"eval_{name}", color=_color(index))
-        axes.set_title(_TITLES[name], fontsize=10)
+        axes.set_title(_TITLES.get(name, f"loss term {loss_head(name)}"), fontsize=10)
         axes.set_xlabel("optimizer step")
         _finish(axes)
     return figure

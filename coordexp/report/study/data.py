@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Literal
 
+from coordexp.metrics import loss_names
+
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
@@ -86,6 +88,11 @@ class ExperimentData:
         for run in self.runs:
             groups.setdefault(run.group, []).append(run)
         return groups
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The losses that every run logs, and the further terms of any of them."""
+        return loss_names(name for run in self.runs for name in run.metrics)
 
 
 def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> dict[str, dict[str, dict[int, float]]]:

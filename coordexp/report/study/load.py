@@ -25,7 +25,9 @@ _STATES: dict[str, State] = {
     "FAILED": "failed",
     "KILLED": "stopped",
 }
-CURVES = re.compile(r"(train|eval)_\w+_loss|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens")
+CURVES = re.compile(
+    r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens"
+)
 
 
 def load_experiment(uri: str, name: str | None = None) -> ExperimentData:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from coordexp.metrics import AP_NAMES, GENERATION_METRICS, HEADLINE, LOSS_NAMES, BoxKind, MetricName
+from coordexp.metrics import AP_NAMES, GENERATION_METRICS, HEADLINE, BoxKind, MetricName, loss_head
 from coordexp.report.study.data import ExperimentData, RunData
 
 UNDEFINED = "-"
@@ -180,10 +180,7 @@ def runs_table(data: ExperimentData) -> Table:
     columns = [
         _Column("steps", lambda run: float(run.step), _count),
         _Column("seconds", partial(_metric, "final/train_seconds"), _count),
-    ] + [
-        _Column(name.removesuffix("_loss").replace("_", " "), partial(_metric, f"train_{name}"), _loss)
-        for name in LOSS_NAMES
-    ]
+    ] + [_Column(loss_head(name), partial(_metric, f"train_{name}"), _loss) for name in data.loss_names]
     rows: list[Row] = []
     for group, runs in data.groups.items():
         states = {str(run.seed): state_text(run) for run in runs}

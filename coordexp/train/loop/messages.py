@@ -9,6 +9,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.summary import data_lines
+from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
 from coordexp.train.loop.averages import StepLog
@@ -87,6 +88,7 @@ def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int,
             ("text", "train_text_loss"),
             ("coord ce", "train_coord_ce_loss"),
             ("box", "train_coord_loss"),
+            *((loss_head(name), f"train_{name}") for name in loss_names(metrics) if name not in LOSS_NAMES),
         )
         if key in metrics
     )

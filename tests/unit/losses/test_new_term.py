@@ -1,11 +1,5 @@
 """A new loss term is one file: named in YAML it trains, is logged, is tabled, and is told apart by its knobs."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -117,31 +111,6 @@ def test_the_shipped_extra_terms_are_found_by_name(load):
     text = "objective: {extra: {coord_slice_ce: 0.25, text_gate: 0.5, smooth_l1: {weight: 2, beta: 0.2}}}\n"
     found = {name: (one.weight, one.term.model_dump()) for name, one in _extra(load(text)).items()}
     assert found == {"coord_slice_ce": (0.25, {}), "text_gate": (0.5, {}), "smooth_l1": (2.0, {"beta": 0.2})}
-
-
-@pytest.mark.slow
-def test_a_file_in_a_copy_of_the_package_trains_from_the_command_line(tmp_path):
-    """The whole way, in its own process: one new file, one line of YAML, ``train``, and the metric is there."""
-    shutil.copytree(ROOT / "coordexp", tmp_path / "coordexp", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    drop(tmp_path / "coordexp" / "losses" / "terms", "bin_error", EXAMPLE)
-    small = "data.shapes.num_train=8 data.shapes.num_val=4 training.max_steps=2 training.logging_steps=1"
-    small += " training.per_device_batch_size=4 evaluation.max_new_tokens=16 evaluation.decoding=[constrained]"
-    command = f"{sys.executable} -m coordexp train --config experiments/tiny.yaml --group B"
-    done = subprocess.run(
-        [*command.split(), "objective.extra={bin_error: 0.5}", *small.split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (path,) = tmp_path.glob("runs/*/*/metrics.jsonl")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    for name in ("train_extra/bin_error", "eval_extra/bin_error"):
-        assert any(row["metrics"].get(name, 0) > 0 for row in rows), name
 
 
 # Knobs

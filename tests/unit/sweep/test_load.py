@@ -178,7 +178,8 @@ def test_a_searched_weight_keeps_the_knobs_of_the_term():
         (
             [
                 "sweep.group=D",
-                "custom.coord_soft_ce_w1={w1_weight: 0, soft_ce_weight: 0}",
+                "custom.coord_soft_ce_w1.w1_weight=0",
+                "custom.coord_soft_ce_w1.soft_ce_weight=0",
                 _space("custom.coord_soft_ce_w1.target_sigma: {values: [1.0, 2.0]}"),
             ],
             "target_sigma has no effect in group D, which trains on text_ce, gate",

@@ -74,6 +74,17 @@ def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
     assert cells(runs, "C", "mean of 0")["steps"] == "-"
 
 
+def test_a_further_term_of_any_run_has_a_column(tiny: ExperimentData) -> None:
+    changed = [
+        dataclasses.replace(run, metrics={**run.metrics, "train_extra/smooth_l1": 0.25}) if run.group == "C" else run
+        for run in tiny.runs
+    ]
+    runs = runs_table(dataclasses.replace(tiny, runs=tuple(changed)))
+    assert cells(runs, "C", "0")["smooth_l1"] == "0.2500"
+    assert cells(runs, "A", "0")["smooth_l1"] == "-"
+    assert "smooth_l1" not in runs_table(tiny).columns
+
+
 def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
     assert missing_runs(tiny) == [
         "B-s1 FAILED at step 60: the loss is not finite at step 61 [term box_l1]",

@@ -97,6 +97,15 @@ def test_waiting_is_logged_as_a_share_of_the_time():
     assert metrics["throughput/mfu"] == pytest.approx(0.1)
 
 
+def test_the_progress_line_shows_further_terms():
+    config = ExperimentConfig.model_validate({"objective": {"extra": {"smooth_l1": 0.1}}})
+    criterion = build_criterion(config)
+    log = _log(_means(criterion))
+    metrics = train_metrics(log, config=config, criterion=criterion, utilisation=UTILISATION)
+    line = progress_line(log, metrics=metrics, max_steps=100, seconds_left=90.0)
+    assert ", box 7.000, smooth_l1 8.000)  " in line
+
+
 def test_the_progress_line_gives_speed_and_time_left():
     config = ExperimentConfig()
     criterion = build_criterion(config)

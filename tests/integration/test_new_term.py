@@ -1,0 +1,108 @@
+"""A loss term as one new file in a copy of the project: it trains, is swept by its knob, and is reported."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.losses.term_support import EXAMPLE, ROOT, drop
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+FEW = (
+    "training.max_steps=2",
+    "training.per_device_batch_size=2",
+    "training.logging_steps=1",
+    "evaluation.every_steps=1",
+    "evaluation.subset_images=2",
+    "evaluation.loss_images=2",
+    "evaluation.max_new_tokens=16",
+    "evaluation.decoding=[constrained]",
+    "data.shapes.num_train=12",
+    "data.shapes.num_val=3",
+    "data.image_cache_mib=0",
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """The project with one more file, and a group of its own that uses it."""
+    project = tmp_path_factory.mktemp("project")
+    for name in ("coordexp", "experiments", "ray_jobs"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    drop(project / "coordexp" / "losses" / "terms", "bin_error", EXAMPLE)
+    group = {"objective": {"use_coord_ce": True, "extra": {"bin_error": {"weight": 0.5, "power": 1.5}}}}
+    (project / "experiments" / "groups" / "A_error.yaml").write_text(yaml.safe_dump(group), encoding="utf-8")
+    return project
+
+
+def _run(project: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_it_trains_and_is_logged_tabled_and_plotted(project):
+    groups = "ablation.groups=[A, A_error]"
+    _run(project, "ray_jobs/ablation.py", "--executor", "inline", groups, *FEW)
+    root = project / "runs" / "tiny"
+    for name in ("train_extra/bin_error", "eval_extra/bin_error"):
+        assert any(row.get(name, 0) > 0 for row in _rows(root / "A_error-s0")), name
+        assert not any(name in row for row in _rows(root / "A-s0"))
+    assert "bin_error 0." in (root / "A_error-s0" / "progress.log").read_text(encoding="utf-8")
+    report = root / "report"
+    assert "bin_error" in (report / "report.html").read_text(encoding="utf-8")
+    assert "loss term bin_error" in (report / "losses.svg").read_text(encoding="utf-8")
+    table = _run(project, "-m", "coordexp.report", "tiny", "--format", "csv")
+    (head,) = [row for row in csv.reader(table.splitlines()) if row[:2] == ["group", "seed"] and "bin_error" in row]
+    assert head.count("bin_error") == 1
+
+
+def test_its_knob_is_swept(project):
+    sweep = {
+        "name": "sweep_power",
+        "experiment": "../tiny.yaml",
+        "group": "A_error",
+        "space": {"objective.extra.bin_error.power": {"values": [1.0, 3.0]}},
+        "asha": {"enabled": False},
+        "winners": {"num": 1, "seeds": [1]},
+        "tuning_split": {"num_images": 4},
+    }
+    path = project / "experiments" / "sweeps" / "power.yaml"
+    path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    text = _run(project, "ray_jobs/sweep.py", "--config", str(path), "cluster.executor=inline", *FEW)
+    root = project / "runs" / "sweep_power"
+    losses = [_rows(root / f"{name}-s0")[0]["train_extra/bin_error"] for name in ("t000", "t001")]
+    assert losses[0] > losses[1] > 0  # errors are below 1: the higher power is smaller
+    assert "Chosen for group A_error: objective.extra.bin_error.power = " in text
+    tuned = yaml.safe_load((root / "A_error_tuned.yaml").read_text(encoding="utf-8"))
+    assert tuned["objective"]["extra"]["bin_error"]["weight"] == 0.5
+    assert tuned["objective"]["extra"]["bin_error"]["power"] in (1.0, 3.0)
+
+
+def test_it_stands_in_the_table_of_the_page(project):
+    shutil.copytree(ROOT / "docs", project / "docs")
+    _run(project, "-m", "coordexp.losses.table", "docs/LOSSES.md")
+    page = (project / "docs" / "LOSSES.md").read_text(encoding="utf-8")
+    assert "| `bin_error` | sum over coord rows of" in page
+    assert (ROOT / "docs" / "LOSSES.md").read_text(encoding="utf-8").splitlines() == [
+        line for line in page.splitlines() if not line.startswith("| `bin_error` |")
+    ]
