@@ -44,9 +44,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
         describe(config, console)
         return 0
-    from coordexp.ablation.run import run_ablation
+    from coordexp.cli.ablation import run_and_report
 
-    return run_ablation(config, fresh=options.fresh, console=console, debug=options.debug)
+    return run_and_report(config, fresh=options.fresh, console=console, debug=options.debug)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -43,9 +43,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
         describe_sweep(sweep, console)
         return 0
-    from coordexp.sweep.run import run_sweep
+    from coordexp.cli.sweep import run_and_report
 
-    return run_sweep(sweep, fresh=options.fresh, console=console, debug=options.debug)
+    return run_and_report(sweep, fresh=options.fresh, console=console, debug=options.debug)
 
 
 def _parser() -> argparse.ArgumentParser:

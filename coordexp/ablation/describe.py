@@ -1,25 +1,30 @@
 """``--dry-run``: the resolved configuration and the plan, nothing written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil
 
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.estimate import Estimate, estimate, local_slots, num_val_images
-from coordexp.ablation.packing import hint, pack
-from coordexp.cluster.probe import Nodes, cluster_address, local_nodes, nodes_of
+from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
-from coordexp.errors import ResourceError
+from coordexp.detection.coco_files import read_ground_truth
+from coordexp.errors import DataError, ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.outcome import alive_until
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.strategy import check_strategy
+
+# Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
+_TRAIN_IMAGES_PER_SECOND = 60.0
+_EVALUATED_IMAGES_PER_SECOND = 40.0
+_SECONDS_AROUND_A_RUN = 20.0
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
@@ -38,7 +43,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def plan_table(plans: list[RunPlan]) -> Table:
+def plan_table(plans: Sequence[RunPlan]) -> Table:
     """Return one row for each run: what it changes and where it stands."""
     table = Table(title=f"{plans[0].config.experiment.name}: {len(plans)} runs, in this order")
     for header in ("run", "steps", "state", "differs in"):
@@ -51,59 +56,74 @@ def plan_table(plans: list[RunPlan]) -> Table:
     return table
 
 
-def summary(config: ExperimentConfig, plans: list[RunPlan]) -> list[str]:
+def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     """Return what the whole experiment amounts to, a line each."""
     cluster, training = config.cluster, config.training
-    slots, at_once = _at_once(config, plans)
-    expected = estimate(plans, slots=slots)
     images = config.global_batch_size
     finished = sum(plan.is_finished() for plan in plans)
-    seeds = ", ".join(str(seed) for seed in config.ablation.seeds)
-    time = "unknown" if expected.seconds is None else _duration(expected.seconds)
+    slots, at_once = _at_once(config)
     return [
         f"groups          {', '.join(group_names(config))}",
-        f"seeds           {seeds}",
+        f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
         f"runs            {len(plans)}, {finished} finished",
         f"steps a run     {training.max_steps}, {images} images each, {training.max_steps * images:,} images in all",
         f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs)",
-        *at_once,
-        f"estimated time  {time} ({expected.basis})",
-        *_budget(plans, expected),
+        f"runs at once    {at_once}",
+        f"estimated time  {_time(plans, slots=slots)}",
+        *_budget(plans),
         f"can detect      {_detectable(config)}",
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
 
 
-def _at_once(config: ExperimentConfig, plans: list[RunPlan]) -> tuple[int, list[str]]:
-    """Return how many runs fit at once, and lines on how that fills the machine or cluster."""
-    slots, todo = local_slots(config), sum(not plan.is_finished() for plan in plans)
-    if config.cluster.executor == "inline" or not todo:
-        return slots, []
+def _at_once(config: ExperimentConfig) -> tuple[int, str]:
+    """Return how many runs fit at once on the machine or cluster, and how that is known."""
+    slots, address = local_slots(config), cluster_address()
+    if config.cluster.executor == "inline":
+        return slots, "1, in one process"
     try:
-        nodes = _nodes(config)
+        if address is not None:
+            nodes = nodes_of(address)
+        elif config.cluster.gpus_per_worker:
+            import torch  # late: it takes a second, and few need it
+
+            nodes = local_nodes(torch.cuda.device_count())
+        else:
+            nodes = local_nodes(0)
         if nodes is None:
-            return slots, [f"at once         known when the cluster at {cluster_address()} is joined"]
-        packing = pack(config.cluster, nodes, runs=todo)
+            return slots, f"known when the cluster at {address} is joined"
+        slots = count_slots(config.cluster, nodes)
     except ResourceError as error:
-        return slots, [f"at once         none: {error}"]
-    better = hint(config.cluster, nodes, runs=todo)
-    lines = [f"at once         {packing.sentence()}"]
-    return packing.slots, lines if better is None else [*lines, f"busier          {better}"]
+        return slots, f"none: {error}"
+    return slots, f"{slots} on {resources_text(nodes)}"
 
 
-def _nodes(config: ExperimentConfig) -> Nodes | None:
-    address = cluster_address()
-    if address is not None:
-        return nodes_of(address)
-    if not config.cluster.gpus_per_worker:
-        return local_nodes(0)
-    import torch  # late: it takes a second, and few need it
-
-    return local_nodes(torch.cuda.device_count())
+def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
+    unfinished = sum(not plan.is_finished() for plan in plans)
+    one, basis = _run_seconds(plans)
+    if not unfinished:
+        return "0 s (all runs are finished)"
+    return "known once a run has finished" if one is None else f"{_duration(ceil(unfinished / slots) * one)} ({basis})"
 
 
-def _budget(plans: list[RunPlan], expected: Estimate) -> list[str]:
+def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
+    """Return what one run takes as far as that is known, and what the number rests on."""
+    done = [status.seconds for plan in plans if (status := plan.status()) and status.state == "finished"]
+    if done:
+        return sum(done) / len(done), f"the mean of {len(done)} finished runs"
+    config = plans[0].config
+    if config.model.path != "embedded" or config.data.format != "shapes" or config.cluster.gpus_per_worker:
+        return None, ""
+    training, evaluation, num_val = config.training, config.evaluation, config.data.shapes.num_val
+    between = (training.max_steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
+    evaluated = num_val * len(evaluation.decoding) + between * evaluation.subset_images
+    trained = training.max_steps * config.global_batch_size
+    seconds = trained / _TRAIN_IMAGES_PER_SECOND + evaluated / _EVALUATED_IMAGES_PER_SECOND
+    return seconds + _SECONDS_AROUND_A_RUN, "rates measured on CPU cores"
+
+
+def _budget(plans: Sequence[RunPlan]) -> list[str]:
     cluster = plans[0].config.cluster
     if cluster.max_gpu_hours is None:
         return []
@@ -111,18 +131,18 @@ def _budget(plans: list[RunPlan], expected: Estimate) -> list[str]:
     hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan)) for plan in plans}
     used = sum(hours.values())
     amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
-    if expected.run_seconds is None:
+    one, _ = _run_seconds(plans)
+    if one is None:
         return [f"budget          {amount}; what is needed is known once a run has finished"]
-    todo = [plan for plan in plans if not plan.is_finished()]
-    whole = expected.run_seconds * units_of(cluster) / 3600.0
-    needed = used + sum(max(0.0, whole - hours[plan.name]) for plan in todo)
+    whole = one * units_of(cluster) / 3600.0
+    needed = used + sum(max(0.0, whole - hours[plan.name]) for plan in plans if not plan.is_finished())
     verdict = "enough" if needed <= cluster.max_gpu_hours else "NOT enough: it ends with whole seeds, exit code 3"
     return [f"budget          {amount}, about {needed:.3g} needed in all: {verdict}"]
 
 
 def _detectable(config: ExperimentConfig) -> str:
-    """Say the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
-    images, seeds = num_val_images(config), len(config.ablation.seeds)
+    """Return the smallest difference this plan can show, before any data: roughly, see ``docs/STATISTICS.md``."""
+    images, seeds = _num_val_images(config), len(config.ablation.seeds)
     if images is None:
         return f"unknown, since {config.data.val_annotations} cannot be read"
     about = f"{seeds} seeds" if seeds > 1 else "1 seed, so between these checkpoints, not their losses"
@@ -130,6 +150,17 @@ def _detectable(config: ExperimentConfig) -> str:
         f"AP differences from roughly {planned_detectable(images, seeds):.3f} on (80 % power, 5 % level; "
         f"{images:,} validation images, {about})"
     )
+
+
+def _num_val_images(config: ExperimentConfig) -> int | None:
+    """Return the images of the validation split, all of which count in AP; None where its file cannot be read now."""
+    if config.data.format == "shapes":
+        return config.data.shapes.num_val
+    path = config.data.val_annotations
+    try:
+        return None if path is None else len(read_ground_truth(path).sizes_px)
+    except DataError:
+        return None
 
 
 def _differences(first: Mapping[str, object], plan: RunPlan) -> str:

@@ -31,10 +31,10 @@ def train(options: argparse.Namespace) -> int:
         return 0
     from rich.console import Console
 
-    from coordexp.ablation.run import run_ablation
+    from coordexp.cli.ablation import run_and_report
 
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    return run_ablation(single_run(config, group, seed), console=console, debug=options.debug)
+    return run_and_report(single_run(config, group, seed), console=console, debug=options.debug)
 
 
 def prepare_shapes(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import ray
 from ray.actor import ActorClass, ActorProxy
 from ray.exceptions import RayActorError, RayTaskError
 
-from coordexp.cluster.slots import resources_text, workers_on
+from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder

@@ -6,12 +6,10 @@ after a counter's.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DivergedError
 from coordexp.metrics import GAUGES, gauge_of
 from coordexp.runs.plan import RunPlan
@@ -48,7 +46,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Sample:
+class GaugeSample:
     """One value to publish; labels are those that the run itself does not give."""
 
     name: str
@@ -90,36 +88,22 @@ def run_labels(plan: RunPlan) -> dict[str, str]:
     }
 
 
-def live_queue(config: ExperimentConfig, plans: Callable[[], Sequence[RunPlan]]) -> AbstractContextManager[object]:
-    """Return a block during which the queue of an ablation on Ray is published; the inline executor has no Ray.
-
-    Args:
-        config: the experiment's.
-        plans: returns all its runs so far, whatever their state.
-    """
-    if config.cluster.executor == "inline":
-        return nullcontext()
-    from coordexp.cluster.live_metrics import QueueMetrics
-
-    return QueueMetrics(config.experiment.name, plans)
-
-
-def start_samples(*, max_steps: int, now: float) -> list[Sample]:
+def start_samples(*, max_steps: int, now: float) -> list[GaugeSample]:
     """Return what is known when a worker begins: a start counts as a sign of life."""
     return [
-        Sample("coordexp_max_steps", max_steps),
-        Sample("coordexp_last_step_time_seconds", now),
-        Sample("coordexp_nonfinite_rows", 0),
+        GaugeSample("coordexp_max_steps", max_steps),
+        GaugeSample("coordexp_last_step_time_seconds", now),
+        GaugeSample("coordexp_nonfinite_rows", 0),
     ]
 
 
-def row_samples(row: Row) -> list[Sample]:
-    """Return what a row of metrics tells a dashboard; names it does not show are left out."""
-    samples = [Sample("coordexp_step", row.step), Sample("coordexp_last_step_time_seconds", row.time)]
+def row_samples(row: Row) -> list[GaugeSample]:
+    """Return what dashboards show of a row of metrics; other names are left out."""
+    samples = [GaugeSample("coordexp_step", row.step), GaugeSample("coordexp_last_step_time_seconds", row.time)]
     for name, value in row.metrics.items():
         gauge = gauge_of(name)
         if gauge is not None:
-            samples.append(Sample(gauge[0], value, gauge[1]))
+            samples.append(GaugeSample(gauge[0], value, gauge[1]))
     return samples
 
 
@@ -128,7 +112,7 @@ def is_nonfinite(row: Row) -> bool:
     return any(mark in row.metrics and loss not in row.metrics for mark, loss in _TOTALS.items())
 
 
-def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[Sample]:
+def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[GaugeSample]:
     """Return how a run stands by its status: seen from outside, so true even after a SIGKILL.
 
     Args:
@@ -137,13 +121,13 @@ def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[Sample]:
     """
     status, state = plan.status(), state_of(plan, since=since)
     return [
-        Sample("coordexp_run_state", STATES.index(state)),
-        Sample("coordexp_restarts", 0 if status is None else status.restarts),
-        Sample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan))),
+        GaugeSample("coordexp_run_state", STATES.index(state)),
+        GaugeSample("coordexp_restarts", 0 if status is None else status.restarts),
+        GaugeSample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan))),
     ]
 
 
-def final_samples(plan: RunPlan) -> list[Sample]:
+def final_samples(plan: RunPlan) -> list[GaugeSample]:
     """Return the final AP of a run from its rows: its worker may end before Ray has handed the value on."""
     for row in reversed(read_rows(plan.folder.metrics)):
         found = [sample for sample in row_samples(row) if sample.labels.get("images") == "all"]
@@ -152,7 +136,7 @@ def final_samples(plan: RunPlan) -> list[Sample]:
     return []
 
 
-def queue_samples(states: Sequence[str], *, seconds: float) -> list[Sample]:
+def queue_samples(states: Sequence[str], *, seconds: float) -> list[GaugeSample]:
     """Return the runs in each state, with zeros, and the age of the ablation.
 
     Args:
@@ -160,8 +144,8 @@ def queue_samples(states: Sequence[str], *, seconds: float) -> list[Sample]:
         seconds: since the command began to run.
     """
     counted = Counter(states)
-    runs = [Sample("coordexp_runs", counted[state], {"state": state}) for state in STATES]
-    return [*runs, Sample("coordexp_ablation_seconds", seconds)]
+    runs = [GaugeSample("coordexp_runs", counted[state], {"state": state}) for state in STATES]
+    return [*runs, GaugeSample("coordexp_ablation_seconds", seconds)]
 
 
 def state_of(plan: RunPlan, *, since: float = 0.0) -> str:

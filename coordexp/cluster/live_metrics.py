@@ -16,7 +16,7 @@ from ray.util.metrics import Counter, Gauge
 
 from coordexp.cluster.gauges import (
     EXPORTED,
-    Sample,
+    GaugeSample,
     final_samples,
     is_nonfinite,
     queue_samples,
@@ -38,12 +38,12 @@ _LOG = logging.getLogger(__name__)
 class Sink(Protocol):
     """Takes one value of one exported metric."""
 
-    def __call__(self, sample: Sample, labels: Mapping[str, str]) -> None:
+    def __call__(self, sample: GaugeSample, labels: Mapping[str, str]) -> None:
         """Take ``sample`` with all its labels."""
         ...
 
 
-def to_ray(sample: Sample, labels: Mapping[str, str]) -> None:
+def to_ray(sample: GaugeSample, labels: Mapping[str, str]) -> None:
     """Hand one sample to this process's Ray worker."""
     metric = _metric(sample.name)
     if isinstance(metric, Counter):
@@ -66,15 +66,15 @@ class RunMetrics:
     def observe(self, row: Row) -> None:
         """Publish a row and the memory of the device."""
         self._nonfinite_rows += is_nonfinite(row)
-        nonfinite = Sample("coordexp_nonfinite_rows", self._nonfinite_rows)
+        nonfinite = GaugeSample("coordexp_nonfinite_rows", self._nonfinite_rows)
         self._publish(lambda: [*row_samples(row), nonfinite, *memory_samples()])
 
     def waited(self, seconds: float) -> None:
         """Add to the time blocked in reports."""
         if seconds > 0:
-            self._publish(lambda: [Sample("coordexp_report_wait_seconds", seconds)])
+            self._publish(lambda: [GaugeSample("coordexp_report_wait_seconds", seconds)])
 
-    def _publish(self, make: Callable[[], Sequence[Sample]]) -> None:
+    def _publish(self, make: Callable[[], Sequence[GaugeSample]]) -> None:
         with self._guard:
             for sample in make():
                 self._sink(sample, self._labels | dict(sample.labels))
@@ -139,7 +139,7 @@ class QueueMetrics:
             self.publish()
 
 
-def memory_samples() -> list[Sample]:
+def memory_samples() -> list[GaugeSample]:
     """Return the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = torch.cuda.current_device()
@@ -160,9 +160,9 @@ def memory_samples() -> list[Sample]:
     return _memory("cpu", values)
 
 
-def _memory(device: str, values: Mapping[str, float]) -> list[Sample]:
+def _memory(device: str, values: Mapping[str, float]) -> list[GaugeSample]:
     return [
-        Sample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
+        GaugeSample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
         for kind, value in values.items()
     ]
 

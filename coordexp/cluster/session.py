@@ -7,12 +7,12 @@ import os
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from coordexp.cluster.probe import beginning, cluster_address, nodes_of
+from coordexp.cluster.capacity import beginning, cluster_address, nodes_of
 from coordexp.errors import ResourceError
 from coordexp.runs.interrupts import SUBMITTED_ENV
 
-# Read by Ray when it is imported or initialised; a value the caller has set stays.
-_DRIVER_ENV = {
+# Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
+LAUNCHER_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a table of Tune's own settings
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -25,9 +25,9 @@ _DRIVER_ENV = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 # Of a private session alone, and of its processes: else every one of Ray's servers listens on all interfaces.
-_LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Travels to drivers, controllers and workers. The controller's poll is what every report waits for.
-_PROCESS_ENV = {
+LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Travels to drivers, controllers and workers. Every report waits for the controller to look at its workers.
+PROCESS_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -35,7 +35,7 @@ _PROCESS_ENV = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 # For a private session only: nobody preempts this machine, and every helper process costs 110 MB and two seconds.
-_PRIVATE_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+PRIVATE_SESSION_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 _OBJECT_STORE_BYTES = 128 * 2**20  # nothing of ours goes through it but configurations
 
 
@@ -54,7 +54,7 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         ResourceError: at once, if ``RAY_ADDRESS`` names no cluster that answers.
     """
     address = cluster_address()
-    wanted = _DRIVER_ENV | (_LOOPBACK_ENV if address is None else {})
+    wanted = LAUNCHER_ENV | (LOOPBACK_ENV if address is None else {})
     added = wanted.keys() - os.environ.keys()
     os.environ.update({name: wanted[name] for name in added})
     import ray  # late: Ray reads the environment above when it is imported
@@ -73,7 +73,7 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         finally:
             started.exception()  # a half-started session cannot be shut down
             ray.shutdown()
-            for name in _LOOPBACK_ENV.keys() & added:
+            for name in LOOPBACK_ENV.keys() & added:
                 os.environ.pop(name, None)  # a cluster that this process joins later is another matter
 
 
@@ -83,7 +83,7 @@ def _start(threads: int, *, debug: bool) -> None:
     if not debug:
         for name in ("ray", "ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.ERROR)
-    own = _PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
+    own = PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
     env_vars = {name: value for name, value in own.items() if name not in _submitted_env()}  # Ray refuses a name twice
     shown = logging.WARNING if debug else logging.ERROR
     if cluster_address() is not None:
@@ -99,7 +99,7 @@ def _start(threads: int, *, debug: bool) -> None:
         object_store_memory=_OBJECT_STORE_BYTES,
         log_to_driver=debug,
         logging_level=shown,
-        runtime_env={"env_vars": env_vars | _PRIVATE_ENV},
+        runtime_env={"env_vars": env_vars | PRIVATE_SESSION_ENV},
     )
 
 

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import TypedDict
 
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
@@ -11,8 +11,8 @@ from ray.train.collective import broadcast_from_rank_zero
 from coordexp.cluster.live_metrics import RunMetrics
 from coordexp.errors import CoordExpError
 from coordexp.runs.commit import drop_uncommitted, explain_disk_full
+from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import RunFolder, step_name
-from coordexp.runs.functions import TrainFunction
 from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import announce_to
@@ -21,11 +21,26 @@ from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
 
 
+class ReportedRow(TypedDict):
+    """A :class:`Row` as it travels to the controller."""
+
+    step: int
+    time: float
+    metrics: dict[str, float]
+
+
+class Reported(TypedDict):
+    """What a worker hands to ``ray.train.report``."""
+
+    step: int
+    rows: list[ReportedRow]
+
+
 class RayReporter:
     """Rows and checkpoints through ``ray.train.report``.
 
-    The controller's callback appends the rows and then marks the checkpoint, so a marked checkpoint has
-    all its rows. The marks, not Ray's own record, say where to resume: the same for every executor.
+    The controller's callback appends the rows and then commits the checkpoint, so a committed checkpoint has all
+    its rows. The commit markers, not Ray's own record, say where to resume: the same for every executor.
     """
 
     def __init__(self, run_dir: Path, *, warn: Callable[[str], None], live: RunMetrics | None = None) -> None:
@@ -33,14 +48,14 @@ class RayReporter:
 
         Args:
             run_dir: of the run.
-            warn: told what was damaged, one sentence each; rank 0 looks.
-            live: publishes rows for dashboards; rank 0 has it.
+            warn: called with a sentence for each thing that was damaged; rank 0 looks.
+            live: publishes rows for dashboards; only rank 0 has it.
         """
         self._live = live
         self._folder = RunFolder(run_dir)
         first = ray.train.get_context().get_world_rank() == 0
         newest = drop_uncommitted(run_dir, warn=warn) if first else None
-        # One rank looks: a shared file system may show a new mark to another node a little later.
+        # One rank looks: a shared file system may show a new file to another node a little later.
         self._newest: str | None = broadcast_from_rank_zero(str(newest) if newest else None)
 
     def observe(self, row: Row) -> None:
@@ -51,9 +66,12 @@ class RayReporter:
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Report, and wait until the controller has made it durable: a worker may die right after."""
         started = time.monotonic()
-        metrics = {"step": step, "rows": [asdict(row) for row in rows]}
+        report: Reported = {
+            "step": step,
+            "rows": [{"step": row.step, "time": row.time, "metrics": row.metrics} for row in rows],
+        }
         ray.train.report(
-            metrics,
+            dict(report),
             checkpoint=ray.train.Checkpoint.from_directory(str(checkpoint)) if checkpoint else None,
             checkpoint_dir_name=step_name(step) if checkpoint else None,
             delete_local_checkpoint_after_upload=True if checkpoint else None,
@@ -100,7 +118,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
 
 
 def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
-    """Tell all ranks alike whether the run goes on; it does not where a stop was asked while its workers started."""
+    """Return on all ranks alike whether the run goes on: not where a stop was asked while its workers started."""
     reason: str | None = broadcast_from_rank_zero(stop_reason(plan.run_dir) if is_first else None)
     if is_first and reason is not None:
         status = plan.status()
@@ -110,7 +128,7 @@ def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
 
 
 def _set_failed(plan: RunPlan, error: Exception, *, seconds: float) -> None:
-    """Leave the reason. Trying again mends no wrong input; it may mend the rest, so that is no failure yet."""
+    """Write down the reason: wrong input fails the run at once, any other error may not come again in the next try."""
     status = plan.status()
     if isinstance(error, CoordExpError):
         set_state(plan, "failed", message=one_sentence(error), seconds=seconds)

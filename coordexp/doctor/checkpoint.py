@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedTokenizerBase, Qwen3VLConfig
 
-from coordexp.cluster.probe import cluster_address
+from coordexp.cluster.capacity import cluster_address
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, digit_ids, expand_tokenizer
 from coordexp.data.batches.prompt import IMAGE_TOKEN, Prompt

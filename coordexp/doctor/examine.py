@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.ablation.estimate import local_slots
+from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
 from coordexp.config.identity.parts import without_loss
 from coordexp.config.schema import ExperimentConfig

@@ -5,12 +5,11 @@ import os
 import sqlite3
 from pathlib import Path
 
-from coordexp.ablation.executors import executor_for
-from coordexp.cluster.probe import Nodes, cluster_address, has_ray, local_nodes, nodes_of
-from coordexp.cluster.slots import count_slots
+from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Findings
 from coordexp.errors import ResourceError, TrackingError
+from coordexp.runs.executor import InlineExecutor
 from coordexp.tracking.connection import connect, sqlite_path, without_secrets
 from coordexp.tracking.publish import tracking_uri
 from coordexp.train.setup.strategy import check_strategy
@@ -45,8 +44,7 @@ def examine_tracking(run: ExperimentConfig, findings: Findings) -> None:
 
 
 def _check_inline(run: ExperimentConfig, findings: Findings) -> None:
-    with executor_for(run, debug=False) as executor:
-        executor.check(run)
+    InlineExecutor().check(run)
     findings.ok("executor", "inline: one run after the other in one process, without Ray")
 
 

@@ -14,6 +14,7 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 
+LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours goes on"
 _HOUR_SECONDS = 3600.0
 _SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may come early
 
@@ -65,7 +66,7 @@ def unit_name(cluster: Cluster) -> str:
 
 
 def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float:
-    """Return the GPU hours a run has used; what it waited for its workers is none.
+    """Return the GPU hours a run has used; the time it waited for its workers does not count.
 
     Args:
         status: what its directory says.
@@ -148,13 +149,13 @@ class BudgetKeeper:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def begun(self, plan: RunPlan) -> None:
-        """Hear that a run was started: time runs."""
+    def on_begin(self, plan: RunPlan) -> None:
+        """Count the time of a run that was started."""
         self._begun.add(plan.name)
         self.review()
 
-    def ended(self, plan: RunPlan) -> None:
-        """Hear that a run ended: what runs need is known better."""
+    def on_end(self, plan: RunPlan) -> None:
+        """Decide again, since what runs need is known better."""
         self._over.add(plan.name)
         self.review()
 
@@ -195,8 +196,7 @@ class BudgetKeeper:
         missing = sum(not plan.is_finished() for plan in self._plans)
         return (
             f"budget: {decision.used_hours + self._spent_hours:.3g} of {self._max_hours:g} {unit} hours are used, and "
-            f"{missing} of {len(self._plans)} runs are not finished; the same command with a larger "
-            "cluster.max_gpu_hours goes on"
+            f"{missing} of {len(self._plans)} runs are not finished; {LARGER_BUDGET}"
         )
 
     def _ask(self, plan: RunPlan, *, is_spent: bool) -> None:

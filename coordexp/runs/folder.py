@@ -225,9 +225,9 @@ class ExperimentFolder:
         return self.path / "experiment.json"
 
     @property
-    def sweep_record(self) -> Path:
-        """The same of a sweep."""
-        return self.path / "sweep.json"
+    def sweep_journal(self) -> Path:
+        """The trials of a sweep, as Optuna keeps them."""
+        return self.path / "trials.jsonl"
 
     @property
     def data(self) -> Path:

@@ -13,7 +13,7 @@ from coordexp.runs.stop import request_stop
 SUBMITTED_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # in the environment of what a job submission starts
 GRACE_ENV = "RAY_JOB_STOP_WAIT_TIME_S"  # how long `ray job stop` waits before SIGKILL; set where Ray is started
 _RAY_GRACE_SECONDS = 3.0  # Ray's default
-_CLEAN_FRACTION = 0.7  # of the grace; the rest is for marking runs and telling the tracking server
+_CLEAN_FRACTION = 0.7  # of the grace; the rest is for noting how runs ended, here and on the tracking server
 _REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
 
 
@@ -26,7 +26,7 @@ def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator
 
     Args:
         directory: of the experiment; its runs notice the request at their next step.
-        show: told what goes on.
+        show: prints a line.
 
     Raises:
         KeyboardInterrupt: from within the block, at the second signal, or if a full disk takes no request.

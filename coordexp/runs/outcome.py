@@ -25,7 +25,7 @@ class RunClock:
 
 
 def begin(plan: RunPlan) -> None:
-    """Set a run running; one that had begun and was not stopped on purpose has been restarted."""
+    """Note that a run goes on from now; one that had begun before and was not stopped on purpose has been restarted."""
     settle(plan)
     before = plan.status()
     restarts = before.restarts + (before.state != "stopped") if before else 0
@@ -33,7 +33,7 @@ def begin(plan: RunPlan) -> None:
 
 
 def note_workers(plan: RunPlan) -> None:
-    """Note that a running run has its workers from now on; what it waited for them is no time of its own."""
+    """Note that a running run has its workers from now on; the time it waited for them does not count."""
     before = plan.status() or RunStatus(state="running")  # another node may see the driver's a little later
     _write(plan, "running", message=before.message, seconds=before.seconds, restarts=before.restarts, since=time.time())
 

@@ -4,10 +4,9 @@ from rich.console import Console
 
 from coordexp.config import to_yaml
 from coordexp.runs.experiment import check_experiment
-from coordexp.sweep.book import recorded_points
 from coordexp.sweep.load import Sweep
-from coordexp.sweep.search import Known, Point, grid, propose
-from coordexp.sweep.trials import halving_of
+from coordexp.sweep.space import Point
+from coordexp.sweep.trials import recorded_points, rungs, upcoming_points
 from coordexp.train.setup.strategy import check_strategy
 
 
@@ -20,22 +19,21 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
     check_experiment(sweep.config)
     check_strategy(sweep.config)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
-    for line in [*summary(sweep), *_points(sweep)]:
+    for line in [*summary(sweep), *_point_lines(sweep)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(sweep: Sweep) -> list[str]:
     """Return what the sweep amounts to, a line each."""
     settings, config = sweep.settings, sweep.config
-    halving = halving_of(sweep)
-    rungs = ", ".join(f"{rung:g}" for rung in halving.rungs) if halving else ""
+    steps = ", ".join(str(step) for step in rungs(sweep))
     held_out = settings.tuning_split
     size = f"{held_out.num_images} images" if held_out.num_images else f"{held_out.fraction:.1%}"
     again = settings.winners.num * len(settings.winners.seeds)
     return [
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
         f"trials          {settings.num_points} ({settings.search.method}), {config.training.max_steps} steps each",
-        f"stops early     {f'by AP at steps {rungs}' if rungs else 'never'}",
+        f"stops early     {f'by AP at steps {steps}' if steps else 'never'}",
         f"winners         {settings.winners.num} points again, {again} further runs",
         f"chosen on       {size} of the training images; the final validation images are not used",
         f"directory       {config.experiment.runs_dir / settings.name}",
@@ -43,21 +41,14 @@ def summary(sweep: Sweep) -> list[str]:
     ]
 
 
-def _points(sweep: Sweep) -> list[str]:
-    recorded = recorded_points(sweep)
+def _point_lines(sweep: Sweep) -> list[str]:
+    recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
     lines = [f"t{index:03d}            {_text(point)} (recorded)" for index, point in enumerate(recorded)]
-    match sweep.settings.search.method:
-        case "grid":
-            points = grid(sweep.settings.space)[len(recorded) :]
-        case "random":
-            points = [_random(sweep, number) for number in range(len(recorded), sweep.settings.num_points)]
-        case "optuna":
-            return [*lines, "further points  are proposed from the results of those before"]
-    return [*lines, *(f"t{len(recorded) + index:03d}            {_text(point)}" for index, point in enumerate(points))]
-
-
-def _random(sweep: Sweep, number: int) -> Point:
-    return propose(sweep.settings, [Known({}, "running")] * number)
+    if upcoming is None:
+        return [*lines, "further points  are proposed from the results of those before"]
+    return lines + [
+        f"t{index:03d}            {_text(point)}" for index, point in enumerate(upcoming, start=len(recorded))
+    ]
 
 
 def _text(point: Point) -> str:

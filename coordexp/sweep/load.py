@@ -18,7 +18,7 @@ from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
-from coordexp.sweep.schema import Asha, Number, Parameter, Search, SweepConfig, TuningSplit, Winners
+from coordexp.sweep.schema import Asha, Number, Parameter, Search, SweepConfig, TuningPart, Winners
 from coordexp.train.setup.objective import weighted_terms
 
 PREFIX = "sweep."
@@ -26,7 +26,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "search": Search,
     "asha": Asha,
     "winners": Winners,
-    "tuning_split": TuningSplit,
+    "tuning_split": TuningPart,
 }
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.runs.plan import RunPlan
-from coordexp.sweep.book import SweepBook, Trial, ap_curve, final_ap
-from coordexp.sweep.search import Point
+from coordexp.sweep.space import Point
+from coordexp.sweep.trials import SweepTrials, Trial, ap_curve, final_ap
 
 
 @dataclass(frozen=True)
@@ -64,32 +64,41 @@ class Winner:
         return statistics.stdev(self.found) if len(self.found) > 1 else None
 
 
-def trial_results(book: SweepBook) -> list[TrialResult]:
+def trial_results(sweep_trials: SweepTrials) -> list[TrialResult]:
     """Return where every trial stands."""
-    return [_result(trial) for trial in book.trials]
+    return [_result(trial) for trial in sweep_trials.trials]
 
 
-def best_trials(book: SweepBook) -> list[Trial]:
+def best_trials(sweep_trials: SweepTrials) -> list[Trial]:
     """Return the best finished trials, as many as win; of equal ones the earlier."""
-    ranked = [(ap, trial) for trial in book.trials if (ap := final_ap(trial.plan)) is not None]
+    ranked = [(ap, trial) for trial in sweep_trials.trials if (ap := final_ap(trial.plan)) is not None]
     ranked.sort(key=lambda item: (-item[0], item[1].name))
-    return [trial for _, trial in ranked[: book.sweep.settings.winners.num]]
+    return [trial for _, trial in ranked[: sweep_trials.sweep.settings.winners.num]]
 
 
-def winner_plans(book: SweepBook) -> list[RunPlan]:
+def winner_plans(sweep_trials: SweepTrials) -> list[RunPlan]:
     """Return the runs of the winners with their further seeds, whole seeds first."""
-    best = best_trials(book)
-    return [book.plan(trial.name, trial.point, seed) for seed in book.sweep.settings.winners.seeds for trial in best]
+    best = best_trials(sweep_trials)
+    return [
+        sweep_trials.plan(trial.name, trial.point, seed)
+        for seed in sweep_trials.sweep.settings.winners.seeds
+        for trial in best
+    ]
 
 
-def winners(book: SweepBook) -> list[Winner]:
+def is_pending(sweep_trials: SweepTrials) -> bool:
+    """Tell whether the search or a winner's run is still to be done."""
+    return not sweep_trials.is_searched() or any(not plan.is_finished() for plan in winner_plans(sweep_trials))
+
+
+def winners(sweep_trials: SweepTrials) -> list[Winner]:
     """Return the winners, the chosen one first: by mean over seeds, then by the search's AP."""
-    seeds = book.sweep.settings.winners.seeds
+    seeds = sweep_trials.sweep.settings.winners.seeds
     made: list[Winner] = []
-    for trial in best_trials(book):
+    for trial in best_trials(sweep_trials):
         search_ap = final_ap(trial.plan)
         assert search_ap is not None
-        aps = {seed: final_ap(book.plan(trial.name, trial.point, seed)) for seed in seeds}
+        aps = {seed: final_ap(sweep_trials.plan(trial.name, trial.point, seed)) for seed in seeds}
         made.append(Winner(trial.name, trial.point, search_ap, aps))
     return sorted(made, key=_rank)
 
@@ -124,10 +133,10 @@ def verdict(ranked: Sequence[Winner]) -> str:
     )
 
 
-def at_the_edge(book: SweepBook, chosen: Winner) -> list[str]:
+def at_the_edge(sweep_trials: SweepTrials, chosen: Winner) -> list[str]:
     """Return a sentence for each weight that was chosen from an end of its range."""
     sentences: list[str] = []
-    for key, parameter in book.sweep.settings.space.items():
+    for key, parameter in sweep_trials.sweep.settings.space.items():
         tried = parameter.values or (parameter.low, parameter.high)
         ends = [value for value in tried if value is not None]
         if len(ends) > 1 and chosen.point[key] in (min(ends), max(ends)):

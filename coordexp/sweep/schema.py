@@ -49,7 +49,7 @@ class Asha(Section):
 
     enabled: StrictBool = True
     grace_steps: PositiveInt | None = Field(default=None, description="the first decision; None: the first evaluation")
-    reduction_factor: float = Field(default=3.0, strict=True, gt=1, description="1 of so many goes on at each rung")
+    reduction_factor: int = Field(default=3, ge=2, strict=False, description="1 of so many goes on at each rung")
 
 
 class Winners(Section):
@@ -65,7 +65,7 @@ class Winners(Section):
         return self
 
 
-class TuningSplit(Section):
+class TuningPart(Section):
     """Which part of the training images the search validates on."""
 
     num_images: PositiveInt | None = None
@@ -73,7 +73,7 @@ class TuningSplit(Section):
     seed: NaturalInt = 0
 
     @model_validator(mode="after")
-    def _has_a_size(self) -> "TuningSplit":
+    def _has_a_size(self) -> "TuningPart":
         if (self.num_images is None) == (self.fraction is None):
             raise ValueError("give num_images or fraction, one of them")
         if self.fraction is not None and not 0 < self.fraction < 1:
@@ -91,7 +91,7 @@ class SweepConfig(Section):
     search: Search = Search()
     asha: Asha = Asha()
     winners: Winners = Winners()
-    tuning_split: TuningSplit = TuningSplit(fraction=0.125)
+    tuning_split: TuningPart = TuningPart(fraction=0.125)
     overrides: tuple[str, ...] = Field(default=(), description="KEY=VALUE of the experiment")
 
     @model_validator(mode="after")

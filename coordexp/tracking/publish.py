@@ -89,42 +89,45 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
 class Recorder:
     """Records runs in MLflow. After it began, a server that is away delays and never stops a run."""
 
-    def __init__(self, tracker: Tracker, plans: Sequence[RunPlan], *, parent_key: str) -> None:
-        """Start or find the parent of ``plans``."""
+    def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
+        """Start or find the experiment's own run, the parent of all.
+
+        Args:
+            tracker: where runs are recorded.
+            config: of any run; what all runs share of it becomes the parent's parameters.
+            parent_key: names the parent.
+        """
         self._tracker = tracker
-        self._plans = [plan for plan in plans if not is_recorded(plan, tracker)]
+        self._plans: dict[str, RunPlan] = {}
+        self._described: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._run_ids: dict[str, str] = {}
+        self._sources: list[tuple[str, Path]] = []
         self._ended: dict[str, RunStatus] = {}
         self._noted: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._waiting: dict[str, tuple[RunPlan, RunStatus]] = {}
         self._lock = threading.Lock()  # a run ends in one thread at a time
-        self._sync: RowSync | None = None
-        shared = identity(plans[0].config)
-        for key in ("experiment", "objective", "custom", *plans[0].config.ablation.factor):
+        shared = identity(config)
+        for key in ("experiment", "objective", "custom", *config.ablation.factor):
             _drop(shared, key.split("."))
         self.parent_id = tracker.start_parent(parent_key, shared, {})
+        self._sync = RowSync(tracker, lambda: list(self._sources), also=self._end_waiting)
 
-    def start_runs(self, fingerprints: Mapping[str, str], *, tags: Mapping[str, str] | None = None) -> None:
-        """Create or find each run that is not wholly recorded, and send its rows from now on.
+    def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
+        """Create or find a run, unless it is wholly recorded, and send its rows from now on.
 
         Args:
-            fingerprints: by run name.
-            tags: further tags of each run.
+            plan: the run.
+            fingerprint: of it, in its short form.
+            tags: further ones.
+
+        Raises:
+            TrackingError: if the server does not take it; it is tried again when the run has ended.
         """
-        for plan in self._plans:
-            self._run_ids[plan.name] = self._tracker.start_run(
-                plan.key,
-                parent_id=self.parent_id,
-                group=plan.group,
-                seed=plan.seed,
-                fingerprint=fingerprints[plan.name],
-                params=identity(plan.config),
-                tags={**(tags or {}), "run_dir": str(plan.run_dir)},
-                status="SCHEDULED",
-            )
-        sources = [(self._run_ids[plan.name], plan.folder.metrics) for plan in self._plans]
-        self._sync = RowSync(self._tracker, lambda: sources, also=self._end_waiting)
+        if not is_recorded(plan, self._tracker):
+            self._plans[plan.name] = plan
+            self._described[plan.name] = fingerprint, tags or {}
+            self._run_id(plan)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
         """Log what belongs to the whole experiment."""
@@ -146,14 +149,14 @@ class Recorder:
                 self._ended[plan.name] = status
                 self._unrecorded.pop(plan.name, None)
 
-    def close(self, *, end_parent: bool = True) -> list[str]:
+    def close(self, *, cut_short: bool = False) -> list[str]:
         """Send what is left and end the parent; return a sentence for each thing the server does not have.
 
         Args:
-            end_parent: a sweep records trial by trial, and ends the parent after the last one.
+            cut_short: whether the experiment ended before all its runs were done.
         """
-        unsent = self._sync.close() if self._sync else []
-        for plan in self._plans:
+        unsent = self._sync.close()
+        for plan in self._plans.values():
             status = plan.status()
             if status is None or status.state == "running" or self._ended.get(plan.name) == status:
                 continue
@@ -164,11 +167,10 @@ class Recorder:
         self._note_recorded()
         missing = [f"{name}: {reason}" for name, reason in self._unrecorded.items()]
         missing += [f"{left.path}: {left.rows} rows were not sent ({left.reason})" for left in unsent]
-        if not end_parent:
-            return missing
-        states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans}
+        states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans.values()}
+        is_whole = not cut_short and not states & {"stopped", "running"}
         try:
-            final = "KILLED" if states & {"stopped", "running"} else "FAILED" if "failed" in states else "FINISHED"
+            final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
             self._tracker.finish(self.parent_id, final)
         except TrackingError as error:
             missing.append(str(error))
@@ -184,7 +186,7 @@ class Recorder:
         return True
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
-        run_id, run = self._run_ids[plan.name], plan.folder
+        run_id, run = self._run_id(plan), plan.folder
         for path in (run.config, run.fingerprint, run.param_groups, run.progress_log, run.error_log):
             if path.is_file():
                 self._tracker.log_file(run_id, path)
@@ -193,6 +195,22 @@ class Recorder:
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message)
+
+    def _run_id(self, plan: RunPlan) -> str:
+        if plan.name not in self._run_ids:
+            fingerprint, tags = self._described[plan.name]
+            self._run_ids[plan.name] = self._tracker.start_run(
+                plan.key,
+                parent_id=self.parent_id,
+                group=plan.group,
+                seed=plan.seed,
+                fingerprint=fingerprint,
+                params=identity(plan.config),
+                tags={**tags, "run_dir": str(plan.run_dir)},
+                status="SCHEDULED",
+            )
+            self._sources.append((self._run_ids[plan.name], plan.folder.metrics))
+        return self._run_ids[plan.name]
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
@@ -210,9 +228,7 @@ class Recorder:
 
     def _note_recorded(self) -> None:
         """Note in its folder each run that is over and has its results and every row on the server."""
-        if self._sync is None:
-            return
-        for plan in self._plans:
+        for plan in list(self._plans.values()):
             status = self._ended.get(plan.name)
             is_over = status is not None and status.state in ("finished", "pruned") and plan.name not in self._noted
             if is_over and self._sync.unsent(self._run_ids[plan.name], plan.folder.metrics) is None:

@@ -1,1 +1,13 @@
 """The trainer core: one run, from a resolved config to a merged checkpoint. Knows nothing of Ray."""
+
+from collections.abc import Callable
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.reporter import Reporter
+
+
+def train(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
+    """Do one run; torch and transformers are imported here, in the process that needs them."""
+    from coordexp.train.run import train_run
+
+    train_run(config, reporter=reporter, announce=announce)

@@ -30,7 +30,7 @@ def timed_train(config, *, reporter, announce):
     import time as clock  # this function travels to Ray's workers by value
 
     from coordexp.runs.folder import RunFolder
-    from coordexp.runs.functions import train
+    from coordexp.train import train
 
     began, waited = clock.time(), []
     commit = reporter.commit
@@ -90,8 +90,8 @@ def main() -> int:
 
 def measure(options: argparse.Namespace, runs_dir: Path, *, executor: str) -> Measured:
     """Run the ablation with one executor."""
-    from coordexp.ablation.estimate import local_slots
-    from coordexp.ablation.run import run_ablation
+    from coordexp.cli.ablation import run_and_report
+    from coordexp.cluster.capacity import local_slots
     from coordexp.config import load_config
     from coordexp.runs.plan import plan_runs
 
@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace, runs_dir: Path, *, executor: str) -> Me
     )
     output = io.StringIO()
     began = time.time()
-    code = run_ablation(config, console=Console(file=output, width=120), function=timed_train)
+    code = run_and_report(config, console=Console(file=output, width=120), function=timed_train)
     wall = time.time() - began
     if code:
         CONSOLE.print(output.getvalue(), markup=False)

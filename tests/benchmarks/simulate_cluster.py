@@ -34,9 +34,9 @@ def drive_on_gloo(packed_plan, function, **options):
     """The GPUs cannot take NCCL; runs in the driver's process."""
     from ray.train.torch import TorchConfig
 
-    from coordexp.cluster import driver, scaling
+    from coordexp.cluster import driver
 
-    scaling.TorchConfig = lambda backend: TorchConfig(backend="gloo")
+    driver.TorchConfig = lambda backend: TorchConfig(backend="gloo")
     driver.drive(packed_plan, function, **options)
 
 
@@ -60,10 +60,10 @@ class Heard:
         """Has heard of nothing."""
         self.ends: dict[str, float] = {}
 
-    def begun(self, plan) -> None:
+    def on_begin(self, plan) -> None:
         """Nothing to note."""
 
-    def ended(self, plan) -> None:
+    def on_end(self, plan) -> None:
         """Note the moment."""
         self.ends[plan.name] = time.time()
 
@@ -104,7 +104,7 @@ def start_ray(num_gpus: int, temporary: Path) -> None:
     """Start Ray as a private session does, with more CPUs and GPUs than there are."""
     from coordexp.cluster import session
 
-    os.environ.update(session._DRIVER_ENV)
+    os.environ.update(session.LAUNCHER_ENV)
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 
@@ -118,7 +118,7 @@ def start_ray(num_gpus: int, temporary: Path) -> None:
         object_store_memory=128 * 2**20,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        runtime_env={"env_vars": session._PROCESS_ENV | session._PRIVATE_ENV | {"OMP_NUM_THREADS": "1"}},
+        runtime_env={"env_vars": session.PROCESS_ENV | session.PRIVATE_SESSION_ENV | {"OMP_NUM_THREADS": "1"}},
         _temp_dir=str(temporary / "ray"),
     )
     atexit.register(ray.shutdown)
@@ -141,12 +141,12 @@ def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tu
     )
     plans = plan_runs(config)
     start_ray(options.gpus, temporary)
-    from coordexp.cluster import tune_executor
+    from coordexp.cluster import executor
 
-    slots = tune_executor.available_slots(config.cluster)
-    tune_executor.drive = drive_on_gloo
+    slots = executor.available_slots(config.cluster)
+    executor.drive = drive_on_gloo
     heard = Heard()
-    tune_executor.execute(plans, sleeper(options.seconds, spread=options.spread), heard)
+    executor.RayExecutor().execute(plans, sleeper(options.seconds, spread=options.spread), heard)
     spans = {plan.name: tuple(json.loads((plan.run_dir / "times.json").read_text())) for plan in plans}
     delays = [heard.ends[name] - end for name, (_, end) in spans.items()]
     CONSOLE.print(f"from the end of a run until the launcher hears of it: {sum(delays) / len(delays):.2f} s on average")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.ablation.run import run_ablation
+from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.runs.folder import RunFolder
@@ -58,5 +58,5 @@ class StandIn:
 
 def run(config: ExperimentConfig, function: StandIn, *, fresh: bool = False) -> tuple[int, str]:
     text = io.StringIO()
-    code = run_ablation(config, fresh=fresh, console=Console(file=text, width=160), function=function)
+    code = run_and_report(config, fresh=fresh, console=Console(file=text, width=160), function=function)
     return code, text.getvalue()

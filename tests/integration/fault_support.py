@@ -24,7 +24,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coordexp.ablation.run import run_ablation
+from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
@@ -62,7 +62,7 @@ def run(config: ExperimentConfig, function: Callable[..., None] | None = None) -
     """Run the ablation; return its exit code and what it said."""
     text = io.StringIO()
     console = Console(file=text, width=200)
-    return run_ablation(config, console=console, function=function or small_sgd), text.getvalue()
+    return run_and_report(config, console=console, function=function or small_sgd), text.getvalue()
 
 
 def small_sgd(config, *, reporter, announce):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coordexp.cli.sweep import run_and_report
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.runs.folder import RunFolder, step_of
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
-from coordexp.sweep.halving import FINAL_AP, SUBSET_AP
 from coordexp.sweep.load import Sweep, load_sweep
-from coordexp.sweep.run import run_sweep
 from coordexp.tracking import open_tracker
 from tests.integration.ablation_support import make_base
 
@@ -84,10 +84,10 @@ class StandIn:
             (scratch / "weights").write_text(str(step))
             metrics = {"train_total_loss": 1.0 / step}
             if step < steps:
-                metrics[SUBSET_AP] = ap * (0.5 + 0.5 * step / steps)
+                metrics[SUBSET_HEADLINE] = ap * (0.5 + 0.5 * step / steps)
             reporter.commit([Row(step=step, time=float(step), metrics=metrics)], step=step, checkpoint=scratch)
         (directory / "merged").mkdir(exist_ok=True)
-        last = {FINAL_AP: ap, SUBSET_AP: ap, "final/steps": float(steps)}
+        last = {HEADLINE: ap, SUBSET_HEADLINE: ap, "final/steps": float(steps)}
         reporter.commit([Row(step=steps, time=9.0, metrics=last)], step=steps, checkpoint=None)
 
     def wait(self, step: int) -> None:
@@ -98,5 +98,5 @@ def run(path: Path, function: StandIn, *overrides: str, fresh: bool = False) -> 
     """Load and run a sweep; return exit code, what was printed, and the sweep."""
     sweep = load_sweep(path, overrides)
     text = io.StringIO()
-    code = run_sweep(sweep, fresh=fresh, console=Console(file=text, width=160), function=function)
+    code = run_and_report(sweep, fresh=fresh, console=Console(file=text, width=160), function=function)
     return code, text.getvalue(), sweep

@@ -11,7 +11,7 @@ import pytest
 import ray
 import yaml
 
-from coordexp.cluster import tune_executor
+from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.live_metrics import QueueMetrics
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
@@ -82,7 +82,7 @@ def test_every_query_of_every_panel_and_alert_has_data(ray_temporary, tmp_path):
     with prometheus(tmp_path, discovery=discovery) as server:
         start = time.time()
         with QueueMetrics("live", lambda: plans, every_seconds=1.0):
-            tune_executor.execute(plans, stand_in)
+            RayExecutor().execute(plans, stand_in)
         assert [plan.status().state for plan in plans] == ["finished", "failed"]
         # The end-to-end proof of one alert: the queue's last word reaches it.
         server.wait_for('ALERTS{alertname="CoordexpNonFiniteLoss", run="B-s0", alertstate="firing"}', seconds=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from coordexp.cluster.probe import nodes_of
+from coordexp.cluster.capacity import nodes_of
 from coordexp.doctor.examine import Examination, examine
 from coordexp.errors import ResourceError
 from tests.unit.doctor.doctor_support import failures, of, sparse_checkpoint, tree

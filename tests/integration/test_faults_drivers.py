@@ -127,8 +127,8 @@ def small_disk(tmp_path, monkeypatch):
     found = subprocess.run(mount, capture_output=True, text=True, check=False)
     if found.returncode:
         pytest.skip(f"this machine mounts no small disk: {found.stderr.strip()}")
-    for module in ("ablation", "checks"):
-        monkeypatch.setattr(f"coordexp.cluster.{module}.MIN_FREE_BYTES", 2**20)  # the disk is small on purpose
+    for module in ("campaign", "comparability"):
+        monkeypatch.setattr(f"coordexp.ablation.{module}.MIN_FREE_BYTES", 2**20)  # the disk is small on purpose
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 

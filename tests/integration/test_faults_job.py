@@ -49,15 +49,16 @@ def start_job(config: ExperimentConfig, function: str, log: Path) -> subprocess.
     """Run an ablation in a process of its own, as the command does."""
     script = (
         "import sys; from rich.console import Console; from coordexp.config import from_json;"
-        "from coordexp.ablation.run import run_ablation; import test_faults_job as faults;"
-        f"sys.exit(run_ablation(from_json(open(sys.argv[1]).read()), console=Console(width=200), function={function}))"
+        "from coordexp.cli.ablation import run_and_report; from tests.integration import test_faults_job as faults;"
+        "config = from_json(open(sys.argv[1]).read());"
+        f"sys.exit(run_and_report(config, console=Console(width=200), function={function}))"
     )
     packed = log.with_suffix(".json")
     packed.write_text(to_json(config))
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-c", script, str(packed)],
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[2],
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -210,7 +211,7 @@ def real_config(runs_dir: Path, **cluster: object) -> ExperimentConfig:
 
 
 def test_the_real_trainer_ends_as_if_nothing_had_happened(tmp_path):
-    from coordexp.runs.functions import train
+    from coordexp.train import train
 
     calm = real_config(tmp_path / "calm", executor="inline")
     code, text = run(calm, train)

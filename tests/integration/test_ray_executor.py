@@ -12,7 +12,7 @@ import psutil
 import pytest
 import ray
 
-from coordexp.cluster import tune_executor
+from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
@@ -92,7 +92,7 @@ def test_runs_give_rows_checkpoints_and_states(ray_on_two_cpus, tmp_path):
     killer = threading.Thread(target=kill_when_step_2_is_committed, args=(killed,), daemon=True)
     killer.start()
 
-    tune_executor.execute(plans, stand_in)
+    RayExecutor().execute(plans, stand_in)
 
     assert steps_of(a) == [1, 2, 3, 3]
     assert a.is_finished()
@@ -113,7 +113,7 @@ def test_runs_give_rows_checkpoints_and_states(ray_on_two_cpus, tmp_path):
 def test_two_runs_on_one_slot_wait_for_each_other(ray_on_two_cpus, tmp_path):
     plans = make_plans(tmp_path, {"A": {}, "B": {}}, num_workers=2)
 
-    tune_executor.execute(plans, stand_in)
+    RayExecutor().execute(plans, stand_in)
 
     assert [plan.is_finished() for plan in plans] == [True, True]
     assert [steps_of(plan) for plan in plans] == [[1, 2, 3, 3]] * 2
@@ -122,7 +122,7 @@ def test_two_runs_on_one_slot_wait_for_each_other(ray_on_two_cpus, tmp_path):
 def test_a_bug_is_tried_again_and_then_told(ray_on_two_cpus, tmp_path):
     (plan,) = make_plans(tmp_path, {"bug": {}})
 
-    tune_executor.execute([plan], stand_in)
+    RayExecutor().execute([plan], stand_in)
 
     assert plan.status().state == "failed"
     assert plan.status().message == "RuntimeError: shapes do not match"
@@ -134,4 +134,4 @@ def test_a_bug_is_tried_again_and_then_told(ray_on_two_cpus, tmp_path):
 def test_an_impossible_run_is_refused_at_once(ray_on_two_cpus, tmp_path):
     plans = make_plans(tmp_path, {"A": {}}, cpus_per_worker=1000)
     with pytest.raises(ResourceError, match=r"one run needs 1 x \(1000 CPUs, 0 GPUs\), but the cluster has"):
-        tune_executor.execute(plans, stand_in)
+        RayExecutor().execute(plans, stand_in)

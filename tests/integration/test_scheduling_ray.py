@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from coordexp.cluster import tune_executor
+from coordexp.cluster import executor
+from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
@@ -55,15 +56,15 @@ def drive_on_gloo(packed_plan, function, **options):
     """The GPUs are numbers only; this runs in the driver's process."""
     from ray.train.torch import TorchConfig
 
-    from coordexp.cluster import driver, scaling
+    from coordexp.cluster import driver
 
-    scaling.TorchConfig = lambda backend: TorchConfig(backend="gloo")
+    driver.TorchConfig = lambda backend: TorchConfig(backend="gloo")
     driver.drive(packed_plan, function, **options)
 
 
 @pytest.fixture(autouse=True)
 def gloo_instead_of_nccl(monkeypatch):
-    monkeypatch.setattr(tune_executor, "drive", drive_on_gloo)
+    monkeypatch.setattr(executor, "drive", drive_on_gloo)
 
 
 def make_plans(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> list[RunPlan]:
@@ -100,10 +101,10 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
 
-    def begun(self, plan: RunPlan) -> None:
+    def on_begin(self, plan: RunPlan) -> None:
         self.events.append(("begun", plan.name, ""))
 
-    def ended(self, plan: RunPlan) -> None:
+    def on_end(self, plan: RunPlan) -> None:
         status = plan.status()
         self.events.append(("ended", plan.name, status.state if status else "new"))
 
@@ -137,7 +138,7 @@ def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_
     plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
     heard = Heard()
 
-    tune_executor.execute(plans, relay([plan.name for plan in plans]), heard)
+    RayExecutor().execute(plans, relay([plan.name for plan in plans]), heard)
 
     # Each run ended only because the other slot was given to the next one, while it held its own.
     assert [plan.status().state for plan in plans] == ["finished"] * 6
@@ -169,7 +170,7 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
 
     asker = threading.Thread(target=ask, daemon=True)
     asker.start()
-    tune_executor.execute(plans, sleeper)
+    RayExecutor().execute(plans, sleeper)
     asker.join(10)
 
     first = plans[0].status()
@@ -180,10 +181,11 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
 
 
 def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):
-    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
     # Runs take at least 3 s on 2 GPUs: the first seed fits, a further one whole does not.
-    with BudgetKeeper(plans, 2 * 2 * SECONDS * 1.6 / 3600.0) as budget:
-        tune_executor.execute(plans, sleeper, budget)
+    hours = 2 * 2 * SECONDS * 1.6 / 3600.0
+    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0, max_gpu_hours=hours)
+    with BudgetKeeper(plans, hours) as budget:
+        RayExecutor().execute(plans, sleeper, budget)
         assert budget.has_stopped()
     assert [plan.is_finished() for plan in plans[:2]] == [True, True]
     assert [plan.status() for plan in plans[2:]] == [None] * 4
@@ -195,4 +197,4 @@ def test_what_fits_in_sum_but_on_no_node_is_refused_at_once(ray_with_four_gpus, 
     monkeypatch.setattr(ray, "nodes", lambda: two)
     plans = make_plans(tmp_path, groups=1, seeds=1, gpus_per_worker=4.0)
     with pytest.raises(ResourceError, match=r"4 GPUs\), but the cluster has \(8 CPUs, 2 GPUs\) \+ \(8 CPUs, 2 GPUs\)"):
-        tune_executor.execute(plans, sleeper)
+        RayExecutor().execute(plans, sleeper)

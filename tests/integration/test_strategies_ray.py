@@ -10,14 +10,14 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from coordexp.cluster import tune_executor
+from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder, step_of
-from coordexp.runs.functions import train
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, read_rows
+from coordexp.train import train
 from tests.integration.ray_support import private_ray_environment
 from tests.integration.training_support import prepared, small_config, write_base
 
@@ -43,7 +43,7 @@ def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):
 
     with ray_session(threads=1) as ready:
         ready.result()
-        tune_executor.execute([plan], train)
+        RayExecutor().execute([plan], train)
 
     assert plan.is_finished(), plan.status()
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
@@ -99,7 +99,7 @@ def test_a_run_goes_on_with_one_worker_when_the_node_of_the_other_is_lost(ray_fo
     try:
         with ray_session(threads=1) as ready:
             ready.result()
-            tune_executor.execute([plan], counts_its_workers)
+            RayExecutor().execute([plan], counts_its_workers)
     finally:
         cluster.shutdown()
 

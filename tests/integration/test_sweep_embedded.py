@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from coordexp.cli.sweep import run_and_report
 from coordexp.runs.reporter import read_rows
 from coordexp.sweep.load import load_sweep
-from coordexp.sweep.run import run_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SWEEP = Path(__file__).parents[2] / "experiments" / "sweeps" / "sigma_w1.yaml"
@@ -36,7 +36,7 @@ def test_two_trials_and_a_winner_of_the_embedded_model(tmp_path):
     sweep = load_sweep(SWEEP, [*FEW, f"experiment.runs_dir={tmp_path}/runs"])
     text = io.StringIO()
 
-    code = run_sweep(sweep, console=Console(file=text, width=160))
+    code = run_and_report(sweep, console=Console(file=text, width=160))
 
     assert code == 0, text.getvalue()
     root = tmp_path / "runs" / "sweep_sigma_w1"

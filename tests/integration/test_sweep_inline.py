@@ -13,7 +13,8 @@ import yaml
 from coordexp.config import group_config, load_config
 from coordexp.errors import ConfigError
 from coordexp.runs.status import RunStatus, read_status, write_status
-from coordexp.sweep.search import grid
+from coordexp.sweep.space import grid
+from coordexp.sweep.trials import recorded_points
 from tests.integration.sweep_support import STEPS, StandIn, make_places, run, true_ap, write_files
 
 pytestmark = pytest.mark.timeout(240)
@@ -115,23 +116,26 @@ def test_an_interrupted_sweep_goes_on_and_adds_nothing_twice(base, tmp_path):
     )
     whole = tmp_path / "whole"
     whole.mkdir()
-    code, _, _ = run(write_files(whole, base, space="{objective.lambda_coord: {low: 0.02, high: 200.0, scale: log}}",
-                     search="search: {method: optuna, num_trials: 6, seed: 3}", asha="asha: {enabled: false}"),
-                     StandIn(), INLINE)  # fmt: skip
+    keys = {
+        "space": "{objective.lambda_coord: {low: 0.02, high: 200.0, scale: log}}",
+        "search": "search: {method: optuna, num_trials: 6, seed: 3}",
+        "asha": "asha: {enabled: false}",
+    }
+    code, _, undisturbed = run(write_files(whole, base, **keys), StandIn(), INLINE)
     assert code == 0
 
-    code, text, _ = run(path, StandIn(stop_at=("t003-s0", 3)), INLINE)
+    code, text, sweep = run(path, StandIn(stop_at=("t003-s0", 3)), INLINE)
     assert code == 130
     assert "the same command goes on" in text
     root = tmp_path / "runs" / "find"
     assert read_status(root / "t003-s0").state == "stopped"
-    assert len(json.loads((root / "sweep.json").read_text())["points"]) == 4
+    assert len(recorded_points(sweep)) == 4
     code, text, _ = run(path, StandIn(stop_at=("t005-s2", 2)), INLINE)
     assert code == 130
     code, text, _ = run(path, StandIn(), INLINE)
     assert code == 0, text
 
-    assert (root / "sweep.json").read_text() == (whole / "runs" / "find" / "sweep.json").read_text()
+    assert recorded_points(sweep) == recorded_points(undisturbed)
     assert (root / "t003-s0" / "attempts").read_text().split() == ["0", "2"]
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
     recorded = runs_of(tmp_path)
@@ -216,7 +220,7 @@ def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path
     code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=5.5")
 
     assert code == 3, text
-    assert "cluster.max_gpu_hours: 4 of 5.5 are used" in text  # another seed of two runs would need 2
+    assert "budget: 4 of 5.5 CPU hours are used" in text  # another seed of two runs would need 2
     assert not any((directory / name / "metrics.jsonl").exists() for name in ("t000-s2", "t001-s2"))
     code, text, _ = run(path, StandIn(), INLINE, "cluster.max_gpu_hours=6.5")
     assert code == 0, text

@@ -17,9 +17,8 @@ from coordexp.report.sweep.tables import trials_table, winners_table
 from coordexp.report.text.render import rich_table
 from coordexp.report.text.tables import Table
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.sweep.book import SweepBook
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
-from coordexp.tracking import Tracker
+from coordexp.sweep.trials import SweepTrials
 
 
 @dataclass(frozen=True)
@@ -38,29 +37,31 @@ class SweepPage:
     footer: str
 
 
-def report_sweep(book: SweepBook, split: TuningSplit, console: Console) -> list[Path]:
+def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console) -> list[Path]:
     """Print the report, write its files and the group file, and return their paths.
 
     Args:
-        book: the sweep.
+        sweep_trials: of the sweep.
         split: what it was chosen on.
         console: where to print.
 
     Raises:
         ResourceError: if the files cannot be written.
     """
-    trials, ranked = trial_results(book), winners(book)
-    folder = ExperimentFolder.of(book.sweep.config)
+    trials, ranked = trial_results(sweep_trials), winners(sweep_trials)
+    folder = ExperimentFolder.of(sweep_trials.sweep.config)
     output = folder.report
     try:
         output.mkdir(parents=True, exist_ok=True)
-        paths = write_response(book.sweep.settings.name, book.sweep.settings.space, trials, ranked, output)
+        paths = write_response(
+            sweep_trials.sweep.settings.name, sweep_trials.sweep.settings.space, trials, ranked, output
+        )
         chart = paths[-1].read_text(encoding="utf-8")
-        page = make_page(book, split, trials, ranked, chart=chart[chart.index("<svg") :])
+        page = make_page(sweep_trials, split, trials, ranked, chart=chart[chart.index("<svg") :])
         write_text(output / "report.html", page_template("page.sweep.html.jinja").render(page=page))
         paths.append(output / "report.html")
         if page.group_file:
-            paths.append(folder.path / f"{tuned_group(book)}.yaml")
+            paths.append(folder.path / f"{tuned_group(sweep_trials)}.yaml")
             write_text(paths[-1], page.group_file)
     except OSError as error:
         raise ResourceError(
@@ -70,21 +71,16 @@ def report_sweep(book: SweepBook, split: TuningSplit, console: Console) -> list[
     return paths
 
 
-def store_sweep(tracker: Tracker, parent_id: str, paths: Sequence[Path]) -> None:
-    """Store the files of a report with the sweep's own run.
-
-    Raises:
-        TrackingError: if MLflow cannot be used.
-    """
-    for path in paths:
-        tracker.log_file(parent_id, path, path.parent.name)
-
-
 def make_page(
-    book: SweepBook, split: TuningSplit, trials: Sequence[TrialResult], ranked: Sequence[Winner], *, chart: str
+    sweep_trials: SweepTrials,
+    split: TuningSplit,
+    trials: Sequence[TrialResult],
+    ranked: Sequence[Winner],
+    *,
+    chart: str,
 ) -> SweepPage:
     """Put together what the report says."""
-    settings = book.sweep.settings
+    settings = sweep_trials.sweep.settings
     chosen = ranked[0] if ranked and ranked[0].mean is not None else None
     weights = ", ".join(f"{key} = {value:g}" for key, value in chosen.point.items()) if chosen else ""
     lead = f"Chosen for group {settings.group}: {weights}. " if chosen else ""
@@ -97,10 +93,11 @@ def make_page(
         notes.append(
             "The mean leaves the search's own seed out: the point was taken for that AP, which is too high for it."
         )
-    if chosen and book.sweep.overrides:
+    if chosen and sweep_trials.sweep.overrides:
+        overrides = ", ".join(sweep_trials.sweep.overrides)
         notes.append(
-            f"The command below carries what was set for the sweep ({', '.join(book.sweep.overrides)}): leave out what "
-            "the comparison should not have."
+            f"The command below carries what was set for the sweep ({overrides}): leave out what the comparison should "
+            "not have."
         )
     return SweepPage(
         title=f"Sweep {settings.name}",
@@ -108,10 +105,10 @@ def make_page(
         summary=f"{len(trials)} of {settings.num_points} trials ({settings.search.method}): {counted}. "
         f"{split.sentence()}.",
         missing=_missing(trials, ranked),
-        notes=[*(at_the_edge(book, chosen) if chosen else ()), *notes],
+        notes=[*(at_the_edge(sweep_trials, chosen) if chosen else ()), *notes],
         tables=[table for table in (winners_table(ranked), trials_table(trials)) if table.rows],
-        group_file=group_file(book, chosen, split) if chosen else "",
-        commands=next_commands(book) if chosen else (),
+        group_file=group_file(sweep_trials, chosen, split) if chosen else "",
+        commands=next_commands(sweep_trials) if chosen else (),
         chart=chart,
         footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
     )

@@ -37,8 +37,19 @@ def test_the_images_of_a_file_are_counted(tmp_path):
     assert lines(tmp_path, format="coco", **paths)["can detect"] == f"unknown, since {path} cannot be read"
 
 
-def test_a_dry_run_tells_how_runs_fill_the_cluster_and_the_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("coordexp.ablation.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 8.0}])
+@pytest.fixture
+def on_cluster(monkeypatch):
+    """Let a dry run find a cluster with these nodes."""
+
+    def join(nodes: list[dict[str, float]]) -> None:
+        monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+        monkeypatch.setattr("coordexp.ablation.describe.nodes_of", lambda address: nodes)
+
+    return join
+
+
+def test_a_dry_run_says_how_many_runs_fit_at_once_and_what_the_budget_holds(tmp_path, on_cluster):
+    on_cluster([{"CPU": 64.0, "GPU": 8.0}])
     config = ExperimentConfig.model_validate(
         {
             "experiment": {"name": "x", "runs_dir": str(tmp_path)},
@@ -47,31 +58,31 @@ def test_a_dry_run_tells_how_runs_fill_the_cluster_and_the_budget(tmp_path, monk
         }
     )
     plans = plan_runs(config)
-    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert told["at once"] == "2 runs at once, 2 waves; 75% of 8 GPUs busy"
-    assert told["busier"].startswith("with cluster.num_workers: 8: 1 run at once, 3 waves; 100% of 8 GPUs busy")
-    assert told["budget"] == "30 GPU hours, 0 used; what is needed is known once a run has finished"
+    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert said["runs at once"] == "2 on (64 CPUs, 8 GPUs)"
+    assert said["estimated time"] == "known once a run has finished"
+    assert said["budget"] == "30 GPU hours, 0 used; what is needed is known once a run has finished"
 
     write_status(plans[0].run_dir, RunStatus("finished", seconds=7200.0))
     write_status(plans[1].run_dir, RunStatus("stopped", seconds=3600.0))
-    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert told["at once"] == "2 runs at once, 1 wave; 100% of 8 GPUs busy"
-    assert told["budget"] == "30 GPU hours, 12 used, about 24 needed in all: enough"
+    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert said["estimated time"] == "2 h 0 min (the mean of 1 finished runs)"
+    assert said["budget"] == "30 GPU hours, 12 used, about 24 needed in all: enough"
 
     # Its command was killed days ago, an hour after it had got its workers.
     write_status(plans[2].run_dir, RunStatus("running", since=1000.0))
     os.utime(plans[2].run_dir / "status.json", (4600.0, 4600.0))
-    told = {line[:16].strip(): line[16:] for line in summary(config, plans)}
-    assert told["budget"] == "30 GPU hours, 16 used, about 24 needed in all: enough"
+    said = {line[:16].strip(): line[16:] for line in summary(config, plans)}
+    assert said["budget"] == "30 GPU hours, 16 used, about 24 needed in all: enough"
 
 
-def test_a_dry_run_says_what_does_not_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr("coordexp.ablation.describe._nodes", lambda config: [{"CPU": 64.0, "GPU": 4.0}] * 2)
+def test_a_dry_run_says_what_does_not_fit(tmp_path, on_cluster):
+    on_cluster([{"CPU": 64.0, "GPU": 4.0}] * 2)
     config = ExperimentConfig.model_validate(
         {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": {"gpus_per_worker": 8.0}}
     )
-    told = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
-    assert told["at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
+    said = {line[:16].strip(): line[16:] for line in summary(config, plan_runs(config))}
+    assert said["runs at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.cluster.capacity import workers_on
 from coordexp.cluster.evaluate import Workers, absolute
-from coordexp.cluster.slots import workers_on
 from coordexp.evaluate.job import EvaluationJob
 
 

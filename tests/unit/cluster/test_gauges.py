@@ -7,11 +7,10 @@ from coordexp.cluster.gauges import (
     EXPORTED,
     RUN_LABELS,
     STATES,
-    Sample,
+    GaugeSample,
     final_samples,
     has_diverged,
     is_nonfinite,
-    live_queue,
     queue_samples,
     row_samples,
     run_labels,
@@ -85,11 +84,11 @@ class Recorded:
 
 def test_a_row_becomes_samples_with_the_labels_a_dashboard_asks_for():
     samples = row_samples(TRAIN_ROW)
-    assert Sample("coordexp_step", 7) in samples
-    assert Sample("coordexp_last_step_time_seconds", 1000.5) in samples
-    assert Sample("coordexp_images_per_second", 11.0) in samples
-    assert Sample("coordexp_mfu", 0.4) in samples
-    assert Sample("coordexp_alarms", 2.0) in samples
+    assert GaugeSample("coordexp_step", 7) in samples
+    assert GaugeSample("coordexp_last_step_time_seconds", 1000.5) in samples
+    assert GaugeSample("coordexp_images_per_second", 11.0) in samples
+    assert GaugeSample("coordexp_mfu", 0.4) in samples
+    assert GaugeSample("coordexp_alarms", 2.0) in samples
     losses = {(s.labels["phase"], s.labels["term"]): s.value for s in samples if s.name == "coordexp_loss"}
     assert losses == {
         ("train", "total"): 3.0,
@@ -102,13 +101,15 @@ def test_a_row_becomes_samples_with_the_labels_a_dashboard_asks_for():
     diagnostics = {s.labels["phase"]: s.value for s in samples if s.name == "coordexp_coord_diag"}
     assert diagnostics == {"train": 0.1, "eval": 0.2}
     assert [s for s in samples if s.name == "coordexp_ap"] == [
-        Sample(
+        GaugeSample(
             "coordexp_ap", 0.3, {"images": "subset", "decoding": "constrained", "boxes": "expected", "metric": "AP"}
         ),
-        Sample("coordexp_ap", 0.6, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "AP50"}),
+        GaugeSample("coordexp_ap", 0.6, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "AP50"}),
     ]
     assert [s for s in samples if s.name == "coordexp_detection"] == [
-        Sample("coordexp_detection", 0.7, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "F1_50"})
+        GaugeSample(
+            "coordexp_detection", 0.7, {"images": "all", "decoding": "free", "boxes": "argmax", "metric": "F1_50"}
+        )
     ]
 
 
@@ -259,12 +260,6 @@ def test_the_final_ap_of_a_finished_run_outlives_its_worker(plans):
     queue.publish()
     assert not [name for name, _ in sink.values if name == "coordexp_ap"]
     assert final_samples(plans[1]) == []
-
-
-def test_the_inline_executor_needs_no_ray(plans):
-    cluster = plans[0].config.cluster.model_copy(update={"executor": "inline"})
-    with live_queue(plans[0].config.model_copy(update={"cluster": cluster}), lambda: plans) as queue:
-        assert queue is None
 
 
 def test_names_are_prometheus_names():

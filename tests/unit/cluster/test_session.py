@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from coordexp.cluster import session
-from coordexp.cluster.probe import nodes_of
+from coordexp.cluster.capacity import nodes_of
 from coordexp.cluster.shared_storage import input_paths, unseen_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
@@ -35,7 +35,7 @@ def test_auto_without_a_cluster_is_said_in_one_sentence():
     # Other clusters may run on this machine: the question is asked where no other process can be seen.
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("hiding the machine's processes takes root and unshare")
-    code = "from coordexp.cluster.probe import nodes_of\ntry: nodes_of('auto')\nexcept ValueError as e: print(e)"
+    code = "from coordexp.cluster.capacity import nodes_of\ntry: nodes_of('auto')\nexcept ValueError as e: print(e)"
     done = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code],
         env=os.environ | {"RAY_TMPDIR": "/nonexistent"},

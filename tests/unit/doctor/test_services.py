@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from coordexp.cluster import probe
+from coordexp.cluster import capacity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.services import examine_cluster, examine_tracking
@@ -91,7 +91,7 @@ def test_addresses_at_which_there_is_no_cluster(monkeypatch, address, expected):
 
 def test_something_that_listens_and_is_no_ray(silent_port):
     with pytest.raises(ResourceError, match="does not answer as Ray within 0.2 s"):
-        probe.nodes_of(f"127.0.0.1:{silent_port}", seconds=0.2)
+        capacity.nodes_of(f"127.0.0.1:{silent_port}", seconds=0.2)
 
 
 def test_a_client_address_that_takes_connections_warns(monkeypatch, silent_port):

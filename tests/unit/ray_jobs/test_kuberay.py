@@ -14,7 +14,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from coordexp.cli.main import parse_with_overrides
-from coordexp.cluster.slots import count_slots, workers_on
+from coordexp.cluster.capacity import count_slots, workers_on
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.interrupts import GRACE_ENV

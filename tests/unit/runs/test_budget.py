@@ -148,9 +148,9 @@ def test_a_seed_of_which_a_run_was_passed_over_stays_closed(tmp_path):
     write_status(plans[2].run_dir, RunStatus("running", seconds=1800.0))
     with BudgetKeeper(plans, 5.5) as keeper:
         for plan in plans[2:5]:
-            keeper.begun(plan)
+            keeper.on_begin(plan)
         assert stop_reason(plans[4].run_dir) is not None
-        keeper.ended(plans[4])  # its driver found the request and returned
+        keeper.on_end(plans[4])  # its driver found the request and returned
         assert stop_reason(plans[5].run_dir) is not None
 
 
@@ -162,7 +162,7 @@ def test_a_seed_that_others_make_room_for_begins_after_all(tmp_path):
         assert stop_reason(plans[4].run_dir) is not None
         for plan in plans[2:4]:  # half as long
             write_status(plan.run_dir, RunStatus("finished", seconds=1800.0))
-            keeper.ended(plan)
+            keeper.on_end(plan)
         assert [stop_reason(plan.run_dir) for plan in plans[4:]] == [None, None]
         assert not keeper.has_stopped()
 
@@ -177,7 +177,7 @@ def test_a_budget_that_holds_everything_asks_nobody(tmp_path):
 def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
     plans = make_plans(tmp_path)
     with BudgetKeeper(plans, 1e9) as keeper:
-        keeper.begun(plans[0])
+        keeper.on_begin(plans[0])
         keeper._timer.join(0.3)
         assert keeper._timer.is_alive()
 

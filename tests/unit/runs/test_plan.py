@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.ablation.estimate import estimate
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
@@ -80,19 +79,3 @@ def test_the_global_batch_counts_microbatches_and_workers(tmp_path):
         cluster={"num_workers": 7},
     )
     assert config.global_batch_size == 105
-
-
-def test_the_time_left_comes_from_finished_runs(tmp_path):
-    plans = plan_runs(make_config(tmp_path))
-    write_status(plans[0].run_dir, RunStatus(state="finished", seconds=100.0))
-    write_status(plans[1].run_dir, RunStatus(state="failed", seconds=5.0))
-    # three runs to do, two at once: two rounds of the mean of one
-    assert estimate(plans, slots=2).seconds == 200.0
-    assert estimate(plans, slots=4).seconds == 100.0
-
-
-def test_an_unknown_model_has_no_invented_time(tmp_path):
-    plans = plan_runs(make_config(tmp_path, model={"path": "somewhere"}, training={"max_steps": 10}))
-    expected = estimate(plans, slots=1)
-    assert expected.seconds is None
-    assert "4 x (80 images" in expected.basis

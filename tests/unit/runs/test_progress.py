@@ -5,7 +5,7 @@ import pytest
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import Watcher, announce_to
+from coordexp.runs.progress import ProgressDisplay, announce_to, look_seconds
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -30,33 +30,33 @@ def test_new_lines_and_ends_are_told_once_and_in_order(plan):
         told.append(line)
         shown.set()
 
-    with Watcher([plan], show=show, on_end=lambda plan, status: told.append(f"{plan.name} {status.state}")) as watcher:
+    with ProgressDisplay(show=show, on_end=lambda plan, status: told.append(f"{plan.name} {status.state}")) as display:
         announce = announce_to(plan.run_dir)
         write_status(plan.run_dir, RunStatus(state="running"))
-        watcher.begun(plan)
+        display.on_begin(plan)
         announce("step 1")
         assert shown.wait(30)
         announce("step 1")  # a repeated line is no duplicate
         announce("step 2")
         write_status(plan.run_dir, RunStatus(state="finished", step=2))
-        watcher.ended(plan)
+        display.on_end(plan)
     assert told == ["step 1", "step 1", "step 2", "A-s0 finished"]
 
 
 def test_an_end_is_told_when_it_happens_without_a_look(plan, monkeypatch):
-    monkeypatch.setattr(progress, "SHOW_SECONDS", 1e6)  # no look comes in time
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 1e6)  # no look comes in time
     told = threading.Event()
-    with Watcher([plan], show=print, on_end=lambda plan, status: told.set()) as watcher:
-        watcher.begun(plan)
+    with ProgressDisplay(show=print, on_end=lambda plan, status: told.set()) as display:
+        display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="finished"))
-        watcher.ended(plan)
+        display.on_end(plan)
         assert told.wait(30)
 
 
 def test_an_end_that_no_event_told_of_is_told_at_last(plan):
     told: list[str] = []
-    with Watcher([plan], show=print, on_end=lambda plan, status: told.append(status.state)) as watcher:
-        watcher.begun(plan)
+    with ProgressDisplay(show=print, on_end=lambda plan, status: told.append(status.state)) as display:
+        display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="stopped", message="interrupted"))
     assert told == ["stopped"]
 
@@ -64,9 +64,9 @@ def test_an_end_that_no_event_told_of_is_told_at_last(plan):
 def test_a_run_that_was_refused_is_not_told_again(plan):
     write_status(plan.run_dir, RunStatus(state="stopped", message="before"))
     told: list[str] = []
-    with Watcher([plan], show=print, on_end=lambda plan, status: told.append(status.state)) as watcher:
-        watcher.begun(plan)
-        watcher.ended(plan)
+    with ProgressDisplay(show=print, on_end=lambda plan, status: told.append(status.state)) as display:
+        display.on_begin(plan)
+        display.on_end(plan)
     assert told == []
 
 
@@ -80,25 +80,26 @@ def test_only_running_runs_are_looked_at(plans, monkeypatch):
             three.set()
         return 0
 
-    monkeypatch.setattr(progress, "SHOW_SECONDS", 0.01)
-    with Watcher(plans, show=print, on_end=print) as watcher:
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    with ProgressDisplay(show=print, on_end=print) as display:
         monkeypatch.setattr(progress, "_size", size)
-        watcher.begun(plans[0])
-        watcher.ended(plans[0])
-        watcher.begun(plans[1])
+        display.on_begin(plans[0])
+        display.on_end(plans[0])
+        display.on_begin(plans[1])
         assert three.wait(30)
         seen = list(looked)
-    assert seen.count("A-s0") == 1  # at its end
+    assert seen.count("A-s0") == 2  # at its begin and its end
     assert "A-s2" not in seen
 
 
 def test_more_runs_are_shown_less_often():
-    assert [progress._pause(number) for number in (1, 10, 100)] == [0.5, 0.5, 5.0]
+    assert [look_seconds(number) for number in (1, 10, 100)] == [0.5, 0.5, 5.0]
 
 
 def test_a_line_without_its_end_waits(plan):
     told: list[str] = []
-    with Watcher([plan], show=told.append, on_end=lambda plan, status: None):
+    with ProgressDisplay(show=told.append, on_end=lambda plan, status: None) as display:
+        display.on_begin(plan)
         plan.run_dir.mkdir(parents=True)
         (plan.run_dir / "progress.log").write_text("whole\nhal")
     assert told == ["whole"]
@@ -108,5 +109,7 @@ def test_what_the_end_handler_raises_is_raised(plan):
     def fail(plan, status):
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"), Watcher([plan], show=print, on_end=fail):
+    display = ProgressDisplay(show=print, on_end=fail)
+    display.on_begin(plan)
+    with pytest.raises(OSError, match="no space"), display:
         write_status(plan.run_dir, RunStatus(state="finished"))

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import optuna
 import pytest
 
 from coordexp.errors import ConfigError
 from coordexp.sweep.load import load_sweep, trial_config
+from coordexp.sweep.space import grid, sampler, suggest
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SWEEPS = sorted((EXPERIMENTS / "sweeps").glob("*.yaml"))
@@ -14,16 +16,15 @@ LAMBDA = EXPERIMENTS / "sweeps" / "lambda_coord.yaml"
 
 @pytest.mark.parametrize("path", SWEEPS, ids=[path.stem for path in SWEEPS])
 def test_shipped_sweeps_load_and_every_point_is_a_valid_run(path):
-    from coordexp.sweep.search import Known, propose
-
     sweep = load_sweep(path)
-    known: list[Known] = []
-    while len(known) < min(sweep.settings.num_points, 7):
-        point = propose(sweep.settings, known)
+    study = optuna.create_study()
+    points = grid(sweep.settings.space) if sweep.settings.search.method == "grid" else []
+    for number in range(7):
+        study.sampler = sampler(sweep.settings, number)
+        point = points[number] if points else suggest(study.ask(), sweep.settings.space)
         config = trial_config(sweep, point, name="t000", seed=3, data={})
         assert (config.experiment.group, config.experiment.seed) == ("t000", 3)
         assert config.experiment.name == sweep.settings.name
-        known.append(Known(point, "running"))
     assert sweep.experiment.experiment.name == "tiny"
 
 
@@ -70,6 +71,8 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
         ("sweep.group=Q", r"for group 'Q'; there is A"),
         ("sweep.winners.seeds=[1,1]", r"winners: seeds must be distinct"),
         ("sweep.tuning_split.num_images=4", r"give num_images or fraction, one of them"),
+        ("sweep.asha.reduction_factor=2.5", r"asha.reduction_factor: got 2.5.*integer"),
+        ("sweep.asha.reduction_factor=1", r"asha.reduction_factor: got 1, expected a number of at least 2"),
         ("sweep.asha=3", r"asha: got 3, expected a mapping of keys"),
         ("sweep.search", r"expected sweep.KEY=VALUE"),
         ("evaluation.every_steps=null", r"asha decides by AP during training, but evaluation.every_steps is null"),

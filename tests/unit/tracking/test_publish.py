@@ -48,8 +48,8 @@ def run_of(tracker: Tracker) -> tuple[str, dict[str, str]]:
 def test_an_upload_that_breaks_off_is_no_model_until_it_is_whole(
     plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(tracker, [plan], parent_key="tiny")
-    recorder.start_runs({plan.name: "f"})
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    recorder.start_run(plan, "f")
     write_status(plan.run_dir, DONE)
     real, tries = tracker.log_directory, 0
 
@@ -74,8 +74,8 @@ def test_an_upload_that_breaks_off_is_no_model_until_it_is_whole(
 def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
     plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(tracker, [plan], parent_key="tiny")
-    recorder.start_runs({plan.name: "f"})
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    recorder.start_run(plan, "f")
     write_status(plan.run_dir, DONE)
     with monkeypatch.context() as patch:
 
@@ -88,8 +88,8 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
         assert recorder.close() == ["A-s0: nobody answers"]
         recorder._sync._closing.set()
         recorder._sync._thread.join()
-    again = Recorder(tracker, [plan], parent_key="tiny")
-    again.start_runs({plan.name: "f"})
+    again = Recorder(tracker, plan.config, parent_key="tiny")
+    again.start_run(plan, "f")
     assert again.close() == []
     assert models(tracker) == ["A-s0 READY"]
 
@@ -98,14 +98,14 @@ def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
     plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that is killed between a run's end and its last rows must send them the next time."""
-    recorder = Recorder(tracker, [plan], parent_key="tiny")
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
     with monkeypatch.context() as patch:
 
         def away(*arguments: object, **keywords: object) -> int:
             raise ServerUnreachableError("rows do not pass")
 
         patch.setattr(tracker, "append_rows", away)
-        recorder.start_runs({plan.name: "f"})
+        recorder.start_run(plan, "f")
         write_status(plan.run_dir, DONE)
         recorder.end_run(plan, DONE)
         assert run_of(tracker)[0] == "FINISHED"
@@ -127,8 +127,8 @@ def test_a_damaged_note_records_nothing(plan: RunPlan, text: str) -> None:
 
 
 def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:
-    recorder = Recorder(tracker, [plan], parent_key="tiny")
-    recorder.start_runs({plan.name: "f"})
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    recorder.start_run(plan, "f")
     write_status(plan.run_dir, RunStatus("running"))  # whatever ended the command did not reach it
     recorder.close()
     assert MlflowClient(tracker.uri).get_run(recorder.parent_id).info.status == "KILLED"

@@ -1,4 +1,4 @@
-"""A run that waits for its workers: its turn, and a stop that is asked meanwhile."""
+"""The attempts of a run: its turn, a stop while it waits for workers, and which of several failures is told."""
 
 import pickle
 import threading
@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError
 
-from coordexp.cluster import placement as waiting
-from coordexp.cluster import retries as attempts
-from coordexp.cluster import worker
-from coordexp.cluster.placement import Waiting
-from coordexp.cluster.retries import Attempts
+from coordexp.cluster import attempts, worker
+from coordexp.cluster.attempts import Attempts, ExitOnStop, decisive_failure
+from coordexp.cluster.ray_private import UserExceptionWithTraceback, WorkerHealthCheckFailedError
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import TrainingError
+from coordexp.errors import DataError, TrainingError
 from coordexp.runs.outcome import begin, note_workers, set_state
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.stop import request_stop
@@ -32,8 +31,8 @@ def plan(tmp_path) -> RunPlan:
 def exits(monkeypatch) -> list[int]:
     """Codes of a process that would have ended."""
     codes: list[int] = []
-    monkeypatch.setattr(waiting.os, "_exit", codes.append)
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(attempts.os, "_exit", codes.append)
+    monkeypatch.setattr(attempts, "LOOK_SECONDS", 0.01)
     return codes
 
 
@@ -42,13 +41,13 @@ def freed(monkeypatch) -> list[str]:
     """Stands in for Ray, which is not there."""
     calls: list[str] = []
     monkeypatch.setattr(ray, "get_runtime_context", lambda: CONTEXT)
-    monkeypatch.setattr(attempts, "free_leaked_groups", lambda: calls.append("freed"))
+    monkeypatch.setattr(attempts, "free_leaked_placement_groups", lambda: calls.append("freed"))
     return calls
 
 
 def test_a_stop_ends_the_process_while_it_waits(plan, exits):
-    looks = pickle.loads(pickle.dumps(Waiting(plan)))
-    looks.begin()
+    looks = pickle.loads(pickle.dumps(ExitOnStop(plan)))
+    looks.start()
     assert not exits
     request_stop(plan.run_dir, "enough")
     deadline = time.monotonic() + 10
@@ -59,13 +58,13 @@ def test_a_stop_ends_the_process_while_it_waits(plan, exits):
 
 
 def test_with_workers_a_stop_is_theirs_to_notice(plan, exits):
-    looks = Waiting(plan)
-    looks.begin()
-    looks.begin()  # the place was not free in time, and is asked for again
+    looks = ExitOnStop(plan)
+    looks.start()
+    looks.start()  # the place was not free in time, and is asked for again
     looks.end()
     request_stop(plan.run_dir, "enough")
     for thread in threading.enumerate():
-        if thread.name == "waiting":
+        if thread.name == "exit-on-stop":
             thread.join(10)
             assert not thread.is_alive()
     assert not exits
@@ -80,23 +79,23 @@ def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
         (before / ".controller").write_text("session job other\n" if len(waited) == 3 else "session older other\n")
 
     before.mkdir()
-    monkeypatch.setattr(waiting.time, "sleep", sleep)
+    monkeypatch.setattr(attempts.time, "sleep", sleep)
     own = Attempts(plan, previous=before)
     own.before_worker_group_start(SimpleNamespace())
-    own._waiting.end()
+    own._exit_on_stop.end()
     assert waited == [False] * 3
     assert (plan.run_dir / ".controller").read_text() == "session job actor\n"
     assert freed == ["freed"]
     own.before_worker_group_start(SimpleNamespace())  # again: its turn has come
-    own._waiting.end()
+    own._exit_on_stop.end()
     assert len(waited) == 3
 
 
 def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_path, monkeypatch):
-    monkeypatch.setattr(waiting, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(attempts, "_TURN_SECONDS", 0.05)
     own = Attempts(plan, previous=tmp_path / "never")
     own.before_worker_group_start(SimpleNamespace())
-    own._waiting.end()
+    own._exit_on_stop.end()
     assert (plan.run_dir / ".controller").exists()
 
 
@@ -120,7 +119,7 @@ def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
     set_state(plan, "failed", message="a.json: no images")
     with pytest.raises(TrainingError, match=r"a\.json: no images"):
         own.before_worker_group_start(SimpleNamespace())
-    own._waiting.end()
+    own._exit_on_stop.end()
 
 
 def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan, monkeypatch):
@@ -135,3 +134,28 @@ def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan,
     assert not worker._may_begin(plan, is_first=False)
     assert told == ["enough", None]
     assert (plan.status().state, plan.status().message) == ("stopped", "enough")
+
+
+DEAD = WorkerHealthCheckFailedError("lost", ActorDiedError())
+DIED = "died: it was killed, ran out of memory, or its node is gone"
+
+
+def raised(error):
+    return UserExceptionWithTraceback(error, "Traceback (most recent call last):\n  ...")
+
+
+@pytest.mark.parametrize(
+    ("failures", "sentence"),
+    [
+        ({0: DEAD}, f"worker 0 {DIED}"),
+        ({1: DEAD, 0: DEAD}, f"worker 0 {DIED}"),
+        (
+            {0: raised(RuntimeError("Connection closed by peer\nmore")), 1: raised(DataError("a.json: no images"))},
+            "worker 1: a.json: no images",
+        ),
+        ({0: DEAD, 3: raised(RuntimeError("shapes do not match"))}, "worker 3: RuntimeError: shapes do not match"),
+        ({0: raised(KeyError("x"))}, "KeyError: 'x'"),
+    ],
+)
+def test_of_several_failures_the_one_that_explains_most_is_told(failures, sentence):
+    assert decisive_failure(failures) == sentence

@@ -1,6 +1,6 @@
 import pytest
 
-from coordexp.cluster.slots import count_slots
+from coordexp.cluster.capacity import count_slots
 from coordexp.config.schema import Cluster
 from coordexp.errors import ResourceError
 

@@ -1,9 +1,9 @@
-"""What Tune tells of runs whose driver process died."""
+"""How many trials Tune gets, and the end of runs whose driver process died."""
 
 import pytest
 import ray
 
-from coordexp.cluster.tune_executor import _end_what_has_no_driver, _trials_at_once, execute
+from coordexp.cluster.executor import RayExecutor, end_without_driver, trials_at_once
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
@@ -34,7 +34,7 @@ def plan(tmp_path) -> RunPlan:
 def test_a_run_without_a_driver_gets_an_end(plan, before, error, after):
     if before is not None:
         write_status(plan.run_dir, before)
-    _end_what_has_no_driver(plan, error)
+    end_without_driver(plan, error)
     assert (plan.status().state, plan.status().message) == after
 
 
@@ -43,14 +43,14 @@ def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before):
     if before is not None:
         write_status(plan.run_dir, before)
     request_stop(plan.run_dir, "the job was stopped")
-    _end_what_has_no_driver(plan, "a text")
+    end_without_driver(plan, "a text")
     status = plan.status()
     assert (status and status.state) == (before and "stopped")
 
 
 def test_nothing_is_asked_of_ray_for_no_runs():
     assert not ray.is_initialized()
-    execute([], lambda config, *, reporter, announce: None)
+    RayExecutor().execute([], lambda config, *, reporter, announce: None)
     assert not ray.is_initialized()
 
 
@@ -65,13 +65,13 @@ def test_nothing_is_asked_of_ray_for_no_runs():
     ],
 )
 def test_one_run_more_than_fit_gets_ready_where_that_changes_nothing(asked, trials):
-    assert _trials_at_once(Cluster.model_validate(asked), slots=4) == trials
+    assert trials_at_once(Cluster.model_validate(asked), slots=4) == trials
 
 
 def test_an_old_failure_does_not_hide_the_death_of_a_new_try(plan):
     old = RunStatus("failed", message="last week's reason")
     write_status(plan.run_dir, old)
-    _end_what_has_no_driver(plan, None, before=old)
+    end_without_driver(plan, None, before=old)
     assert plan.status() == old
-    _end_what_has_no_driver(plan, "a text", before=old)
+    end_without_driver(plan, "a text", before=old)
     assert (plan.status().state, plan.status().message) == ("failed", DIED)

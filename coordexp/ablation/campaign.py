@@ -1,0 +1,196 @@
+"""What an ablation and a sweep share: one experiment's folder, records and runs while one command works on it."""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+
+from coordexp.ablation.comparability import MIN_FREE_BYTES
+from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.budget import BudgetKeeper
+from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents, TrainFunction
+from coordexp.runs.experiment import check_disk, open_experiment
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.interrupts import stop_on_signal, terminated_is_interrupted
+from coordexp.runs.lock import experiment_lock
+from coordexp.runs.outcome import set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.progress import ProgressDisplay
+from coordexp.runs.status import RunStatus
+from coordexp.runs.stop import clear_stop, stop_reason
+from coordexp.tracking import Tracker
+from coordexp.tracking.publish import Recorder, open_experiment_tracker
+
+EXIT_FAILED = 1
+EXIT_BUDGET = 3
+EXIT_INTERRUPTED = 130
+GOES_ON = "the same command goes on from the last checkpoints"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the runs of a command ended.
+
+    Attributes:
+        code: of the process: 0 if every run went through and is recorded, else one of ``EXIT_*``.
+        sentence: why they ended early; empty if they did not.
+        missing: a sentence for each thing that the tracking server does not have.
+    """
+
+    code: int = 0
+    sentence: str = ""
+    missing: tuple[str, ...] = ()
+
+
+class SearchEvents(RunEvents, Protocol):
+    """A listener whose decisions, as results arrive, end some of the runs."""
+
+    def decide(self) -> None:
+        """Ask runs to stop that are not worth going on with."""
+        ...
+
+
+class Campaign:
+    """An experiment that this command alone works on."""
+
+    def __init__(self, config: ExperimentConfig, *, tracker: Tracker, instance: str, console: Console) -> None:
+        """Use :func:`open_campaign`.
+
+        Args:
+            config: the experiment.
+            tracker: where its runs are recorded.
+            instance: which life of its name this is; ``--fresh`` begins another.
+            console: where progress is printed.
+        """
+        self.config = config
+        self.folder = ExperimentFolder.of(config)
+        self.tracker = tracker
+        self.instance = instance
+        self.console = console
+
+    def show(self, line: str) -> None:
+        """Print a line as it is."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def new_recorder(self, plan: RunPlan) -> Recorder:
+        """Start or find the experiment's own run in MLflow; ``plan`` is any of its runs."""
+        return Recorder(self.tracker, plan.config, parent_key=f"{self.config.experiment.name}/{self.instance}")
+
+    @contextlib.contextmanager
+    def executor(self, *, debug: bool = False) -> Generator[Executor]:
+        """Yield the executor that ``cluster.executor`` names; what it started ends with the block.
+
+        Ray starts in the background, while the experiment is prepared.
+        """
+        if self.config.cluster.executor == "inline":
+            yield InlineExecutor()
+            return
+        from coordexp.cluster.session import ray_session
+
+        threads = self.config.training.num_threads or self.config.cluster.cpus_per_worker
+        with ray_session(threads=threads, debug=debug) as started:
+            from coordexp.cluster.executor import RayExecutor
+
+            yield RayExecutor(started)
+
+    def execute(
+        self,
+        executor: Executor,
+        plans: Iterable[RunPlan],
+        function: TrainFunction,
+        recorder: Recorder,
+        *,
+        runs: Callable[[], Sequence[RunPlan]],
+        budget: BudgetKeeper | None = None,
+        search: SearchEvents | None = None,
+    ) -> Ending:
+        """Do runs: show and record them, stop them at a signal; return how that ended.
+
+        Args:
+            executor: does them.
+            plans: in the order in which they may begin.
+            function: what does one run.
+            recorder: keeps their records; each plan is known to it.
+            runs: returns all runs of the experiment so far.
+            budget: decides which may begin.
+            search: decides which go on.
+        """
+        taken: list[tuple[RunPlan, RunStatus | None]] = []
+
+        def on_end(plan: RunPlan, status: RunStatus) -> None:
+            recorder.end_run(plan, status)
+            reason = f": {status.message}" if status.message else ""
+            self.show(f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}")
+
+        # The handler of signals again: Ray has installed one of its own, which aborts.
+        with (
+            stop_on_signal(self.folder.path, show=self.show),
+            ProgressDisplay(show=self.show, on_end=on_end) as display,
+        ):
+            listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
+            try:
+                executor.execute(_noted(plans, taken), function, listeners, decide=search.decide if search else None)
+            except KeyboardInterrupt:
+                for plan in runs():
+                    if (status := plan.status()) is not None and status.state == "running":
+                        _mark_stopped(plan, "interrupted", display)
+                return Ending(EXIT_INTERRUPTED, f"interrupted; {GOES_ON}")
+            kept_back = [(plan, reason) for plan, before in taken if (reason := _kept_back(plan, before, display))]
+        for plan, reason in kept_back:
+            if plan.status() is None:
+                recorder.end_run(plan, RunStatus(state="stopped", message=reason))
+                self.show(f"{plan.name}  not begun: {reason}")
+        if budget is not None and budget.has_stopped():
+            return Ending(EXIT_BUDGET, budget.sentence())
+        if kept_back:
+            return Ending(EXIT_INTERRUPTED, f"stopped: {kept_back[0][1]}; {GOES_ON}")
+        return Ending()
+
+
+@contextlib.contextmanager
+def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) -> Generator[Campaign]:
+    """Hold the experiment's lock, with its folder, its record and its tracking server at hand.
+
+    Args:
+        config: the experiment.
+        fresh: move an experiment of this name aside and start over.
+        console: where progress is printed.
+
+    Raises:
+        ConfigError: if the name exists with another configuration.
+        ResourceError: if another command holds the lock, or the disk is full.
+        TrackingError: if the tracking server or database cannot be used.
+    """
+    with experiment_lock(config), terminated_is_interrupted():
+        folder = ExperimentFolder.of(config)
+        check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
+        clear_stop(folder.path)  # a request ends with the command it stopped
+        tracker = open_experiment_tracker(config)
+        instance = open_experiment(config, fresh=fresh).instance
+        yield Campaign(config, tracker=tracker, instance=instance, console=console)
+
+
+def _noted(plans: Iterable[RunPlan], taken: list[tuple[RunPlan, RunStatus | None]]) -> Iterator[RunPlan]:
+    """Pass plans on, and note each with the status that it has before it begins."""
+    for plan in plans:
+        taken.append((plan, plan.status()))
+        yield plan
+
+
+def _kept_back(plan: RunPlan, before: RunStatus | None, display: ProgressDisplay) -> str | None:
+    """Return why a run was stopped or not gone on with, if so; one that another command had begun is marked."""
+    status, reason = plan.status(), stop_reason(plan.run_dir)
+    if reason is None or (status is not None and status.state in ("finished", "failed") and status != before):
+        return None
+    if status is not None and status == before:
+        _mark_stopped(plan, reason, display)
+    return reason
+
+
+def _mark_stopped(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
+    """Mark a run as stopped where nobody else does any more."""
+    display.on_begin(plan)
+    set_state(plan, "stopped", message=reason)
+    display.on_end(plan)

@@ -1,0 +1,188 @@
+"""The attempts of one run, seen from Ray Train's controller: waiting for workers, begin, restarts, wrong input."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import ray
+
+from coordexp.cluster.ray_private import (
+    WorkerGroupCallback,
+    WorkerGroupPollStatus,
+    WorkerHealthCheckFailedError,
+    free_leaked_placement_groups,
+    is_actor_dead,
+    raised_in_worker,
+)
+from coordexp.errors import CoordExpError, TrainingError
+from coordexp.files import write_text
+from coordexp.runs.outcome import begin, note_restart, one_sentence, set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.progress import announce_to
+from coordexp.runs.stop import LOOK_SECONDS, stop_reason
+
+CONTROLLER_NAME = ".controller"
+_DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
+_TURN_SECONDS = 60.0
+_SHORT_SECONDS = 0.1  # between two looks at another controller
+
+
+class Attempts(WorkerGroupCallback):
+    """Keeps a run's attempts apart, counts them, and ends at once what trying again cannot mend."""
+
+    def __init__(self, plan: RunPlan, *, previous: Path | None = None) -> None:
+        """Look after ``plan``.
+
+        Args:
+            plan: the run.
+            previous: directory of the run that asks for its workers before this one, if there is one.
+        """
+        self._plan = plan
+        self._previous = previous
+        self._exit_on_stop = ExitOnStop(plan)
+        self._is_first = True
+        self._reason = ""
+
+    def before_worker_group_start(self, worker_group_context: object) -> None:
+        """Wait until the former controller of this run is dead and it is this run's turn; free what dead ones hold.
+
+        Raises:
+            TrainingError: which ends the run, where a worker's wrong input has made it fail.
+        """
+        del worker_group_context
+        self._exit_on_stop.start()
+        status = self._plan.status()
+        if not self._is_first and status is not None and status.state == "failed":
+            raise TrainingError(status.message)
+        if self._previous is not None:
+            wait_for_turn(self._previous / CONTROLLER_NAME)
+            self._previous = None
+        if self._is_first:
+            replace_controller(self._plan.run_dir / CONTROLLER_NAME)
+        free_leaked_placement_groups()
+
+    def after_worker_group_start(self, worker_group: object) -> None:
+        """Let the run begin, unless a stop was asked while it waited for its workers; count every further start."""
+        del worker_group
+        self._exit_on_stop.end()
+        if self._is_first:
+            if stop_reason(self._plan.run_dir) is None:
+                begin(self._plan)
+        else:
+            restarts = note_restart(self._plan, self._reason)
+            reason = f" after {self._reason}" if self._reason else ""
+            announce_to(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
+        self._is_first, self._reason = False, ""
+
+    def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
+        """End the run where a worker met wrong input.
+
+        Raises:
+            TrainingError: which ends all workers without another try; its sentence is in the status.
+        """
+        if not worker_group_status.errors:
+            return
+        rank, error = _decisive(worker_group_status.errors)
+        status = self._plan.status()
+        if isinstance(error, CoordExpError) and (status is None or status.state != "failed"):
+            set_state(self._plan, "failed", message=one_sentence(error))
+            status = self._plan.status()
+        if status is not None and status.state == "failed":
+            raise TrainingError(status.message)
+        self._reason = _sentence(rank, error)
+
+
+class ExitOnStop:
+    """Ends the controller's process at a request to stop while the run waits for its workers.
+
+    Ray blocks the controller meanwhile, so it cannot look by itself. Its driver takes the death for what it is
+    (:func:`coordexp.cluster.driver.drive`). Nothing is lost: what is committed is on disk, and a run that waits has
+    nothing else.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        """Look after ``plan`` from :meth:`start` on."""
+        self._plan = plan
+        self._has_workers: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["ExitOnStop"], tuple[RunPlan]]:
+        """Travel to the controller without lock and thread."""
+        return ExitOnStop, (self._plan,)
+
+    def start(self) -> None:
+        """Look once a second from now on, as a run does at its steps."""
+        self.end()
+        self._has_workers = threading.Event()
+        threading.Thread(target=self._look, args=(self._has_workers,), name="exit-on-stop", daemon=True).start()
+
+    def end(self) -> None:
+        """Look no more; from here on the workers do."""
+        with self._lock:
+            if self._has_workers is not None:
+                self._has_workers.set()
+
+    def _look(self, has_workers: threading.Event) -> None:
+        while not has_workers.wait(LOOK_SECONDS):
+            if stop_reason(self._plan.run_dir) is None:
+                continue
+            with self._lock:
+                if not has_workers.is_set():
+                    os._exit(0)
+
+
+def replace_controller(record: Path) -> None:
+    """Wait until the controller of the attempt before is dead, so that two never write one run; then be on record.
+
+    One that Ray still calls alive after ``_DYING_SECONDS`` is waited for no longer.
+    """
+    context = ray.get_runtime_context()
+    cluster, job, own = context.get_session_name(), context.get_job_id(), context.get_actor_id()
+    known = _words(record)
+    deadline = time.monotonic() + _DYING_SECONDS
+    while known[:1] == [cluster] and known[-1] != own and not is_actor_dead(known[-1]) and time.monotonic() < deadline:
+        time.sleep(_SHORT_SECONDS)
+    write_text(record, f"{cluster} {job} {own}\n")
+
+
+def wait_for_turn(record: Path) -> None:
+    """Wait until the run before asks for its workers: runs get ready in any order, and must begin in that of the plan.
+
+    Else one that got ready while others ran would take the place of a run of an earlier seed. Not longer than
+    ``_TURN_SECONDS``: that run may have met an error or had nothing left to do, and to begin out of order is better
+    than not to begin.
+    """
+    context = ray.get_runtime_context()
+    own = [context.get_session_name(), context.get_job_id()]
+    deadline = time.monotonic() + _TURN_SECONDS
+    while _words(record)[:2] != own and time.monotonic() < deadline:
+        time.sleep(_SHORT_SECONDS)
+
+
+def decisive_failure(worker_exceptions: Mapping[int, Exception]) -> str:
+    """Return, of the errors by rank, the one that explains the others, as one sentence."""
+    return _sentence(*_decisive(worker_exceptions))
+
+
+def _words(record: Path) -> list[str]:
+    return record.read_text(encoding="utf-8").split() if record.is_file() else []
+
+
+def _sentence(rank: int, error: Exception) -> str:
+    """Return how a worker ended; the first worker, which is often the only one, is not named."""
+    if isinstance(error, WorkerHealthCheckFailedError):
+        return f"worker {rank} died: it was killed, ran out of memory, or its node is gone"
+    return f"worker {rank}: {one_sentence(error)}" if rank else one_sentence(error)
+
+
+def _decisive(worker_exceptions: Mapping[int, Exception]) -> tuple[int, Exception]:
+    """Return the rank and error that explain most: one of ours, else one raised, else a death; others follow it."""
+    found = {rank: raised_in_worker(error) for rank, error in sorted(worker_exceptions.items())}
+
+    def order(rank: int) -> tuple[bool, bool, int]:
+        return not isinstance(found[rank], CoordExpError), found[rank] is worker_exceptions[rank], rank
+
+    rank = min(found, key=order)
+    return rank, found[rank]

@@ -1,0 +1,95 @@
+"""Every name of Ray that is not public and that we use. All of them are here, so an upgrade of Ray breaks here.
+
+``tests/unit/cluster/test_ray_private.py`` says what each is used for, and names those that an upgrade has moved.
+"""
+
+import json
+import sys
+
+import ray
+import ray._private.state as ray_state
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.services import canonicalize_bootstrap_address
+from ray._private.worker import global_worker
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue] - compiled, without annotations
+from ray.core.generated.gcs_pb2 import (
+    GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue] - generated, without annotations
+    PlacementGroupTableData,  # pyright: ignore[reportAttributeAccessIssue]
+)
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+# A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
+ON_HEAD_NODE = {"node:__internal_head__": 0.001}
+# What Ray Train remembers of a run's checkpoints, beside them.
+CHECKPOINT_RECORD = "checkpoint_manager_snapshot.json"
+
+if __name__ != "__main__":  # as a script this file only asks what a cluster has; Ray Train takes a second to import
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2._internal.callbacks import DatasetsCallback
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback as UserExceptionWithTraceback
+    from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError as WorkerHealthCheckFailedError
+    from ray.train.v2._internal.execution.callback import WorkerGroupCallback as WorkerGroupCallback
+    from ray.train.v2._internal.execution.worker_group import WorkerGroupPollStatus as WorkerGroupPollStatus
+    from ray.train.v2.api.callback import RayTrainCallback as RayTrainCallback
+    from ray.tune.progress_reporter import TrialProgressCallback
+
+    class TrainerWithoutDatasets(TorchTrainer):
+        """A trainer without what hands Ray datasets to workers: a process of 200 MB, a second before every start."""
+
+        def _create_default_callbacks(self) -> list[RayTrainCallback]:
+            return [item for item in super()._create_default_callbacks() if not isinstance(item, DatasetsCallback)]
+
+    class SilentTrialProgress(TrialProgressCallback):
+        """Takes the place of Tune's own lines about trials: runs say by their statuses how they ended."""
+
+        def _print(self, msg: str) -> None:
+            del msg
+
+    def raised_in_worker(error: Exception) -> Exception:
+        """Return what a worker raised, without what Ray Train wraps around it."""
+        if not isinstance(error, UserExceptionWithTraceback):
+            return error
+        inner = error._base_exc  # pyright: ignore[reportPrivateUsage]
+        return inner if isinstance(inner, Exception) else error
+
+
+def is_actor_dead(actor_id: str) -> bool:
+    """Tell whether Ray knows that an actor is dead; an id that is no actor's, such as the job's own, is not."""
+    return ray_state.actors(actor_id).get("State") == "DEAD"
+
+
+def free_leaked_placement_groups() -> None:
+    """Remove this job's placement groups whose creator is dead.
+
+    Ray frees those of a controller that died after its workers had started. Before that nobody does, and
+    what they hold is lost to the job (ray#62753).
+    """
+    job = global_worker.current_job_id.binary()
+    accessor = ray_state.state._connect_and_get_accessor()  # pyright: ignore[reportPrivateUsage]
+    for packed in accessor.get_placement_group_table():
+        group = PlacementGroupTableData.FromString(packed)
+        is_ours = group.creator_job_id == job and not group.is_detached
+        is_gone = group.state == PlacementGroupTableData.REMOVED
+        if is_ours and not is_gone and is_actor_dead(group.creator_actor_id.hex()):
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
+def node_resources(address: str, *, seconds: float) -> list[dict[str, float]]:
+    """Return the resources of each living node of a cluster, without joining it: Ray has no public way to ask.
+
+    Raises:
+        ConnectionError: if ``address`` is ``auto`` and no cluster runs on this machine.
+    """
+    if address == "auto":  # as ray.init does; with an address of its own it leaves the token to the user
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    client = GcsClient(address=canonicalize_bootstrap_address(address))
+    nodes = client.get_all_node_info(timeout=seconds).values()
+    return [dict(node.resources_total) for node in nodes if node.state == GcsNodeInfo.ALIVE]
+
+
+if __name__ == "__main__":
+    try:
+        found = node_resources(sys.argv[1], seconds=float(sys.argv[2]))
+    except ConnectionError:
+        found = None
+    sys.stdout.write(json.dumps(found) + "\n")

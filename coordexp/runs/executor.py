@@ -1,0 +1,170 @@
+"""How runs are executed: what an executor is, and the one that does them one after the other in this process.
+
+The other one is :class:`coordexp.cluster.executor.RayExecutor`; whoever wants to do runs by other means writes a third.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from safetensors import SafetensorError
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ResourceError
+from coordexp.runs.commit import explain_disk_full
+from coordexp.runs.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.progress import announce_to
+from coordexp.runs.reporter import LocalReporter, Reporter, Row
+from coordexp.runs.stop import RunStoppedError, stop_reason
+
+# What one run may die of without stopping the others; torch's own errors are RuntimeErrors, ours ValueErrors.
+_FAILURES = (ValueError, TypeError, LookupError, RuntimeError, OSError, SafetensorError)
+
+
+class TrainFunction(Protocol):
+    """Does one run, from its configuration to its last row."""
+
+    def __call__(self, config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
+        """Train, evaluate and commit."""
+        ...
+
+
+class RunEvents(Protocol):
+    """Is called at the begin and end of runs, in the executor's own thread: returns quickly and raises nothing."""
+
+    def on_begin(self, plan: RunPlan) -> None:
+        """Note that a run was started; it may still wait for its workers."""
+        ...
+
+    def on_end(self, plan: RunPlan) -> None:
+        """Note that a run ended, in whatever way; its status says how. The next run has not been started."""
+        ...
+
+
+class AllEvents:
+    """Passes events to several listeners in their order: a budget, which decides what may begin, before a display."""
+
+    def __init__(self, *listeners: RunEvents) -> None:
+        """Take the listeners; without any, nothing listens."""
+        self._listeners = listeners
+
+    def on_begin(self, plan: RunPlan) -> None:
+        """Pass on that a run was started."""
+        for listener in self._listeners:
+            listener.on_begin(plan)
+
+    def on_end(self, plan: RunPlan) -> None:
+        """Pass on that a run ended."""
+        for listener in self._listeners:
+            listener.on_end(plan)
+
+
+NO_EVENTS: RunEvents = AllEvents()
+
+
+class Executor(Protocol):
+    """Does runs; each one's status says afterwards how it ended."""
+
+    def check(self, config: ExperimentConfig) -> None:
+        """Refuse what could never run.
+
+        Raises:
+            ResourceError: if the machine or cluster lacks what one run asks for.
+        """
+        ...
+
+    def execute(
+        self,
+        plans: Iterable[RunPlan],
+        function: TrainFunction,
+        events: RunEvents = NO_EVENTS,
+        *,
+        decide: Callable[[], None] | None = None,
+    ) -> None:
+        """Do the runs that nobody asked to stop.
+
+        Args:
+            plans: in the order in which they may begin.
+            function: what does one run.
+            events: called when a run begins and ends.
+            decide: for a search, whose ``plans`` follow from results: called as results arrive, so that it may ask
+                runs to stop; the next plan is asked for only once there is room for it.
+        """
+        ...
+
+    def live_queue(
+        self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
+    ) -> contextlib.AbstractContextManager[object]:
+        """Return a block during which dashboards can see where each run stands, if this executor serves any.
+
+        Args:
+            experiment: its name.
+            plans: returns all its runs so far, whatever their state.
+        """
+        ...
+
+
+class InlineExecutor:
+    """Does one run after the other in this process, without Ray; the numbers are the same."""
+
+    def check(self, config: ExperimentConfig) -> None:
+        """Refuse more than one worker."""
+        workers = config.cluster.num_workers
+        if workers > 1:
+            raise ResourceError(f"the inline executor is one process, but cluster.num_workers is {workers}; use tune")
+
+    def execute(
+        self,
+        plans: Iterable[RunPlan],
+        function: TrainFunction,
+        events: RunEvents = NO_EVENTS,
+        *,
+        decide: Callable[[], None] | None = None,
+    ) -> None:
+        """Do the runs; ``decide`` is called after each commit."""
+        for plan in plans:
+            if stop_reason(plan.run_dir) is None:
+                events.on_begin(plan)
+                _execute(plan, function, after_commit=decide or (lambda: None))
+                events.on_end(plan)
+
+    def live_queue(
+        self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
+    ) -> contextlib.AbstractContextManager[object]:
+        """Publish nothing: dashboards are fed through Ray."""
+        del experiment, plans
+        return contextlib.nullcontext()
+
+
+class _InlineReporter(LocalReporter):
+    """Calls a function after each commit."""
+
+    def __init__(self, plan: RunPlan, *, warn: Callable[[str], None], after_commit: Callable[[], None]) -> None:
+        super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints, warn=warn)
+        self._after_commit = after_commit
+
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
+        super().commit(rows, step=step, checkpoint=checkpoint)
+        self._after_commit()
+
+
+def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[], None]) -> None:
+    begin(plan)
+    clock = RunClock(plan)
+    note_workers(plan)
+    announce = announce_to(plan.run_dir)
+    try:
+        reporter = _InlineReporter(
+            plan, warn=lambda sentence: announce(f"{plan.name}  {sentence}"), after_commit=after_commit
+        )
+        function(plan.config, reporter=reporter, announce=announce)
+    except RunStoppedError as stopped:
+        set_state(plan, "stopped", message=str(stopped), seconds=clock.seconds())
+        return
+    except _FAILURES as error:
+        note_traceback(plan)
+        set_state(plan, "failed", message=one_sentence(explain_disk_full(error, plan.run_dir)), seconds=clock.seconds())
+        return
+    set_state(plan, "finished", seconds=clock.seconds())

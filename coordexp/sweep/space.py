@@ -1,0 +1,78 @@
+"""Points of a space: the grid, and how Optuna samples further ones. A draw depends on its seed and number alone."""
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import optuna
+
+from coordexp.files import sha256_of_text
+from coordexp.sweep.schema import Number, Parameter, SweepConfig
+
+Point = dict[str, Number]
+_DIGITS = 4  # of a weight; more would be noise, and nobody could type it
+
+
+def grid(space: Mapping[str, Parameter]) -> list[Point]:
+    """Return all points of a grid; the last parameter changes fastest."""
+    axes = [grid_values(parameter) for parameter in space.values()]
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def grid_values(parameter: Parameter) -> list[Number]:
+    """Return a parameter's values on a grid, rounded to four digits."""
+    if parameter.values is not None:
+        return list(parameter.values)
+    low, high = _ends(parameter)
+    spaced = np.geomspace if parameter.scale == "log" else np.linspace
+    values = [low, high] if parameter.num == 2 else spaced(low, high, parameter.num or 1).tolist()
+    return [_rounded(value, parameter) for value in values]
+
+
+def sampler(settings: SweepConfig, number: int) -> optuna.samplers.BaseSampler:
+    """Return what samples trial ``number``.
+
+    Each trial has a seed of its own: a sampler with the sweep's seed would begin from its first draw again whenever
+    the sweep is resumed, and propose the same points twice.
+    """
+    seed = int(sha256_of_text(f"{settings.search.seed}/{number}")[:8], 16)
+    if settings.search.method == "optuna":
+        random_first = min(10, max(2, settings.num_points // 4))
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=random_first)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def suggest(trial: optuna.trial.Trial, space: Mapping[str, Parameter]) -> Point:
+    """Return the point of a trial; what Optuna has not sampled yet is sampled now."""
+    params: dict[str, Number] = {}
+    for key, parameter in space.items():
+        if parameter.values is not None:
+            params[key] = trial.suggest_categorical(key, parameter.values)
+        else:
+            low, high = _ends(parameter)
+            params[key] = trial.suggest_float(key, low, high, log=parameter.scale == "log")
+    return point_of(params, space)
+
+
+def point_of(params: Mapping[str, Number], space: Mapping[str, Parameter]) -> Point:
+    """Return the values a run gets for what Optuna sampled: those of a range are rounded to four digits."""
+    return {
+        key: params[key] if parameter.values is not None else _rounded(params[key], parameter)
+        for key, parameter in space.items()
+    }
+
+
+def point_text(point: Point) -> str:
+    """Return ``lambda_coord 0.5, lambda_coord_ce 1``."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value:g}" for key, value in point.items())
+
+
+def _ends(parameter: Parameter) -> tuple[float, float]:
+    assert parameter.low is not None
+    assert parameter.high is not None
+    return parameter.low, parameter.high
+
+
+def _rounded(value: float, parameter: Parameter) -> float:
+    low, high = _ends(parameter)
+    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
