@@ -17,7 +17,7 @@ from coordexp.report.study.load import load_experiment, load_experiments, load_r
 from coordexp.report.study.study import Study
 from coordexp.report.text.export import to_csv, to_json, to_latex
 from coordexp.report.text.render import render_report, to_markdown
-from coordexp.report.watch.watch import Chosen, watch
+from coordexp.report.watch.watch import ChosenSource, watch
 from coordexp.report.write import announce, store_report, study_of, write_report
 from coordexp.runs.folder import ExperimentFolder
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _watch(arguments: argparse.Namespace, console: Console) -> int:
     name: str | None = arguments.experiment[0] if arguments.experiment else None
-    source = Chosen(
+    source = ChosenSource(
         name, runs_dir=arguments.runs_dir, uri=_uri(arguments), is_remote=arguments.tracking_uri is not None
     )
     try:

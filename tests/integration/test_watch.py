@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.progress_rows import ProgressRow, append_progress
 from coordexp.runs.reporter import Row
 from tests.integration.ablation_support import make_base, make_config, run
 
@@ -27,14 +29,16 @@ class Slow:
         self.go_on = threading.Event()
 
     def __call__(self, config, *, reporter, announce):
-        name = f"{config.experiment.group}-s0"
+        progress = RunFolder.of(config).progress
         for step in (1, 2, 3, 4):
-            announce(f"{name}  step {step}/4  loss {5 - step}.000 (text 1.0, box 0.5)  9 img/s  0:0{4 - step} left")
             metrics = {"train_total_loss": 5.0 - step, "subset/constrained/expected/AP": step / 8}
+            append_progress(progress, ProgressRow("step", time.time(), step, 4, metrics, seconds_left=4.0 - step))
             reporter.commit([Row(step, time.time(), metrics)], step=step, checkpoint=None)
             if step == 2:
                 assert self.go_on.wait(LIMIT_SECONDS)
-        reporter.commit([Row(4, time.time(), {"constrained/expected/AP": 0.75})], step=4, checkpoint=None)
+        metrics = {"constrained/expected/AP": 0.75}
+        append_progress(progress, ProgressRow("evaluation", time.time(), 4, 4, metrics))
+        reporter.commit([Row(4, time.time(), metrics)], step=4, checkpoint=None)
 
 
 class Terminal:
@@ -99,7 +103,7 @@ def config(tmp_path: Path):
 
 
 def test_a_terminal_shows_an_ablation_from_before_it_begins_until_it_ends(terminal: Terminal, config) -> None:
-    terminal.wait_for("not there yet|there is no database")
+    terminal.wait_for("there is no MLflow database")
     slow = Slow()
     seen: list[BaseException | None] = []
 
@@ -131,7 +135,8 @@ def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_p
     folder = tmp_path / "tiny" / "A-s0"
     folder.mkdir(parents=True)
     (folder / "status.json").write_text('{"state": "running"}')
-    (folder / "progress.log").write_text("A-s0  step 2/4  loss 3.000 (box 0.5)  9 img/s  0:02 left\n")
+    row = ProgressRow("step", time.time() + 1, 2, 4, {"train_total_loss": 3.0}, seconds_left=2.0)
+    append_progress(RunFolder(folder).progress, row)
     terminal.wait_for(r"A-s0 +running +2/4")
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CURVES", "ExperimentData", "Point", "RunData", "load_experiment", "load_experiments", "load_runs"]
 
-_STATES: dict[str, State] = {
+MLFLOW_STATES: dict[str, State] = {
     "SCHEDULED": "waiting",
     "RUNNING": "running",
     "FINISHED": "finished",
@@ -28,6 +28,10 @@ _STATES: dict[str, State] = {
 CURVES = re.compile(
     r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens"
 )
+
+
+class NothingRecordedError(TrackingError):
+    """MLflow has no such experiment, or no run in it, yet."""
 
 
 def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
@@ -40,9 +44,9 @@ def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
     Raises:
         TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it.
     """
-    client = _client(uri)
+    client = open_client(uri)
     with tracking_errors(uri, "read the experiment"):
-        experiment = _find(client, uri, name)
+        experiment = find_experiment(client, uri, name)
         return _read(client, uri, experiment)
 
 
@@ -79,7 +83,7 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
     Raises:
         TrackingError: if MLflow cannot be used, or a run is not there or is no run of a group and seed.
     """
-    client = _client(uri)
+    client = open_client(uri)
     with tracking_errors(uri, "read the runs"):
         found = [client.get_run(run_id) for run_id in dict.fromkeys(run_ids)]
         for run in found:
@@ -108,27 +112,51 @@ def _distinct(runs: Sequence[RunData]) -> list[RunData]:
     return [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
 
 
-def _client(uri: str) -> "MlflowClient":
+def open_client(uri: str) -> "MlflowClient":
+    """Return a client of what is there already.
+
+    Raises:
+        TrackingError: if MLflow cannot be used; a :class:`NothingRecordedError` where the database is not there yet.
+    """
     path = sqlite_path(uri)
     if path is not None and not path.is_file():
-        raise TrackingError(f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri")
+        raise NothingRecordedError(
+            f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri"
+        )
     return connect(uri)
 
 
-def _find(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
+def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
+    """Return an experiment, or for None the one in which a run was started last.
+
+    Raises:
+        NothingRecordedError: if there is none; the sentence lists those that there are.
+    """
     known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
     where = f"MLflow at {without_secrets(uri)}"
     if name in known:
         return known[name]
     if name is not None:
-        raise TrackingError(f"{where} has no experiment {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        raise NothingRecordedError(f"{where} has no experiment {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
     by_id = {item.experiment_id: item for item in known.values()}
     newest = _search(client, list(by_id), limit=1) if by_id else []
     if not newest:
-        raise TrackingError(
+        raise NothingRecordedError(
             f"{where} has no run of coordexp yet: run an ablation first, or give another --tracking-uri"
         )
     return by_id[newest[0].info.experiment_id]
+
+
+def newest_runs(client: "MlflowClient", experiment_id: str) -> "tuple[Run | None, list[Run], int]":
+    """Return the ablation's own run, its newest run of each group and seed, and how many older ones there are."""
+    found = _search(client, [experiment_id])  # newest first
+    children = [run for run in found if "seed" in run.data.tags]
+    parent = next((run for run in found if "seed" not in run.data.tags), None)
+    kept: dict[tuple[str, str], Run] = {}
+    for run in children:
+        if parent is None or run.data.tags.get(PARENT) == parent.info.run_id:
+            kept.setdefault((run.data.tags["group"], run.data.tags["seed"]), run)
+    return parent, list(kept.values()), len(children) - len(kept)
 
 
 def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | None = None) -> "list[Run]":
@@ -150,29 +178,20 @@ def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | N
 
 
 def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> ExperimentData:
-    found = _search(client, [experiment.experiment_id])
-    children = [run for run in found if "seed" in run.data.tags]
-    parent = next((run for run in found if "seed" not in run.data.tags), None)
-    shown = _newest(run for run in children if parent is None or run.data.tags.get(PARENT) == parent.info.run_id)
+    parent, shown, num_older = newest_runs(client, experiment.experiment_id)
     if not shown:
-        raise TrackingError(f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet")
+        raise NothingRecordedError(
+            f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet"
+        )
     runs = [_run(client, run, experiment.name) for run in shown]
     return ExperimentData(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
         shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
-        num_older=len(children) - len(shown),
+        num_older=num_older,
         parent_id=parent.info.run_id if parent else "",
     )
-
-
-def _newest(runs: "Iterable[Run]") -> "list[Run]":
-    """Keep one run of each group and seed; ``runs`` come newest first."""
-    kept: dict[tuple[str, str], Run] = {}
-    for run in runs:
-        kept.setdefault((run.data.tags["group"], run.data.tags["seed"]), run)
-    return list(kept.values())
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
@@ -180,9 +199,9 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     return RunData(
         run_id=run.info.run_id,
         group=tags["group"],
-        seed=_whole(run, "seed"),
-        state=_STATES[run.info.status],
-        step=int(metrics["final/steps"]) if "final/steps" in metrics else _whole(run, LAST_STEP),
+        seed=whole_tag(run, "seed"),
+        state=MLFLOW_STATES[run.info.status],
+        step=int(metrics["final/steps"]) if "final/steps" in metrics else whole_tag(run, LAST_STEP),
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
@@ -196,8 +215,12 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     )
 
 
-def _whole(run: "Run", tag: str) -> int:
-    """Return a tag that counts; anyone may edit tags."""
+def whole_tag(run: "Run", tag: str) -> int:
+    """Return a tag that is a number; anyone may edit tags.
+
+    Raises:
+        TrackingError: if it is none.
+    """
     text = run.data.tags.get(tag, "0")
     try:
         return int(text)

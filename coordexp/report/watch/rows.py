@@ -1,4 +1,4 @@
-"""What a watcher shows: frozen objects and arithmetic on where runs stand, how they compare and how long it takes."""
+"""What a watcher shows of each run, and arithmetic on it: how runs compare and how long the rest takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from statistics import fmean, median
 from coordexp.report.study.data import Point, State
 
 ENDED: tuple[State, ...] = ("finished", "failed", "stopped")
+LOSS, COORD_LOSS, SPEED = "train_total_loss", "train_coord_loss", "throughput/images_per_second"
 _STARTING_SECONDS = 600.0
 _EVALUATING_SECONDS = 1800.0
 _LEAST_SECONDS = 60.0
@@ -27,16 +28,16 @@ class RunRow:
         max_steps: how many there will be, where that is known.
         loss: total training loss of the last logging step.
         coord_loss: loss of the expected boxes there.
-        images_per_second: speed there.
+        images_per_second: throughput there.
         seconds_left: of training, at ``last_seen``.
         seconds: wall time of the run, for one that has ended.
         subset_ap: AP on the subset evaluated during training, by step.
         final_ap: AP on all validation images.
-        restarts: how often it began again.
+        restarts: how often its workers were started again.
         last_seen: Unix time of its last sign of life.
         patience: silence in seconds that is usual for it.
         message: why it failed or stopped, or the last alarm.
-        is_starting: whether it waits for its workers again, for which there is no usual time.
+        is_starting: whether it waits for its workers, for which there is no usual time.
     """
 
     name: str
@@ -58,15 +59,24 @@ class RunRow:
     message: str = ""
     is_starting: bool = False
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether all steps are done, so that it evaluates all images."""
+        return self.state == "running" and self.max_steps is not None and self.step >= self.max_steps
+
+    @property
+    def last_ap(self) -> float | None:
+        """AP on all images, or else the newest on the subset."""
+        return self.subset_ap[-1].value if self.final_ap is None and self.subset_ap else self.final_ap
+
     def age(self, now: float) -> float | None:
         """Return the seconds since the last sign of life; a clock that is ahead counts as none."""
         return None if self.last_seen is None else max(0.0, now - self.last_seen)
 
     def is_stalled(self, now: float) -> bool:
-        """Say whether a run that should be at work has been silent for longer than is usual for it."""
+        """Return whether a run that should be at work has been silent for longer than is usual for it."""
         age = self.age(now)
-        is_at_work = self.state == "running" and not self.is_starting
-        return is_at_work and age is not None and age > self.patience
+        return self.state == "running" and not self.is_starting and age is not None and age > self.patience
 
     def time_left(self, now: float) -> float | None:
         """Return the seconds of training that are left."""
@@ -74,12 +84,6 @@ class RunRow:
         if self.state != "running" or self.seconds_left is None or age is None:
             return None
         return self.seconds_left if self.is_stalled(now) else max(0.0, self.seconds_left - age)
-
-    def last_ap(self) -> float | None:
-        """Return AP on all images, or else the newest on the subset."""
-        if self.final_ap is not None:
-            return self.final_ap
-        return self.subset_ap[-1].value if self.subset_ap else None
 
 
 @dataclass(frozen=True)
@@ -103,84 +107,54 @@ class Snapshot:
     ended: bool = False
 
 
-@dataclass(frozen=True)
-class GroupMean:
-    """AP of a group so far.
-
-    Attributes:
-        group: its name.
-        value: mean over seeds.
-        num_seeds: how many have a value.
-        at: at which steps, in words.
-    """
-
-    group: str
-    value: float
-    num_seeds: int
-    at: str
-
-
-def patience(*, usual: float | None, pauses: Sequence[float], is_evaluating: bool) -> float:
-    """Return the silence after which a run counts as stalled.
-
-    Ten usual pauses between two lines, or two of the longest it has made, an evaluation for example; the very
-    longest is left out, since that may have been a restart.
+def patience(pauses: Sequence[float], *, is_evaluating: bool) -> float:
+    """Return the silence after which a run counts as stalled: ten usual pauses, or two of the longest it has made.
 
     Args:
-        usual: seconds between two logging steps, where known.
-        pauses: seconds between its last signs of life.
-        is_evaluating: whether all steps are done, so that the evaluation of all images is silent.
+        pauses: seconds between its signs of life, which include evaluations.
+        is_evaluating: whether all steps are done: the evaluation of all images is silent.
     """
-    known = ([usual] if usual is not None else []) or ([median(pauses)] if pauses else [])
-    longest = sorted(pauses)[-2] if len(pauses) > 1 else 0.0
-    if not known:
+    if not pauses:
         return _EVALUATING_SECONDS if is_evaluating else _STARTING_SECONDS
     least = _EVALUATING_SECONDS if is_evaluating else _LEAST_SECONDS
-    return max(least, _USUAL_PAUSES * known[0], _LONG_PAUSES * longest)
+    return max(least, _USUAL_PAUSES * median(pauses), _LONG_PAUSES * max(pauses))
 
 
-def group_means(runs: Sequence[RunRow]) -> list[GroupMean]:
-    """Return AP by group: of all images where every run has it, else at the last step that all have reached."""
+def group_means(runs: Sequence[RunRow]) -> list[str]:
+    """Return AP by group in words: of all images where every run has it, else at the last step that all have."""
     groups: dict[str, list[RunRow]] = {}
     for run in runs:
-        if run.last_ap() is not None:
+        if run.last_ap is not None:
             groups.setdefault(run.group, []).append(run)
-    return [_mean_of(group, found) for group, found in groups.items()]
+    words: list[str] = []
+    for group, found in groups.items():
+        finals = [run.final_ap for run in found if run.final_ap is not None]
+        curves = [{point.step: point.value for point in run.subset_ap} for run in found if run.subset_ap]
+        common = set[int].intersection(*map(set, curves)) if curves else set[int]()
+        if len(finals) == len(found):
+            values, at = finals, "all images"
+        elif common:
+            values, at = [curve[max(common)] for curve in curves], f"step {max(common)}"
+        else:
+            values, at = [run.last_ap for run in found if run.last_ap is not None], "different steps"
+        seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
+        words.append(f"{group} {fmean(values):.3f} ({seeds}, {at})")
+    return words
 
 
 def seconds_to_end(runs: Sequence[RunRow], now: float) -> float | None:
     """Return roughly how long the rest takes with as many runs at once as there are now; None if nothing is known."""
     running = [run for run in runs if run.state == "running"]
-    waiting = [run for run in runs if run.state == "waiting"]
+    num_waiting = sum(run.state == "waiting" for run in runs)
     left = [seconds for run in running if (seconds := run.time_left(now)) is not None]
-    if not running and not waiting:
+    if not running and not num_waiting:
         return 0.0
-    whole = _seconds_of_a_run(runs)
-    if len(left) < len(running) or (waiting and whole is None):
+    whole = [run.seconds for run in runs if run.state == "finished" and run.seconds] or [
+        run.seconds_left * run.max_steps / (run.max_steps - run.step)
+        for run in runs
+        if run.seconds_left is not None and run.max_steps is not None and run.step < run.max_steps
+    ]
+    if len(left) < len(running) or (num_waiting and not whole):
         return None
-    work = sum(left) + len(waiting) * (whole or 0.0)
+    work = sum(left) + (num_waiting * fmean(whole) if num_waiting else 0.0)
     return max([work / max(1, len(running)), *left])
-
-
-def _mean_of(group: str, runs: Sequence[RunRow]) -> GroupMean:
-    finals = [run.final_ap for run in runs if run.final_ap is not None]
-    if len(finals) == len(runs):
-        return GroupMean(group, fmean(finals), len(finals), "all images")
-    curves = [{point.step: point.value for point in run.subset_ap} for run in runs if run.subset_ap]
-    common = set[int].intersection(*(set(curve) for curve in curves)) if curves else set[int]()
-    if common:
-        step = max(common)
-        return GroupMean(group, fmean(curve[step] for curve in curves), len(curves), f"step {step}")
-    values = [value for run in runs if (value := run.last_ap()) is not None]
-    return GroupMean(group, fmean(values), len(values), "different steps")
-
-
-def _seconds_of_a_run(runs: Sequence[RunRow]) -> float | None:
-    whole = [run.seconds for run in runs if run.state == "finished" and run.seconds]
-    if not whole:
-        whole = [
-            run.seconds_left * run.max_steps / (run.max_steps - run.step)
-            for run in runs
-            if run.seconds_left is not None and run.max_steps is not None and run.step < run.max_steps
-        ]
-    return fmean(whole) if whole else None

@@ -2,24 +2,24 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from coordexp.report.watch.files import FileSource, newest_experiment
+from coordexp.report.watch.folder import FolderSource, newest_experiment
 from coordexp.report.watch.mlflow import MlflowSource
 from coordexp.report.watch.rows import Snapshot
-from coordexp.report.watch.view import Frame, render
+from coordexp.report.watch.table import Frame, render
 
 TERMINAL_SECONDS = 2.0
 PIPE_SECONDS = 30.0
 MLFLOW_SECONDS = 10.0
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """Where an experiment is read."""
 
     def read(self, now: float) -> Snapshot:
@@ -31,8 +31,8 @@ class Source(Protocol):
         ...
 
 
-class Chosen:
-    """The run directories where they are at hand, else MLflow: decided again until there is something."""
+class ChosenSource:
+    """The run directories where they are at hand, else MLflow: asked again until one of them has it."""
 
     def __init__(self, experiment: str | None, *, runs_dir: Path, uri: str, is_remote: bool) -> None:
         """Look for an experiment.
@@ -46,7 +46,7 @@ class Chosen:
         self._experiment = experiment
         self._runs_dir = runs_dir
         self._is_remote = is_remote
-        self._files: FileSource | None = None
+        self._files: FolderSource | None = None
         self._mlflow = MlflowSource(uri, experiment)
         self._kept: Snapshot | None = None
         self._asked = -MLFLOW_SECONDS
@@ -61,16 +61,16 @@ class Chosen:
             self._asked = time.monotonic()
         return self._kept
 
-    def _found(self) -> FileSource | None:
+    def _found(self) -> FolderSource | None:
         """Return the run directories; once there, they stay the source even while ``--fresh`` moves them away."""
         if self._files is None:
             name = self._experiment or newest_experiment(self._runs_dir)
             if name is not None and (self._runs_dir / name).is_dir():
-                self._files = FileSource(self._runs_dir / name)
+                self._files = FolderSource(self._runs_dir / name)
         return self._files
 
 
-def watch(source: Source, console: Console, *, interval: float | None = None) -> int:
+def watch(source: SnapshotSource, console: Console, *, interval: float | None = None) -> int:
     """Show an experiment until all its runs have ended, or Ctrl-C; the last table stays.
 
     Args:
@@ -83,49 +83,42 @@ def watch(source: Source, console: Console, *, interval: float | None = None) ->
     """
     bar = ("━", "╌") if console.encoding.lower().startswith("utf") else ("#", ".")
 
-    def table(snapshot: Snapshot, *, height: int | None) -> RenderableType:
+    def draw(snapshot: Snapshot, *, height: int | None = None) -> RenderableType:
         return render(snapshot, Frame(now=time.time(), width=console.width, height=height, bar=bar))
 
-    is_live = console.is_terminal
-    show_with = _in_terminal(console, table) if is_live else _in_pipe(console, table)
-    with contextlib.suppress(KeyboardInterrupt), show_with as show:
-        while not show(source.read(time.time())):
-            time.sleep(interval or (TERMINAL_SECONDS if is_live else PIPE_SECONDS))
+    with contextlib.suppress(KeyboardInterrupt):
+        if console.is_terminal:
+            _watch_in_terminal(_looks(source, interval or TERMINAL_SECONDS), console, draw)
+        else:
+            _watch_in_pipe(_looks(source, interval or PIPE_SECONDS), console, draw)
     return 0
 
 
-Show = Callable[[Snapshot], bool]
-
-
 class _Draw(Protocol):
-    def __call__(self, snapshot: Snapshot, *, height: int | None) -> RenderableType: ...
+    def __call__(self, snapshot: Snapshot, *, height: int | None = None) -> RenderableType: ...
 
 
-@contextlib.contextmanager
-def _in_terminal(console: Console, draw: _Draw) -> Generator[Show]:
-    """Yield a function that replaces the table and says whether it was the last one."""
-    last: list[Snapshot] = []
+def _looks(source: SnapshotSource, pause: float) -> Iterator[Snapshot]:
+    while not (snapshot := source.read(time.time())).ended:
+        yield snapshot
+        time.sleep(pause)
+    yield snapshot
+
+
+def _watch_in_terminal(looks: Iterable[Snapshot], console: Console, draw: _Draw) -> None:
+    last: Snapshot | None = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-
-        def show(snapshot: Snapshot) -> bool:
-            last[:] = [snapshot]
-            live.update(draw(snapshot, height=console.height), refresh=True)
-            return snapshot.ended
-
         try:
-            yield show
+            for last in looks:
+                live.update(draw(last, height=console.height), refresh=True)
         finally:
-            if last:
-                live.update(draw(last[0], height=None))  # all of it, now that it may scroll
+            if last is not None:
+                live.update(draw(last))  # all of it, now that it may scroll
 
 
-@contextlib.contextmanager
-def _in_pipe(console: Console, draw: _Draw) -> Generator[Show]:
-    def show(snapshot: Snapshot) -> bool:
+def _watch_in_pipe(looks: Iterable[Snapshot], console: Console, draw: _Draw) -> None:
+    for snapshot in looks:
         with console.capture() as captured:  # written by us: rich makes an error of a reader that has seen enough
-            console.print(draw(snapshot, height=None), end="\n\n")
+            console.print(draw(snapshot), end="\n\n")
         console.file.write(captured.get())
         console.file.flush()
-        return snapshot.ended
-
-    yield show

@@ -18,7 +18,6 @@ _STYLES: dict[str, str] = {
     "starts": "green",
     "evaluates": "green",
     "stalled": "bold red",
-    "finished": "",
     "failed": "red",
     "stopped": "yellow",
     "waiting": "dim",
@@ -26,7 +25,7 @@ _STYLES: dict[str, str] = {
 _ALWAYS = 0
 _BAR_CELLS = 12
 _MESSAGES = 4
-_LONGEST_SECONDS = 1e9  # what is said to take longer is damaged, and past the calendar
+_LONGEST_SECONDS = 1e9  # beyond the calendar: such a row is damaged
 _HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
 
 
@@ -56,7 +55,7 @@ class _Column:
 
 
 def render(snapshot: Snapshot, frame: Frame) -> RenderableType:
-    """Return the table of all runs with a footer; what does not fit is left out, and said to be."""
+    """Return the table of all runs with a footer; what does not fit is left out and counted."""
     title = Text(f"{plain(snapshot.experiment) or 'no experiment yet'}  ", style="bold")
     title.append(plain(snapshot.source), style="dim")
     footer = [*_messages(snapshot.runs, frame), *_footer(snapshot, frame)]
@@ -102,9 +101,7 @@ def state_word(run: RunRow, now: float) -> str:
         return "starts"
     if run.is_stalled(now):
         return "stalled"
-    if run.state == "running" and run.max_steps is not None and run.step >= run.max_steps:
-        return "evaluates"
-    return run.state
+    return "evaluates" if run.is_evaluating else run.state
 
 
 def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
@@ -115,8 +112,8 @@ def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
     for column in columns:
         table.add_column(column.head, justify=column.justify, no_wrap=True, overflow="ellipsis")
     for run in runs:
-        style = _STYLES[state_word(run, frame.now)]
-        table.add_row(*(Text(column.cell(run, frame)) for column in columns), style=style or None)
+        style = _STYLES.get(state_word(run, frame.now))
+        table.add_row(*(Text(column.cell(run, frame)) for column in columns), style=style)
     return table
 
 
@@ -135,7 +132,9 @@ def _shown(runs: Sequence[RunRow], *, room: int | None) -> list[RunRow]:
 
 def _messages(runs: Sequence[RunRow], frame: Frame) -> list[Text]:
     lines = [
-        Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES[run.state]) for run in runs if run.message
+        Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES.get(run.state, ""))
+        for run in runs
+        if run.message
     ]
     return lines if frame.height is None else [_one_line(line, frame) for line in lines[-_MESSAGES:]]
 
@@ -145,9 +144,9 @@ def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
     if snapshot.runs:
         left = seconds_to_end(snapshot.runs, frame.now)
         lines.append("  ".join(part for part in (_counts(snapshot.runs), _times(snapshot, left, frame.now)) if part))
-    means = [f"{plain(m.group)} {m.value:.3f} ({_seeds(m.num_seeds)}, {m.at})" for m in group_means(snapshot.runs)]
+    means = group_means(snapshot.runs)
     if means:
-        lines.append(f"AP so far: {'  '.join(means)}")
+        lines.append(f"AP so far: {plain('  '.join(means))}")
     if not snapshot.runs and not snapshot.note:
         lines.append("waiting for its first run")
     found = [Text(line) for line in lines]
@@ -172,10 +171,6 @@ def _counts(runs: Sequence[RunRow]) -> str:
     return ", ".join(f"{count[state]} {state}" for state in reversed(_HIDDEN_FIRST) if count[state])
 
 
-def _seeds(number: int) -> str:
-    return "1 seed" if number == 1 else f"{number} seeds"
-
-
 def _one_line(text: Text, frame: Frame) -> Text:
     text.truncate(frame.width, overflow="ellipsis")
     text.no_wrap = True
@@ -186,11 +181,6 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _steps(run: RunRow, frame: Frame) -> str:
-    del frame
-    return f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or "")
-
-
 def _bar(run: RunRow, frame: Frame) -> str:
     if not run.max_steps or run.state == "waiting":
         return ""
@@ -198,31 +188,22 @@ def _bar(run: RunRow, frame: Frame) -> str:
     return frame.bar[0] * done + frame.bar[1] * (_BAR_CELLS - done)
 
 
-def _ap(run: RunRow, frame: Frame) -> str:
-    del frame
-    return _number(run.last_ap(), ".3f")
-
-
-def _left(run: RunRow, frame: Frame) -> str:
+def _left_or_took(run: RunRow, frame: Frame) -> str:
     if run.state == "running":
         return duration(run.time_left(frame.now))
-    return duration(run.seconds) if run.state in ("finished", "failed", "stopped") and run.seconds else ""
-
-
-def _seen(run: RunRow, frame: Frame) -> str:
-    return "" if run.state == "waiting" else ago(run.age(frame.now))
+    return duration(run.seconds) if run.state != "waiting" and run.seconds else ""
 
 
 _COLUMNS = (
     _Column("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
     _Column("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
-    _Column("steps", _steps, _ALWAYS),
+    _Column("steps", lambda run, _: f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""), _ALWAYS),
     _Column("", _bar, 7, "left"),
     _Column("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
     _Column("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
-    _Column("AP", _ap, _ALWAYS),
+    _Column("AP", lambda run, _: _number(run.last_ap, ".3f"), _ALWAYS),
     _Column("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
-    _Column("left/took", _left, 2),
+    _Column("left/took", _left_or_took, 2),
     _Column("restarts", lambda run, _: str(run.restarts or ""), 6),
-    _Column("seen", _seen, 1),
+    _Column("seen", lambda run, frame: "" if run.state == "waiting" else ago(run.age(frame.now)), 1),
 )

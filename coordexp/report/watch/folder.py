@@ -1,0 +1,180 @@
+"""An experiment followed through its runs' folders, wherever this machine sees them."""
+
+import contextlib
+import os
+from collections import deque
+from itertools import pairwise
+from pathlib import Path
+
+from coordexp.errors import ConfigError
+from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
+from coordexp.report.study.data import Point, State
+from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
+from coordexp.runs.experiment import ExperimentRecord, read_record
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.lock import last_holder
+from coordexp.runs.progress_rows import ProgressRow, parse_progress
+from coordexp.runs.status import read_status
+
+_QUIET_SECONDS = 30.0
+_KEPT_PAUSES = 50
+
+
+class FollowedRun:
+    """What a run's progress rows say so far; each look reads only what was added."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Follow a run, which need not have begun."""
+        self.folder = folder
+        self.last: ProgressRow | None = None
+        self.step_metrics: dict[str, float] = {}
+        self.seconds_left: float | None = None
+        self.subset_ap: dict[int, float] = {}
+        self.final_ap: float | None = None
+        self.alarm = ""
+        self._times: deque[float] = deque(maxlen=_KEPT_PAUSES)
+        self._num_bytes = 0
+
+    @property
+    def pauses(self) -> list[float]:
+        """Seconds between the last rows, without what lay between two tries."""
+        return [after - before for before, after in pairwise(self._times) if after > before]
+
+    def read(self) -> None:
+        """Take in the rows that were added; a last line without its end is left for the next time."""
+        with contextlib.suppress(OSError), self.folder.progress.open("rb") as handle:  # not there, or away for now
+            handle.seek(self._num_bytes)
+            added = handle.read()
+            whole = added[: added.rfind(b"\n") + 1]
+            self._num_bytes += len(whole)
+            for line in whole.decode("utf-8", errors="replace").split("\n"):
+                row = parse_progress(line)
+                if row is not None:
+                    self._take(row)
+
+    def _take(self, row: ProgressRow) -> None:
+        self.last = row
+        if row.kind == "start":
+            self._times.clear()
+            self.seconds_left = self.final_ap = None
+            self.subset_ap = {step: value for step, value in self.subset_ap.items() if step <= row.step}
+        elif row.kind == "step":
+            self.step_metrics, self.seconds_left = dict(row.metrics), row.seconds_left
+        elif row.kind == "alarm":
+            self.alarm = f"ALARM at step {row.step}: {row.message}"
+        if SUBSET_HEADLINE in row.metrics:
+            self.subset_ap[row.step] = row.metrics[SUBSET_HEADLINE]
+        self.final_ap = row.metrics.get(HEADLINE, self.final_ap)
+        self._times.append(row.time)
+
+
+class FolderSource:
+    """Reads what changed in an experiment's folder since the last time."""
+
+    def __init__(self, directory: Path) -> None:
+        """Follow ``RUNS_DIR/EXPERIMENT``, which need not be there yet and may be moved away."""
+        self._folder = ExperimentFolder(directory)
+        self._record: ExperimentRecord | None = None
+        self._runs: dict[str, FollowedRun] = {}
+
+    def read(self, now: float) -> Snapshot:
+        """Return where the experiment stands.
+
+        Args:
+            now: Unix time.
+        """
+        before = self._record
+        with contextlib.suppress(ConfigError, OSError):  # damaged, or away for a moment: what was known stays
+            self._record = read_record(self._folder.path)
+        if (self._record and self._record.instance) != (before and before.instance):
+            self._runs = {}  # another life of the name: --fresh
+        started = _changed(self._folder.record)
+        holder = last_holder(self._folder)
+        is_gone = holder is not None and holder.has_ended()
+        runs = tuple(
+            self._row(group, seed, begun_after=None if is_gone else started) for group, seed in self._expected()
+        )
+        is_over = bool(runs) and all(run.state in ENDED for run in runs)
+        seen = [time for time in (started, *(run.last_seen for run in runs)) if time is not None]
+        is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
+        return Snapshot(
+            experiment=self._folder.name,
+            source=str(self._folder.path),
+            runs=runs,
+            started=started,
+            note="the ablation's process has ended; the same command goes on" if is_left and not is_over else "",
+            ended=is_over or is_left,
+        )
+
+    def _expected(self) -> list[tuple[str, int]]:
+        """Return group and seed of the planned runs, whole seeds first as they are done, and of those found."""
+        record = self._record
+        planned = [(group, seed) for seed in record.seeds for group in record.groups] if record else []
+        with contextlib.suppress(OSError):
+            for folder in sorted(entry.name for entry in os.scandir(self._folder.path) if entry.is_dir()):
+                group, separator, seed = folder.rpartition("-s")
+                if group and separator and seed.isdecimal() and (group, int(seed)) not in planned:
+                    planned.append((group, int(seed)))
+        return planned
+
+    def _row(self, group: str, seed: int, *, begun_after: float | None) -> RunRow:
+        folder = self._folder.run(group, seed)
+        run = self._runs.setdefault(folder.name, FollowedRun(folder))
+        run.read()
+        status, changed = read_status(folder.path), _changed(folder.status)
+        state: State = "waiting"
+        if status is not None:
+            state = "stopped" if status.state == "pruned" else status.state
+        if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
+            state = "waiting"  # left by an earlier command; this one will try again
+        last = run.last
+        committed = status.step if status else 0
+        step = last.step if last and (state not in ENDED or not committed) else committed
+        max_steps = last.max_steps if last else self._max_steps(group)
+        is_evaluating = max_steps is not None and step >= max_steps
+        return RunRow(
+            name=folder.name,
+            group=group,
+            seed=seed,
+            state=state,
+            step=step,
+            max_steps=max_steps,
+            loss=run.step_metrics.get(LOSS),
+            coord_loss=run.step_metrics.get(COORD_LOSS),
+            images_per_second=run.step_metrics.get(SPEED),
+            seconds_left=0.0 if is_evaluating else run.seconds_left,
+            seconds=status.seconds if status else None,
+            subset_ap=tuple(Point(*point) for point in sorted(run.subset_ap.items())),
+            final_ap=run.final_ap,
+            restarts=status.restarts if status else 0,
+            last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
+            patience=patience(run.pauses, is_evaluating=is_evaluating),
+            message=(status.message if status else "") or ("" if state in ENDED else run.alarm),
+            is_starting=state == "running"
+            and (status is None or status.since is None)
+            and (last is None or last.time <= (changed or 0.0)),
+        )
+
+    def _max_steps(self, group: str) -> int | None:
+        """Return what the record of the experiment says of a run that has not begun."""
+        if self._record is None:
+            return None
+        own, training = self._record.groups.get(group), self._record.config.get("training")
+        shared = training.get("max_steps") if isinstance(training, dict) else None
+        found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
+        return found if isinstance(found, int) else None
+
+
+def newest_experiment(runs_dir: Path) -> str | None:
+    """Return the experiment that a command began last, or None where there is none."""
+    found = {folder.name: _changed(folder.record) for folder in experiments_in(runs_dir)}
+    begun = {time: name for name, time in found.items() if time is not None}  # None: moved away at this moment
+    return begun[max(begun)] if begun else None
+
+
+def _changed(path: Path) -> float | None:
+    """Return when a file was written, or None where it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

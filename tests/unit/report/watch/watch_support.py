@@ -1,0 +1,59 @@
+"""An experiment's folder as runs write it, and what the watcher's table says of it."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from coordexp.report.watch.folder import FolderSource
+from coordexp.report.watch.rows import RunRow, Snapshot
+from coordexp.report.watch.table import Frame, render
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.progress_rows import ProgressKind, ProgressRow, append_progress
+from coordexp.runs.status import RunStatus, write_status
+
+NOW = 1_700_000_000.0
+
+
+def begin(folder: Path, *, instance: str = "one") -> None:
+    folder.mkdir(parents=True)
+    record = {
+        "instance": instance,
+        "config": {"training": {"max_steps": 100}},
+        "groups": {"A": {}, "C": {"training.max_steps": 200}},
+        "seeds": [0, 1],
+    }
+    (folder / "experiment.json").write_text(json.dumps(record))
+    set_time(folder / "experiment.json", NOW - 60)
+
+
+def set_time(path: Path, when: float) -> None:
+    os.utime(path, (when, when))
+
+
+def set_status(run: Path, status: RunStatus, *, when: float = NOW) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    write_status(run, status)
+    set_time(run / "status.json", when)
+
+
+def progress(
+    run: Path, step: int, *, kind: ProgressKind = "step", when: float = NOW, left: float | None = None,
+    message: str = "", **metrics: float,
+) -> None:  # fmt: skip
+    """Append a row; ``__`` in a metric's name stands for a slash."""
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    row = ProgressRow(kind, when, step, 100, named, seconds_left=left, message=message)
+    append_progress(RunFolder(run).progress, row)
+
+
+def read(folder: Path, *, now: float = NOW) -> dict[str, RunRow]:
+    return {run.name: run for run in FolderSource(folder).read(now).runs}
+
+
+def text_of(snapshot: Snapshot, *, width: int = 120, height: int | None = None) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(render(snapshot, Frame(now=NOW, width=width, height=height)))
+    return file.getvalue()
