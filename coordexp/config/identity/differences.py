@@ -1,10 +1,11 @@
 """Whether runs differ in the declared factor only.
 
-Two kinds of differences are compared: keys of the configuration, and hashes of what the keys
-lead to (code, packages, data, initial weights, token stream, evaluation). A hash may differ only
-where a declared difference explains it: with the factor ``data.structure`` the token streams
-differ, with the factor ``objective`` they must not. A seed explains other weights and another
-order of samples, so every pair of runs with one seed must agree in them.
+Three kinds of differences are compared: keys of the configuration, hashes of what the keys lead to (data,
+initial weights, token stream, evaluation), and the code: versions of packages and hashes of our sources.
+A hash may differ only where a declared difference explains it: with the factor ``data.structure`` the token
+streams differ, with the factor ``objective`` they must not. A seed explains other weights and another order
+of samples, so every pair of runs with one seed must agree in them. Code may never differ; but groups that
+compute other loss terms have other sources, each of which one of the two runs lacks.
 """
 
 import json
@@ -20,6 +21,8 @@ from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
 
 Differences = dict[str, tuple[JsonValue, JsonValue]]
+
+_MAX_SHOWN = 30  # an older checkout differs in every source, for every run
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,8 @@ class Difference:
         return _shown(self.other_value)
 
 
-# Which part of a run each hash is of; a declared key that decides one of them explains that the hash differs.
+# Which parts of a run each hash is of; a declared key that decides one of them explains that the hash differs.
 _HASHES: dict[str, frozenset[Part]] = {
-    "code": frozenset(),
     "data": frozenset(["data"]),
     "weights": frozenset(["base", "weights"]),
     "tokens": frozenset(["tokens"]),
@@ -64,12 +66,12 @@ _HASHES: dict[str, frozenset[Part]] = {
 def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
     """Return every difference as ``dotted key -> (value in a, value in b)``; None where one has no such key.
 
-    Of configurations all keys are compared, also those that change no number. Of fingerprints the
-    keys are ``objective.use_coord_ce``, ``packages.torch``, and ``code``, ``data``, ``weights``,
-    ``tokens``, ``evaluation``.
+    Of configurations all keys are compared, also those that change no number. Of fingerprints the keys are
+    ``objective.use_coord_ce``, ``packages.torch``, ``data``, ``weights``, ``tokens``, ``evaluation`` and, after all
+    others, sources such as ``coordexp/losses/criterion.py``.
     """
     left, right = flat_values(a), flat_values(b)
-    keys = sorted(left.keys() | right.keys())
+    keys = sorted(left.keys() | right.keys(), key=lambda key: (_is_source(key), key))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
 
@@ -83,6 +85,8 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
     declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
     decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
     explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
+    if "terms" in decided:
+        explained |= {key for key, values in differences.items() if _is_source(key) and None in values}
     return {key: values for key, values in differences.items() if key not in declared and key not in explained}
 
 
@@ -97,6 +101,7 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
         factor: dotted keys or sections that may differ.
     """
     first_of_seed: dict[str, str] = {}
+    first_with: dict[str, str] = {}
     found: list[Difference] = []
     for name, current in fingerprints.items():
         reference = first_of_seed.setdefault(_seed(current), name)
@@ -104,6 +109,12 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
             reference = next(iter(first_of_seed.values()))
         outside = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
         found += [Difference(key, reference, a, name, b) for key, (a, b) in outside.items()]
+        # The reference may lack the source of a term; of the runs that have it, each must have the same.
+        for path, own in current.code.items():
+            first = first_with.setdefault(path, name)
+            other = fingerprints[first].code[path]
+            if other != own and path not in outside:
+                found.append(Difference(path, first, other, name, own))
     return found
 
 
@@ -123,9 +134,12 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
 
 def differences_table(differences: Sequence[Difference]) -> str:
     """Return differences as lines of plain text: key, one run and its value, the other and its value."""
-    rows = [(item.key, f"{item.run}: {item.shown}", f"{item.other_run}: {item.other_shown}") for item in differences]
+    shown = differences[:_MAX_SHOWN]
+    rows = [(item.key, f"{item.run}: {item.shown}", f"{item.other_run}: {item.other_shown}") for item in shown]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "\n".join(f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows)
+    lines = [f"  {key:<{widths[0]}}  {a:<{widths[1]}}  {b}" for key, a, b in rows]
+    more = [f"  and {len(differences) - len(shown)} more"] if len(shown) < len(differences) else []
+    return "\n".join([*lines, *more])
 
 
 def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
@@ -133,14 +147,17 @@ def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
     if isinstance(item, ExperimentConfig):
         return leaves(item.model_dump(mode="json"))
     hashes: dict[str, JsonValue] = {
-        "code": item.code,
         "data": item.data,
         "weights": item.weights,
         "tokens": item.tokens,
         "evaluation": item.evaluation,
     }
     packages = {f"packages.{name}": version for name, version in item.packages.items()}
-    return leaves(item.config) | packages | hashes
+    return leaves(item.config) | packages | hashes | dict(item.code)
+
+
+def _is_source(key: str) -> bool:
+    return key.startswith("coordexp/")
 
 
 def _seed(item: Fingerprint) -> str:

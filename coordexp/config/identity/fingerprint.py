@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordexp.config.identity.code import PACKAGE, code_of_run
 from coordexp.config.identity.parts import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, sha256_of_file, sha256_of_text
+from coordexp.files import JsonValue, sha256_of_text
 
-_PACKAGE = Path(__file__).parents[2]
-# They read what runs left behind: a change of theirs changes no run.
-_READERS = ("doctor", "report", "statistics")
+_EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
 _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
@@ -30,18 +29,18 @@ class Fingerprint:
 
     Attributes:
         config: the keys of the resolved configuration that can change a number, nested.
-        code: hash of the sources that decide a run's numbers.
+        code: hash of each source that can change a number, by its path.
         packages: versions of the packages that compute.
         data: hash of annotations and images; None where not known.
         weights: hash of the trained model's initial weights; None where not known.
         tokens: hash of the order and content of the training sequences; None where not known.
-        evaluation: hash of the evaluation's settings and sources.
+        evaluation: hash of the evaluation's settings and of the sources that evaluate.
         source: git commit and hash of the uncommitted changes, to find the code again; empty outside a
             repository. It is not compared, ``code`` is.
     """
 
     config: Mapping[str, JsonValue]
-    code: str
+    code: Mapping[str, str]
     packages: Mapping[str, str]
     data: str | None
     weights: str | None
@@ -66,15 +65,18 @@ class Fingerprint:
             ComparisonError: if the text is no fingerprint.
         """
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+            values = json.loads(text)
+            if not all(isinstance(values[name], dict) for name in ("config", "code", "packages")):
+                raise TypeError("config, code and packages are mappings there")
+            return cls(**values)
+        except (ValueError, TypeError, KeyError) as error:
             raise ComparisonError(f"not a fingerprint of a run: {error}") from error
 
 
 def fingerprint(
     config: ExperimentConfig,
     *,
-    code: str | None = None,
+    code: Mapping[str, str] | None = None,
     data: str | None = None,
     weights: str | None = None,
     tokens: str | None = None,
@@ -84,32 +86,24 @@ def fingerprint(
 
     Args:
         config: of one run, see :func:`coordexp.config.group_config`.
-        code: hash of the sources; None: of this package as installed.
+        code: hash of each source; None: of this package as installed, for the terms that the run computes.
         data: hash of annotations and images.
         weights: hash of the initial weights.
         tokens: hash of the token stream.
         packages: versions; None: those installed here.
     """
+    code = code_of_run(tuple(config.objective.extra)) if code is None else code
+    evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION)}
     return Fingerprint(
         config=scientific(config),
-        code=code_hash() if code is None else code,
+        code=dict(code),
         packages=package_versions() if packages is None else dict(packages),
         data=data,
         weights=weights,
         tokens=tokens,
-        evaluation=sha256_of_text(
-            deciding(config, "evaluation") + code_hash(_PACKAGE / "evaluate") + code_hash(_PACKAGE / "detection")
-        ),
+        evaluation=sha256_of_text(deciding(config, "evaluation") + json.dumps(evaluating, sort_keys=True)),
         source=git_state(),
     )
-
-
-@functools.cache
-def code_hash(root: Path = _PACKAGE) -> str:
-    """Return one hash of the Python sources below a folder, names included, but those that only read results."""
-    found = (path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _READERS)
-    sources = sorted(found, key=lambda path: path.relative_to(root).as_posix())
-    return sha256_of_text("".join(f"{path.relative_to(root).as_posix()} {sha256_of_file(path)}\n" for path in sources))
 
 
 def package_versions() -> dict[str, str]:
@@ -118,7 +112,7 @@ def package_versions() -> dict[str, str]:
 
 
 @functools.cache
-def git_state(root: Path = _PACKAGE) -> dict[str, str]:
+def git_state(root: Path = PACKAGE) -> dict[str, str]:
     """Return ``commit`` and, where there are uncommitted changes below ``root``, their hash as ``changes``.
 
     Empty where there is no repository, no commit or no git.

@@ -6,12 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from coordexp.config.identity.fingerprint import code_hash
+from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.errors import CoordExpError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
 
 _T = TypeVar("_T")
-_PACKAGE = Path(__file__).parents[2]
 # The modules of this package whose results are kept, beside those of statistics/, detection/ and evaluate/.
 _COMPUTING = ("analysis.py", "box_parts.py", "breakdown.py", "data.py", "distributions.py", "stored.py")
 
@@ -64,7 +63,7 @@ def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
         files: pairs of what a file stands for and the file.
         settings: anything JSON can hold.
     """
-    code = [code_hash(_PACKAGE / folder) for folder in ("statistics", "detection", "evaluate")]
+    code = [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate")]
     code += [sha256_of_file(Path(__file__).with_name(name)) for name in _COMPUTING]
     parts = [[name, sha256_of_file(path)] for name, path in files]
     return sha256_of_text(json.dumps([parts, settings, code], sort_keys=True))

@@ -12,6 +12,8 @@ from coordexp.errors import ComparisonError
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 
+_NAMED = 12
+
 
 @dataclass(frozen=True)
 class FairnessRow:
@@ -57,8 +59,10 @@ class Fairness:
             return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included.{unknown}"
         if self.comparable:
             return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor}).{unknown}"
-        undeclared = ", ".join(row.key for row in self.rows if not row.declared)
-        return f"Besides the declared factor ({factor}) the runs differ in: {undeclared}.{unknown}"
+        undeclared = [row.key for row in self.rows if not row.declared]
+        more = f" and {len(undeclared) - _NAMED} more" if len(undeclared) > _NAMED else ""
+        named = ", ".join(undeclared[:_NAMED]) + more
+        return f"Besides the declared factor ({factor}) the runs differ in: {named}.{unknown}"
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:

@@ -15,20 +15,25 @@ from coordexp.config import (
     load_config,
     outside_factor,
 )
-from coordexp.config.identity.fingerprint import code_hash, git_state, package_versions
+from coordexp.config.identity.fingerprint import git_state, package_versions
 from coordexp.errors import ComparisonError
 
 FACTOR = ("objective", "custom.coord_soft_ce_w1")
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-HASHES = {"code": "c" * 64, "data": "d" * 64, "weights": "w" * 64, "tokens": "t" * 64}
+HASHES = {"data": "d" * 64, "weights": "w" * 64, "tokens": "t" * 64}
+CRITERION = "coordexp/losses/criterion.py"
+SMOOTH = "coordexp/losses/terms/smooth_l1.py"
+CODE = {CRITERION: "c"}
 
 
 def _config(**sections: object) -> ExperimentConfig:
     return ExperimentConfig.model_validate(sections)
 
 
-def _fingerprint(config: ExperimentConfig | None = None, **hashes: str | None) -> Fingerprint:
-    return fingerprint(config or _config(), packages={"torch": "2.13.0"}, **(HASHES | hashes))
+def _fingerprint(
+    config: ExperimentConfig | None = None, *, code: dict[str, str] | None = None, **hashes: str | None
+) -> Fingerprint:
+    return fingerprint(config or _config(), code=code or CODE, packages={"torch": "2.13.0"}, **(HASHES | hashes))
 
 
 def _run(*, seed: int = 0, tokens: str = "t", objective: object = None, **sections: object) -> Fingerprint:
@@ -77,7 +82,7 @@ def test_what_changes_a_number_is_named(sections: dict[str, object], key: str):
     assert set(diff(_fingerprint(), _fingerprint(_config(**sections)))) == {key}
 
 
-@pytest.mark.parametrize("name", ["code", "data", "weights", "tokens"])
+@pytest.mark.parametrize("name", ["data", "weights", "tokens"])
 def test_each_hash_counts(name: str):
     other = _fingerprint(**{name: "0" * 64})
     assert diff(_fingerprint(), other) == {name: (HASHES[name], "0" * 64)}
@@ -103,27 +108,11 @@ def test_json_round_trip():
     original = fingerprint(_config(training={"learning_rate": 3e-5}))
     assert Fingerprint.from_json(original.to_json()) == original
     assert json.loads(original.to_json())["packages"] == package_versions()
-    for bad in ("{", "{}", "[1]", '{"config": {}}'):
+    assert original.code[CRITERION]
+    text_for_code = json.dumps(json.loads(original.to_json()) | {"code": "c"})
+    for bad in ("{", "{}", "[1]", '{"config": {}}', text_for_code):
         with pytest.raises(ComparisonError, match="not a fingerprint"):
             Fingerprint.from_json(bad)
-
-
-def test_code_hash_covers_every_source_and_its_name(tmp_path: Path):
-    def tree(name: str, files: dict[str, str]) -> Path:
-        for file, text in files.items():
-            path = tmp_path / name / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return tmp_path / name
-
-    first = code_hash(tree("a", {"x.py": "1", "sub/y.py": "2", "notes.txt": "3"}))
-    assert first == code_hash(tree("b", {"x.py": "1", "sub/y.py": "2", "notes.txt": "other"}))
-    assert first != code_hash(tree("c", {"x.py": "1", "sub/y.py": "3"}))
-    assert first != code_hash(tree("d", {"x.py": "1", "y.py": "2"}))
-    assert code_hash() == fingerprint(_config()).code
-    # What only reads results changes none.
-    assert code_hash(tree("e", {"x.py": "1", "sub/y.py": "2", "report/z.py": "3", "doctor/z.py": "4"})) == first
-    assert code_hash(tree("f", {"x.py": "1", "sub/y.py": "2", "sub/report/z.py": "3"})) != first
 
 
 def test_the_commit_is_recorded_and_not_compared(tmp_path: Path):
@@ -220,11 +209,40 @@ def test_the_factor_explains_the_hashes_that_follow_from_it():
 
 def test_code_and_packages_are_never_explained():
     factor = ["experiment", "model", "data", "training", "custom", "objective", "evaluation", "cluster"]
-    with pytest.raises(ComparisonError, match="code"):
-        check_comparable({"A": _fingerprint(), "B": _fingerprint(code="0")}, factor)
-    other = fingerprint(_config(), packages={"torch": "2.14.0"}, **HASHES)
+    with pytest.raises(ComparisonError, match=rf"{CRITERION} +A: \"c\" +B: \"0\""):
+        check_comparable({"A": _fingerprint(), "B": _fingerprint(code={CRITERION: "0"})}, factor)
+    other = fingerprint(_config(), code=CODE, packages={"torch": "2.14.0"}, **HASHES)
     with pytest.raises(ComparisonError, match=r"packages\.torch +A: \"2\.13\.0\" +B: \"2\.14\.0\""):
         check_comparable({"A": _fingerprint(), "B": other}, factor)
+
+
+def test_sources_of_other_terms_are_explained_by_the_terms_of_the_groups():
+    extra = _config(objective={"extra": {"smooth_l1": 0.5}})
+    plain, own = _fingerprint(), _fingerprint(extra, code=CODE | {SMOOTH: "s"})
+    check_comparable({"A": plain, "S": own}, FACTOR)
+    with pytest.raises(ComparisonError, match=rf"objective\.extra\.smooth_l1\.weight[\s\S]*{SMOOTH}"):
+        check_comparable({"A": plain, "S": own}, ["objective.lambda_coord"])
+    # The same term, edited between two runs: each has the file, and nothing explains another one.
+    edited = _fingerprint(extra, code=CODE | {SMOOTH: "t"})
+    with pytest.raises(ComparisonError, match=rf"\n  {SMOOTH} +S: \"s\" +S \(before\): \"t\"\n"):
+        check_comparable({"S": own, "S (before)": edited}, FACTOR)
+    # Also where the run that the others are compared with has no such file.
+    with pytest.raises(ComparisonError, match=rf"\n  {SMOOTH} +S: \"s\" +S \(before\): \"t\"\n"):
+        check_comparable({"A": plain, "S": own, "S (before)": edited}, FACTOR)
+    # A difference of a weight explains no file.
+    other = _fingerprint(_config(objective={"lambda_coord": 2.0}), code=CODE | {SMOOTH: "s"})
+    with pytest.raises(ComparisonError, match=SMOOTH):
+        check_comparable({"A": plain, "B": other}, FACTOR)
+
+
+def test_sources_come_last_and_not_all_of_them():
+    many = {f"coordexp/x{number:02d}.py": "1" for number in range(50)}
+    found = diff(_fingerprint(code=many), _fingerprint(_config(training={"max_steps": 7}), code=CODE))
+    assert list(found)[:2] == ["training.max_steps", CRITERION]
+    with pytest.raises(ComparisonError) as caught:
+        check_comparable({"A": _fingerprint(code=many), "B": _fingerprint()}, FACTOR)
+    assert len(str(caught.value).splitlines()) == 33
+    assert "  and 21 more" in str(caught.value)
 
 
 def test_nothing_to_compare_is_comparable():

@@ -80,10 +80,10 @@ def _object(detection: dict) -> dict:
     }
 
 
-def fingerprint_of(group: str, seed: int, **changed: str) -> Fingerprint:
-    values = {"code": "c", "data": "d", "weights": f"w{seed}", "tokens": f"t{seed}", "evaluation": "e", **changed}
+def fingerprint_of(group: str, seed: int, *, code: str = "c", **changed: str) -> Fingerprint:
+    values = {"data": "d", "weights": f"w{seed}", "tokens": f"t{seed}", "evaluation": "e", **changed}
     config = {"experiment": {"seed": seed}, "objective": {"use_geom_loss": group != "A"}}
-    return Fingerprint(config=config, packages={"python": "3.11"}, **values)
+    return Fingerprint(config=config, code={"coordexp/losses/head.py": code}, packages={"python": "3.11"}, **values)
 
 
 def write_run_files(run_dir: Path, annotations: Path, group: str, seed: int, **changed: str) -> None:

@@ -1,0 +1,116 @@
+"""Which sources decide the numbers of a run, as one hash a file.
+
+They are those that a process imports which trains, so the rooms around it are left out by themselves: ablation,
+sweep and cluster decide which runs there are and start them, tracking, statistics, report and doctor send or read what
+they left, the command line asks for it all. They hand over a configuration, which is compared key by key. What prepares
+the data and the base checkpoint is left out too, since the bytes it makes are hashed.
+
+Of the loss terms only those count that a run computes. A hash is of the syntax tree: comments, docstrings, the
+texts that documents are made of and the layout of a file change nothing.
+"""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordexp.files import sha256_of_text
+
+PACKAGE = Path(__file__).parents[2]
+_START = Path("train", "run.py")
+_TERMS = Path("losses", "terms")
+# Imported by every run, without influence on its numbers: a configuration is compared key by key, errors are
+# sentences, and a number is what it is under any name.
+_WITHOUT_INFLUENCE = ("config", "errors.py", "metrics.py")
+
+
+@functools.cache
+def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -> Mapping[str, str]:
+    """Return the hash of each source that can change a number of a run, by its path; looked up once a process.
+
+    Args:
+        extra_terms: loss terms that the run computes beside those of every run.
+        package: the folder of the package.
+    """
+    waiting = [package / _START, *(package / _TERMS / f"{name}.py" for name in extra_terms)]
+    seen: set[Path] = set()
+    hashes: dict[str, str] = {}
+    while waiting:
+        path = waiting.pop()
+        inside = path.relative_to(package)
+        if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE:
+            continue
+        seen.add(path)
+        source = _parsed(path.read_text(encoding="utf-8"))
+        if source.hash is not None:
+            hashes[path.relative_to(package.parent).as_posix()] = source.hash
+        waiting += [found for name in source.imports for found in _files(name, package)]
+        waiting += [found for above in inside.parents if (found := package / above / "__init__.py").is_file()]
+    return dict(sorted(hashes.items()))
+
+
+def hash_of_sources(folder: Path) -> str:
+    """Return one hash of all Python sources below a folder, names included."""
+    lines = [
+        f"{path.relative_to(folder).as_posix()} {_parsed(path.read_text(encoding='utf-8')).hash}\n"
+        for path in folder.rglob("*.py")
+    ]
+    return sha256_of_text("".join(sorted(lines)))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A Python file: the hash of what it does (None: nothing), and the modules or names that it imports."""
+
+    hash: str | None
+    imports: tuple[str, ...]
+
+
+@functools.cache
+def _parsed(text: str) -> _Source:
+    tree = ast.parse(text)
+    imports = tuple(_imports(tree))
+    bare = _WithoutProse().visit(tree)
+    return _Source(sha256_of_text(ast.dump(bare))[:16] if bare.body else None, imports)
+
+
+class _WithoutProse(ast.NodeTransformer):
+    """Takes away docstrings, the ``description`` of a field and the ``formula`` of a loss term."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:  # the name is the library's
+        self.generic_visit(node)
+        return None if _is_text(node.value) else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign | None:
+        self.generic_visit(node)
+        is_formula = isinstance(node.targets[0], ast.Name) and node.targets[0].id == "formula"
+        return None if is_formula and _is_text(node.value) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
+        return node
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Yield what is imported anywhere in a file; of ``from a import b`` both ``a`` and ``a.b`` may be files."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, "imports name the whole module"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(module: str, package: Path) -> list[Path]:
+    """Return the file of a module of the package, if it is one; the ``__init__.py`` above it are imported, too."""
+    name, *inner = module.split(".")
+    path = package.joinpath(*inner, "__init__.py")
+    candidates = (path, path.parent.with_suffix(".py")) if name == package.name and inner else ()
+    return [found for found in candidates if found.is_file()]
