@@ -130,7 +130,6 @@ AP_METRICS = tuple(
     )
 )
 AP_NAMES = tuple(metric.name for metric in AP_METRICS)
-BOX_METRICS = (*AP_NAMES, "AR100", "AP_oracle_score", "AP_constant_score", "F1_50", "F1_75", "calibration_error")
 _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
 GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),

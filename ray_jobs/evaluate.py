@@ -34,20 +34,21 @@ def _run(options: argparse.Namespace) -> None:
     from coordexp.cli.commands import evaluation_job
     from coordexp.cli.evaluate import conclude, progress_bar
     from coordexp.cluster.session import ray_session
-    from coordexp.evaluate.job import check_output, default_output
+    from coordexp.evaluate.job import check_output, default_output, open_evaluation
 
     console = Console(width=None if sys.stdout.isatty() else _NARROW_PIPE)
     job = evaluation_job(options)
     output = (default_output(job) if options.output is None else options.output).resolve()
     check_output(output)
     with ray_session(threads=options.cpus_per_worker, debug=options.debug) as ready:
-        from coordexp.cluster.evaluate import OpenSplit, Workers, evaluate_on_ray  # imports ray
+        from coordexp.cluster.evaluate import Workers, evaluate_on_ray  # imports ray
 
-        num_images = len(OpenSplit(job).samples)
+        evaluation = open_evaluation(job)
+        num_images = len(evaluation.samples)
         ready.result()
         workers = Workers(options.num_workers, cpus=options.cpus_per_worker, gpus=options.gpus_per_worker)
         with progress_bar(console, total=num_images * len(job.spec.decoding)) as advance:
-            metrics = evaluate_on_ray(job, workers, output=output, on_images=advance)
+            metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
     conclude(job, metrics, output=output, num_images=num_images, console=console)
 
 

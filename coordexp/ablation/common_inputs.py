@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from coordexp.config.identity.parts import deciding
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import annotations_path
-from coordexp.detection.coco_eval import codec_ceiling
+from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError
 from coordexp.files import sha256_of_file, write_json
 from coordexp.runs.folder import ExperimentFolder

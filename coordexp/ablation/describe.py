@@ -12,7 +12,7 @@ from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
-from coordexp.detection.coco_files import read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment

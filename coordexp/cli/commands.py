@@ -124,7 +124,7 @@ def evaluate(options: argparse.Namespace) -> None:
 def evaluation_job(options: argparse.Namespace) -> "EvaluationJob":
     """Return what the options of ``evaluate`` ask for; the job on a cluster has them too."""
     from coordexp.data.batches.prompt import DEFAULT_PROMPT
-    from coordexp.evaluate.generate.decode import EvaluationSpec
+    from coordexp.evaluate.evaluation import EvaluationSpec
     from coordexp.evaluate.job import EvaluationJob, read_aliases
 
     return EvaluationJob(

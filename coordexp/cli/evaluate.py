@@ -1,6 +1,5 @@
 """``python -m coordexp evaluate``: a checkpoint and a COCO data set -> detections and AP, without training."""
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from coordexp.cli.evaluation_table import print_metrics
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, named, open_decoder
+from coordexp.evaluate.job import EvaluationJob, check_output, default_output, open_decoder, open_evaluation
 from coordexp.files import write_json
 from coordexp.runs.folder import EvaluationFolder
 
@@ -37,16 +36,14 @@ def evaluate_checkpoint(
     console = console or Console()
     output = default_output(job) if output is None else output
     check_output(output)
-    split = OpenSplit(job)
-    decoder = open_decoder(job, split)
-    metrics: dict[str, float] = {}
-    with progress_bar(console, total=len(split.samples) * len(job.spec.decoding)) as advance:
-        for decoding in job.spec.decoding:
-            started = time.monotonic()
-            records = decoder.decode(decoding, decoder.batches, on_batch=advance)
-            found = split.finish(EvaluationFolder(output).decoding(decoding).path, [records], started=started)
-            metrics |= named(decoding, found)
-    conclude(job, metrics, output=output, num_images=len(split.samples), console=console)
+    evaluation = open_evaluation(job)
+    decoder = open_decoder(job, evaluation)
+    num_images = len(evaluation.samples)
+    with progress_bar(console, total=num_images * len(job.spec.decoding)) as advance:
+        metrics = evaluation.run(
+            lambda decoding: [decoder.decode(decoding, decoder.batches, on_batch=advance)], EvaluationFolder(output)
+        )
+    conclude(job, metrics, output=output, num_images=num_images, console=console)
     return metrics
 
 

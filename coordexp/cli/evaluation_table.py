@@ -6,18 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.metrics import BOX_KINDS, BOX_METRICS, GENERATION_METRICS, Decoding, Metric, MetricName
-
-_HEADS = {
-    "AP_small": "small",
-    "AP_medium": "medium",
-    "AP_large": "large",
-    "AP_oracle_score": "oracle score",
-    "AP_constant_score": "constant score",
-    "F1_50": "F1 .50",
-    "F1_75": "F1 .75",
-    "calibration_error": "calib. error",
-}
+from coordexp.detection.metric import detection_metrics
+from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, Decoding, Metric, MetricName
 
 
 def print_metrics(
@@ -26,12 +16,13 @@ def print_metrics(
     """Print one table of box metrics and one of counts, then the malformed pieces by kind."""
     boxes = Table("decoding", "boxes", title=f"{num_images} {'image' if num_images == 1 else 'images'}")
     counts = Table("decoding", *(metric.column for metric in GENERATION_METRICS))
-    for name in BOX_METRICS:
-        boxes.add_column(_HEADS.get(name, name), justify="right")
+    box_metrics = [metric.declared for metric in detection_metrics()]
+    for metric in box_metrics:
+        boxes.add_column(metric.column, justify="right")
     for way in decoding:
         for kind in BOX_KINDS:
-            values = (metrics.get(str(MetricName(way, name, kind))) for name in BOX_METRICS)
-            boxes.add_row(way, kind, *map(_fraction, values))
+            values = (metrics.get(str(MetricName(way, metric.name, kind))) for metric in box_metrics)
+            boxes.add_row(way, kind, *map(_written, box_metrics, values))
         counts.add_row(
             way, *(_written(metric, metrics.get(str(MetricName(way, metric.name)))) for metric in GENERATION_METRICS)
         )

@@ -4,7 +4,6 @@ Batches are those of one process, and the files are written here, in the order o
 result is the same to the byte for any number of workers that compute alike.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
+from coordexp.evaluate.evaluation import Evaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, named, open_decoder
-from coordexp.evaluate.records import ImageRecord
+from coordexp.evaluate.job import EvaluationJob, open_decoder, open_evaluation
+from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
 from coordexp.runs.folder import EvaluationFolder
 
@@ -61,12 +61,12 @@ class EvaluationWorker:
 
     def _decoder(self) -> SplitDecoder:
         if self._opened is None:
-            self._opened = open_decoder(self._job, OpenSplit(self._job))
+            self._opened = open_decoder(self._job, open_evaluation(self._job))
         return self._opened
 
 
 def evaluate_on_ray(
-    job: EvaluationJob, workers: Workers, *, output: Path, on_images: Callable[[int], None]
+    job: EvaluationJob, evaluation: Evaluation, workers: Workers, *, output: Path, on_images: Callable[[int], None]
 ) -> dict[str, float]:
     """Evaluate on the Ray cluster this process has joined.
 
@@ -74,12 +74,13 @@ def evaluate_on_ray(
 
     Args:
         job: checkpoint, data and settings; its paths must lead to the same files on every node.
+        evaluation: the images of the job.
         workers: how many, and what each needs.
         output: folder of the results, as :func:`coordexp.cli.evaluate.evaluate_checkpoint` writes them.
         on_images: called with the number of images just finished.
 
     Returns:
-        The metrics by registered name.
+        The metrics by name.
 
     Raises:
         CoordExpError: what a worker raised, as in one process.
@@ -87,24 +88,18 @@ def evaluate_on_ray(
     """
     check_fits(workers)
     job = replace(absolute(job), num_threads=job.num_threads or workers.cpus)
-    split = OpenSplit(job)
     actor: ActorClass[EvaluationWorker] = ray.remote(
         num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=_MAX_RESTARTS, max_task_retries=_MAX_RESTARTS
     )(EvaluationWorker)
     pool = [actor.remote(job) for _ in range(workers.num_workers)]
-    metrics: dict[str, float] = {}
     try:
         batches = _get(pool[0].batches.remote())
-        for decoding in job.spec.decoding:
-            started = time.monotonic()
-            parts = _decode_all(pool, decoding, batches, on_images)
-            metrics |= named(
-                decoding, split.finish(EvaluationFolder(output).decoding(decoding).path, parts, started=started)
-            )
+        return evaluation.run(
+            lambda decoding: _decode_all(pool, decoding, batches, on_images), EvaluationFolder(output)
+        )
     finally:
         for worker in pool:
             ray.kill(worker)  # pyright: ignore[reportArgumentType]
-    return metrics
 
 
 def check_fits(workers: Workers) -> None:

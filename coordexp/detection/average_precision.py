@@ -1,25 +1,28 @@
-"""Average precision from matches under integer image weights: an image of weight 3 counts as three copies of it.
+"""Average precision from matches, also under integer image weights: an image of weight 3 counts as three copies of it.
 
 The value is what COCOeval gives when the copies are really there, each copy's id next to the original's.
 
-Legend of shapes: ``N`` images, ``K`` categories, ``D`` detections, ``T`` thresholds.
+Legend of shapes: ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordexp.detection.arrays import Floats, Ints
-from coordexp.detection.kernels import Bits, Index, Weights, precisions
-from coordexp.detection.matching import Matches
+from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches, Weights
 
 
 @dataclass(frozen=True)
-class Metric:
-    """Which matches a metric counts.
+class AveragePrecision:
+    """Which matches an average precision counts.
 
     Attributes:
-        area: key of :data:`~coordexp.detection.matching.AREA_RANGES_PX`.
+        area: key of :data:`~coordexp.detection.boxes.AREA_RANGES_PX2`.
         first: index of the first IoU threshold.
         last: index after the last.
     """
@@ -29,113 +32,107 @@ class Metric:
     last: int
 
 
-METRICS: dict[str, Metric] = {
-    "AP": Metric("all", 0, 10),
-    "AP50": Metric("all", 0, 1),
-    "AP75": Metric("all", 5, 6),
-    "AP_small": Metric("small", 0, 10),
-    "AP_medium": Metric("medium", 0, 10),
-    "AP_large": Metric("large", 0, 10),
+AVERAGE_PRECISIONS: dict[str, AveragePrecision] = {
+    "AP": AveragePrecision("all", 0, 10),
+    "AP50": AveragePrecision("all", 0, 1),
+    "AP75": AveragePrecision("all", 5, 6),
+    "AP_small": AveragePrecision("small", 0, 10),
+    "AP_medium": AveragePrecision("medium", 0, 10),
+    "AP_large": AveragePrecision("large", 0, 10),
 }
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Matches laid out for counting one metric.
+@dataclass(frozen=True, eq=False)
+class PrecisionTable:
+    """What COCOeval accumulates for one area range; -1 where a category has no ground truth.
 
     Attributes:
-        num_images: ``N``.
-        start: ``[K + 1]`` where each category's detections begin.
-        image: ``[D]``.
-        run: ``[D]`` at the first of several equal scores in one image their number, else 1.
-        hit: ``[D]`` bits of the metric's thresholds, bit 0 its first.
-        ignored: ``[D]`` the same.
-        num_thresholds: ``T``.
-        gt_start: ``[K + 1]``.
-        gt_image: index of an image with ground truth.
-        gt_count: its number.
+        precision: ``[T, L, K]`` the best precision at each recall level or above.
+        recall: ``[T, K]`` reached with all detections.
     """
 
-    num_images: int
-    start: Ints
-    image: Index
-    run: Index
-    hit: Bits
-    ignored: Bits
-    num_thresholds: int
-    gt_start: Ints
-    gt_image: Index
-    gt_count: Index
+    precision: Floats
+    recall: Floats
+
+    @classmethod
+    def of(cls, matches: "Matches", weights: "Weights") -> "PrecisionTable":
+        """Count matches, under ``[N]`` copies of each image."""
+        from coordexp.detection.kernels import fill_curves  # here: numba takes half a second
+
+        num_categories = len(matches.start) - 1
+        precision = np.empty((len(IOU_THRESHOLDS), len(RECALL_LEVELS), num_categories))
+        recall = np.empty((len(IOU_THRESHOLDS), num_categories))
+        fill_curves(matches, weights, precision, recall)
+        return cls(precision, recall)
+
+    def average_precision(self, which: AveragePrecision, *, category: int | None = None) -> float | None:
+        """Return the mean over thresholds, levels and categories, or one category; None without ground truth."""
+        chosen = self.precision[which.first : which.last]
+        return _mean_of_defined(chosen if category is None else chosen[:, :, category])
+
+    def average_recall(self) -> float | None:
+        """Return the mean over thresholds and categories; None without ground truth."""
+        return _mean_of_defined(self.recall)
 
 
-def ledger(matches: Matches, metric: Metric) -> Ledger:
-    """Lay matches out for counting a metric; they must have been made in its area range."""
-    num_thresholds = metric.last - metric.first
-    mask = np.uint16((1 << num_thresholds) - 1)
-    return Ledger(
-        num_images=matches.num_images,
-        start=matches.start,
-        image=matches.image,
-        run=_runs(matches),
-        hit=((matches.hit >> metric.first) & mask).astype(np.uint16),
-        ignored=((matches.ignored >> metric.first) & mask).astype(np.uint16),
-        num_thresholds=num_thresholds,
-        gt_start=matches.gt_start,
-        gt_image=matches.gt_image,
-        gt_count=matches.gt_count,
-    )
+def tied_precision(matches: "Matches") -> float | None:
+    """Return AP if all detections had one score; it does not depend on their order.
+
+    COCO orders ties by image id and then as they come, so its AP with a constant score says where true positives
+    happen to stand. With one score there is one operating point: all detections are taken, with precision P and
+    recall R. COCO's interpolated precision is then P at each of the 101 recall levels up to R and 0 above, so
+    AP = P x (levels up to R) / 101, averaged over thresholds and categories as ever.
+    """
+    thresholds = np.arange(len(IOU_THRESHOLDS), dtype=np.uint16)
+    values: list[Floats] = []
+    for k in range(len(matches.start) - 1):
+        rows = slice(matches.start[k], matches.start[k + 1])
+        num_gt = int(matches.gt_count[matches.gt_start[k] : matches.gt_start[k + 1]].sum())
+        if num_gt == 0:
+            continue
+        hits_T, ignored_T = (
+            ((bits[rows, None] >> thresholds) & np.uint16(1)).sum(axis=0, dtype=np.int64)
+            for bits in (matches.hit, matches.ignored)
+        )
+        counted_T = rows.stop - rows.start - ignored_T
+        precision_T = hits_T / (counted_T + np.spacing(1))
+        levels_T = np.searchsorted(RECALL_LEVELS, hits_T / num_gt, side="right")
+        values.append(precision_T * levels_T / len(RECALL_LEVELS))
+    return float(np.mean(values)) if values else None
 
 
-def precision_by_category(book: Ledger, weights: Weights) -> Floats:
+def precision_by_category(matches: "Matches", which: AveragePrecision, weights: "Weights") -> Floats:
     """Return ``[K]`` average precisions, NaN for a category without ground truth under these weights.
 
     Args:
-        book: the ledger of one file of detections.
+        matches: of one file of detections, made in the area range of ``which``.
+        which: what to count.
         weights: ``[N]`` copies of each image.
     """
-    out = np.empty(len(book.start) - 1)
-    precisions(
-        book.start,
-        book.image,
-        book.run,
-        book.hit,
-        book.ignored,
-        book.num_thresholds,
-        book.gt_start,
-        book.gt_image,
-        book.gt_count,
-        weights,
-        out,
-    )
-    return out
+    from coordexp.detection.kernels import fill_precisions
+
+    values = np.empty(len(matches.start) - 1)
+    fill_precisions(matches, which.first, which.last, weights, values)
+    return values
 
 
-def mean_precision(book: Ledger, weights: Weights) -> float:
+def mean_precision(matches: "Matches", which: AveragePrecision, weights: "Weights") -> float:
     """Return the mean over categories that have ground truth, NaN if none has; see :func:`precision_by_category`."""
-    return mean_of_defined(precision_by_category(book, weights))
+    return mean_of_numbers(precision_by_category(matches, which, weights))
 
 
-def mean_of_defined(values: Floats) -> float:
+def mean_of_numbers(values: Floats) -> float:
     """Return the mean of what is not NaN, NaN if nothing is left."""
-    defined = values[~np.isnan(values)]
-    return float(defined.mean()) if len(defined) else float("nan")
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
-def unit_weights(num_images: int) -> Weights:
+def unit_weights(num_images: int) -> "Weights":
     """Return ``[N]`` ones: the images as they are."""
     return np.ones(num_images, np.uint16)
 
 
-def _runs(matches: Matches) -> Index:
-    """Copies of an image repeat its tied detections as a block: d1 d2 d1 d2, not d1 d1 d2 d2."""
-    num = len(matches.image)
-    run = np.ones(num, np.int32)
-    if num == 0:
-        return run
-    new = np.ones(num, np.bool_)
-    new[1:] = (matches.score[1:] != matches.score[:-1]) | (matches.image[1:] != matches.image[:-1])
-    starts = matches.start[matches.start < num]
-    new[starts] = True
-    first = np.flatnonzero(new)
-    run[first] = np.diff(np.append(first, num))
-    return run
+def _mean_of_defined(values: NDArray[np.float64]) -> float | None:
+    # In the order in which COCOeval adds up, so that the sum rounds alike.
+    defined = values[values > -1]
+    return float(np.mean(defined)) if defined.size else None

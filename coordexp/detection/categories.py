@@ -1,11 +1,13 @@
-"""Description -> category id: exact match after folding, plus a table of aliases (DESIGN 3.12)."""
+"""Description -> category id: exact match after folding, plus a table of aliases."""
 
+import functools
 import unicodedata
 from collections.abc import Mapping
 
 from coordexp.errors import DataError
 
 
+@functools.lru_cache(maxsize=65_536)
 def fold(text: str) -> str:
     """Return the form two spellings of one name share: NFKC, casefold, single spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

@@ -1,26 +1,47 @@
-"""COCO's own AP: pycocotools on the original annotations, at original pixel size (DESIGN 3.13)."""
+"""pycocotools' own evaluation: the published numbers, and the oracle of our matcher's tests."""
 
-from collections.abc import Collection, Sequence
+import contextlib
+import io
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.ceiling import average_precision, match_quantised, quantised_px
-from coordexp.detection.coco_files import (
-    BoxPxXywh,
-    Detection,
-    GroundTruth,
-    read_detections,
-    read_ground_truth,
-)
-from coordexp.detection.coco_matches import CocoMatches, DetectionMetrics
-from coordexp.errors import DataError
+from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
+from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
+
+_THRESHOLDS = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
+
+
+@dataclass(frozen=True)
+class DetectionMetrics:
+    """COCO's twelve numbers for boxes, in its order; None where COCO defines no value."""
+
+    AP: float | None
+    AP50: float | None
+    AP75: float | None
+    AP_small: float | None
+    AP_medium: float | None
+    AP_large: float | None
+    AR1: float | None
+    AR10: float | None
+    AR100: float | None
+    AR_small: float | None
+    AR_medium: float | None
+    AR_large: float | None
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return name -> value."""
+        return asdict(self)
 
 
 def evaluate_detections(
     annotations_json: str | Path, detections_json: str | Path, *, image_ids: Collection[int] | None = None
 ) -> DetectionMetrics:
-    """Evaluate a file of detections against an annotation file.
+    """Evaluate a file of detections against an annotation file, by pycocotools, at original pixel size.
 
     Args:
         annotations_json: ground truth in COCO format.
@@ -35,55 +56,120 @@ def evaluate_detections(
     """
     ground_truth = read_ground_truth(Path(annotations_json))
     detections = read_detections(Path(detections_json), ground_truth)
-    return evaluate_boxes(ground_truth, detections, image_ids=image_ids)
+    if image_ids is not None:
+        ground_truth, detections = ground_truth.on_images(image_ids), detections.on_images(image_ids)
+    return evaluate_boxes(ground_truth, detections)
 
 
-def evaluate_boxes(
-    ground_truth: GroundTruth, detections: Sequence[Detection], *, image_ids: Collection[int] | None = None
-) -> DetectionMetrics:
-    """Evaluate checked detections; see :func:`evaluate_detections`."""
-    return CocoMatches.of(ground_truth, detections, image_ids=image_ids).summary()
-
-
-def codec_ceiling(annotations_json: str | Path, *, image_ids: Collection[int] | None = None) -> float | None:
-    """Return the AP of the ground truth after encoding to coord tokens and back: no model can pass it.
-
-    The boxes are quantised as training targets are, thinner ones made a bin wide, so that it is the
-    number in the manifest of ``prepare``. A crowd is matched, never missed.
-
-    Args:
-        annotations_json: ground truth in COCO format, with image sizes.
-        image_ids: only these images; None for every image.
-
-    Raises:
-        DataError: if the file is malformed, or an image has no size.
-    """
-    ground_truth = read_ground_truth(Path(annotations_json))
-    chosen = ground_truth.sizes_px.keys() if image_ids is None else set(image_ids)
-    boxes = [box for box in ground_truth.boxes if box.image_id in chosen]
-    sizes_px = np.array([_known_size(box.image_id, ground_truth) for box in boxes], np.float64).reshape(-1, 2)
-    boxes_px = np.array([box.box_px_xywh for box in boxes], np.float64).reshape(-1, 4)
-    corners = np.concatenate([boxes_px[:, :2], boxes_px[:, :2] + boxes_px[:, 2:]], axis=1)
-    matches = match_quantised(
-        image_ids=np.array([box.image_id for box in boxes], np.int64),
-        category_ids=np.array([box.category_id for box in boxes], np.int64),
-        boxes_px_xywh=boxes_px,
-        quantised_px_xywh=quantised_px(np.clip(corners / np.tile(sizes_px, 2), 0.0, 1.0), sizes_px),
-        is_crowd=np.array([box.is_crowd for box in boxes], bool),
+def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> DetectionMetrics:
+    """Return COCO's twelve numbers for detections in the images of the ground truth; :func:`evaluate_detections`."""
+    precision, recall = _accumulate(ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=(1, 10, 100))
+    sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
+    return DetectionMetrics(
+        *(_mean(precision[thresholds, :, :, 0, 2]) for thresholds in _THRESHOLDS.values()),
+        *(_mean(precision[:, :, :, area, 2]) for area in sizes),
+        *(_mean(recall[:, :, 0, most]) for most in range(3)),
+        *(_mean(recall[:, :, area, 2]) for area in sizes),
     )
-    return average_precision(matches)
 
 
-def to_box_px_xywh(box_norm: Sequence[float], size_px: tuple[int, int]) -> BoxPxXywh:
-    """Order the corners of a normalised ``x1, y1, x2, y2`` box and scale it to ``x, y, w, h`` in pixels."""
-    x1, y1, x2, y2 = box_norm
-    width, height = size_px
-    left, top = min(x1, x2) * width, min(y1, y2) * height
-    return left, top, abs(x2 - x1) * width, abs(y2 - y1) * height
+def published_precision(ground_truth: GroundTruth, detections: Detections) -> dict[str, float]:
+    """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer."""
+    precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
+    values = {name: _mean(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _known_size(image_id: int, ground_truth: GroundTruth) -> tuple[int, int]:
-    size = ground_truth.sizes_px[image_id]
-    if size is None:
-        raise DataError(f"{ground_truth.path}: image {image_id} has no width and height")
-    return size
+def _accumulate(
+    ground_truth: GroundTruth, detections: Detections, *, areas: Sequence[str], max_detections: Sequence[int]
+) -> tuple[Floats, Floats]:
+    """Return precision ``[T, L, K, A, M]`` and recall ``[T, K, A, M]`` as COCOeval accumulates them.
+
+    COCOeval goes through the categories one by one, and so do we: each is evaluated alone, on the images that have
+    anything of it, which takes a fraction of the memory and leaves every number as it is.
+    """
+    precisions: list[Floats] = []
+    recalls: list[Floats] = []
+    for category_id in sorted(ground_truth.categories):
+        evaluation = coco_evaluation(ground_truth, detections, category_id)
+        evaluation.params.areaRng = [list(AREA_RANGES_PX2[area]) for area in areas]
+        evaluation.params.areaRngLbl = list(areas)
+        evaluation.params.maxDets = list(max_detections)
+        _quietly(evaluation.evaluate)
+        _quietly(evaluation.accumulate)
+        precisions.append(evaluation.eval["precision"])
+        recalls.append(evaluation.eval["recall"])
+    return np.concatenate(precisions, axis=2), np.concatenate(recalls, axis=1)
+
+
+def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_id: int) -> COCOeval:
+    """Return pycocotools' evaluation of one category, before it has run.
+
+    Ground truth is numbered from 1: pycocotools takes a match with annotation 0 for no match.
+    """
+    gt = np.flatnonzero(ground_truth.category_ids == category_id)
+    dt = np.flatnonzero(detections.category_ids == category_id)
+    gt_entries: list[dict[str, object]] = [
+        {
+            "id": number,
+            "image_id": image_id,
+            "category_id": category_id,
+            "bbox": box,
+            "area": area,
+            "iscrowd": int(is_crowd),
+        }
+        for number, (image_id, box, area, is_crowd) in enumerate(
+            zip(
+                ground_truth.image_ids[gt].tolist(),
+                ground_truth.boxes_px_xywh[gt].tolist(),
+                ground_truth.areas_px2[gt].tolist(),
+                ground_truth.is_crowd[gt].tolist(),
+                strict=True,
+            ),
+            start=1,
+        )
+    ]
+    dt_entries: list[dict[str, object]] = [
+        {
+            "id": number,
+            "image_id": image_id,
+            "category_id": category_id,
+            "bbox": box,
+            "area": box[2] * box[3],
+            "iscrowd": 0,
+            "score": score,
+        }
+        for number, (image_id, box, score) in enumerate(
+            zip(
+                detections.image_ids[dt].tolist(),
+                detections.boxes_px_xywh[dt].tolist(),
+                detections.scores[dt].tolist(),
+                strict=True,
+            ),
+            start=1,
+        )
+    ]
+    image_ids = np.union1d(ground_truth.image_ids[gt], detections.image_ids[dt]).tolist()
+    truth, found = _coco(image_ids, category_id, gt_entries), _coco(image_ids, category_id, dt_entries)
+    return COCOeval(truth, found, "bbox")
+
+
+def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str, object]]) -> COCO:
+    coco = COCO()
+    # Its stubs ask for segmentation masks and file names, which boxes do not need.
+    coco.dataset["images"] = [{"id": image_id} for image_id in image_ids]  # pyright: ignore
+    coco.dataset["categories"] = [{"id": category_id}]  # pyright: ignore
+    coco.dataset["annotations"] = annotations  # pyright: ignore
+    _quietly(coco.createIndex)
+    return coco
+
+
+def _quietly(function: Callable[[], None]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        function()
+
+
+def _mean(values: Floats) -> float | None:
+    """Return the mean of what COCOeval defines, in the order in which it adds up."""
+    defined = values[values > -1]
+    return float(np.mean(defined)) if defined.size else None

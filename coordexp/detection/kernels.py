@@ -1,36 +1,209 @@
-"""The compiled counting of average precision: under image weights, and of two groups that swap images.
+"""The compiled loops: IoU, COCO's matching, and the counting of average precision.
+
+The rules are pycocotools' own, to the last comparison and the last rounding; tests compare thousands of random cases.
+All of it is in one file because numba's cache does not see a change in another one. Compiled once, the machine code is
+kept beside the source, else in the user's cache folder.
 
 Precision never rises where a detection misses, so the interpolated curve needs the hits alone: at each hit, the
 highest recall level reached so far keeps the best precision seen there.
 
-All of it is in one file because numba's cache does not see a change in another one.
-
-Legend of shapes: ``N`` images, ``K`` categories, ``D`` detections, ``T`` thresholds, ``L`` = 101 recall levels.
+Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`` detections, ``T`` thresholds,
+``L`` = 101 recall levels. Sets of thresholds are bits of an integer, bit 0 being the lowest.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.arrays import Floats, Ints
-from coordexp.detection.jit import compiled
+from coordexp.detection.boxes import RECALL_LEVELS, Bools, Floats, Ints
 
-NUM_LEVELS = 101
-_LEVELS: Floats = np.linspace(0.0, 1.0, NUM_LEVELS)
+NUM_LEVELS = len(RECALL_LEVELS)
 _EPS = float(np.spacing(1))
 
 Bits = NDArray[np.uint16]
 Index = NDArray[np.int32]
 Weights = NDArray[np.uint16]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Matches(NamedTuple):
+    """What AP is counted from: detections in order of falling score per category, with their fate.
+
+    Equal scores stand in order of image, then of rank, as pycocotools' stable sort leaves them.
+
+    Attributes:
+        num_images: ``N``.
+        start: ``[K + 1]`` where each category's detections begin.
+        image: ``[D]`` index of the image.
+        rank: ``[D]`` place within its image and category.
+        score: ``[D]``.
+        run: ``[D]`` at the first of several equal scores in one image their number, else 1.
+        hit: ``[D]`` thresholds at which it matches ground truth that counts.
+        ignored: ``[D]`` thresholds at which it counts neither for nor against.
+        gt_start: ``[K + 1]`` where each category's rows below begin.
+        gt_image: index of an image with ground truth that counts.
+        gt_count: its number.
+    """
+
+    num_images: int
+    start: Ints
+    image: Index
+    rank: Index
+    score: Floats
+    run: Index
+    hit: Bits
+    ignored: Bits
+    gt_start: Ints
+    gt_image: Index
+    gt_count: Index
+
+
+class Pool(NamedTuple):
+    """Detections of two groups in one order of score per category.
+
+    Attributes:
+        start: ``[K + 1]`` where each category's pooled detections begin.
+        image: ``[D]`` index of the image.
+        side: ``[D]`` 0 for the first group, 1 for the second.
+        hit: ``[D]`` bits of thresholds.
+        ignored: ``[D]`` bits of thresholds.
+        num_gt: ``[K]`` ground truth of each category.
+    """
+
+    start: Ints
+    image: Index
+    side: NDArray[np.uint8]
+    hit: Bits
+    ignored: Bits
+    num_gt: Ints
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function at its first call, without the interpreter's lock.
+
+    An installation where no cache can be written (a read-only image, no home) compiles in each process instead.
+    """
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # numba's word for "no place for a cache"
+        return numba.njit(nogil=True)(function)
+
+
+@compiled
+def _iou(a: Floats, b: Floats, is_crowd: bool) -> float:
+    """IoU of two ``x, y, w, h`` boxes in maskApi.c's order of operations; over ``a``'s own area if ``b`` is a crowd."""
+    width = min(a[2] + a[0], b[2] + b[0]) - max(a[0], b[0])
+    if width <= 0:
+        return 0.0
+    height = min(a[3] + a[1], b[3] + b[1]) - max(a[1], b[1])
+    if height <= 0:
+        return 0.0
+    shared = width * height
+    a_area = a[2] * a[3]
+    return shared / (a_area if is_crowd else a_area + b[2] * b[3] - shared)
+
+
+@compiled
+def fill_iou_table(a: Floats, b: Floats, out: Floats) -> None:
+    """Set ``out`` ``[A, B]`` to the IoU of each pair of boxes."""
+    for i in range(len(a)):
+        for j in range(len(b)):
+            out[i, j] = _iou(a[i], b[j], False)
+
+
+@compiled
+def fill_iou(a: Floats, b: Floats, out: Floats) -> None:
+    """Set ``out`` ``[M]`` to the IoU of the boxes in each row."""
+    for i in range(len(a)):
+        out[i] = _iou(a[i], b[i], False)
+
+
+@compiled
+def fill_best_iou(
+    begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, crowd: Bools, out: Floats
+) -> None:
+    """Set ``out`` ``[D]`` to each detection's largest IoU with a box of its cell that is no crowd, or 0."""
+    for cell in range(len(gt_begin)):
+        for d in range(begin[cell], begin[cell + 1]):
+            out[d] = 0.0
+            for g in range(gt_begin[cell], gt_end[cell]):
+                if not crowd[g]:
+                    out[d] = max(out[d], _iou(dt_boxes[d], gt_boxes[g], False))
+
+
+@compiled
+def _best_match(iou_row: Floats, taken: Bools, crowd: Bools, gt_ignored: Bools, threshold: float) -> int:
+    """Return the ground truth a detection takes at one threshold, or -1; ties go to the later one."""
+    best, best_iou = -1, min(threshold, 1 - 1e-10)
+    for g in range(len(taken)):
+        if taken[g] and not crowd[g]:
+            continue
+        if best > -1 and not gt_ignored[best] and gt_ignored[g]:
+            break
+        if iou_row[g] < best_iou:
+            continue
+        best, best_iou = g, iou_row[g]
+    return best
+
+
+@compiled
+def match_cells(
+    begin: Ints,
+    gt_begin: Ints,
+    gt_end: Ints,
+    dt_boxes: Floats,
+    gt_boxes: Floats,
+    crowd: Bools,
+    gt_ignored: Bools,
+    thresholds: Floats,
+) -> Index:
+    """Match detections with the ground truth of their cell, best score first.
+
+    Args:
+        begin: ``[C + 1]`` where the detections of each cell begin, in order of falling score.
+        gt_begin: ``[C]`` where its ground truth begins, what counts before what is ignored.
+        gt_end: ``[C]`` where that ends.
+        dt_boxes: ``[D, 4]``.
+        gt_boxes: ``[G, 4]``.
+        crowd: ``[G]`` may be matched again and again, by the share of a detection inside it.
+        gt_ignored: ``[G]`` counts as nothing.
+        thresholds: ``[T]`` smallest IoU of a match.
+
+    Returns:
+        ``[T, D]`` the row of the ground truth that each detection takes, -1 for none.
+    """
+    gt_of_dt = np.full((len(thresholds), len(dt_boxes)), -1, np.int32)
+    for cell in range(len(gt_begin)):
+        first, g0, g1 = begin[cell], gt_begin[cell], gt_end[cell]
+        num_dt, num_gt = begin[cell + 1] - first, g1 - g0
+        if num_gt == 0:
+            continue
+        iou = np.empty((num_dt, num_gt))
+        for d in range(num_dt):
+            for g in range(num_gt):
+                iou[d, g] = _iou(dt_boxes[first + d], gt_boxes[g0 + g], bool(crowd[g0 + g]))
+        for t in range(len(thresholds)):
+            taken = np.zeros(num_gt, np.bool_)
+            for d in range(num_dt):
+                best = _best_match(iou[d], taken, crowd[g0:g1], gt_ignored[g0:g1], thresholds[t])
+                if best >= 0:
+                    taken[best] = True
+                    gt_of_dt[t, first + d] = g0 + best
+    return gt_of_dt
 
 
 @compiled
 def _fill_needed(num_gt: int, needed: Ints) -> None:
     """Set the number of hits at which recall, a float division as in pycocotools, reaches each level."""
     for level in range(NUM_LEVELS):
-        count = int(np.ceil(_LEVELS[level] * num_gt))
-        while count / num_gt < _LEVELS[level]:
+        count = int(np.ceil(RECALL_LEVELS[level] * num_gt))
+        while count / num_gt < RECALL_LEVELS[level]:
             count += 1
-        while count > 0 and (count - 1) / num_gt >= _LEVELS[level]:
+        while count > 0 and (count - 1) / num_gt >= RECALL_LEVELS[level]:
             count -= 1
         needed[level] = count
 
@@ -63,123 +236,126 @@ def _skip_ignored(bits: int, weight: int, row: int, skipped: Ints) -> None:
 
 
 @compiled
-def _interpolated_mean(best: Floats, row: int, num_thresholds: int) -> float:
-    """Return the mean over thresholds, from ``row``, and levels of the best precision at that recall or above."""
+def _interpolate(best: Floats) -> None:
+    """Give every level the best precision at that recall or above."""
+    for t in range(len(best)):
+        for level in range(NUM_LEVELS - 2, -1, -1):
+            best[t, level] = max(best[t, level], best[t, level + 1])
+
+
+@compiled
+def _mean(curves: Floats, row: int, num_thresholds: int) -> float:
+    """Return the mean over thresholds, from ``row``, and levels, highest first."""
     total = 0.0
     for t in range(row, row + num_thresholds):
-        highest = 0.0
         for level in range(NUM_LEVELS - 1, -1, -1):
-            highest = max(highest, best[t, level])
-            total += highest
+            total += curves[t, level]
     return total / (num_thresholds * NUM_LEVELS)
 
 
 @compiled
-def _weighted_count(first: int, last: int, gt_image: Index, gt_count: Index, weights: Weights) -> int:
-    total = 0
-    for row in range(first, last):
-        total += gt_count[row] * int(weights[gt_image[row]])
-    return total
+def _count_category(
+    matches: Matches, k: int, first: int, weights: Weights, needed: Ints, level: Ints, hits: Ints, best: Floats
+) -> int:
+    """Count one category at the thresholds from ``first`` on, as many as ``best`` has rows.
 
+    Afterwards ``best`` is the precision-recall curve of each threshold and ``hits`` the matched ground truth.
 
-@compiled
-def precisions(
-    start: Ints,
-    image: Index,
-    run: Index,
-    hit: Bits,
-    ignored: Bits,
-    num_thresholds: int,
-    gt_start: Ints,
-    gt_image: Index,
-    gt_count: Index,
-    weights: Weights,
-    out: Floats,
-) -> None:
-    """Count average precision under image weights.
-
-    Args:
-        start: ``[K + 1]`` where each category's detections begin.
-        image: ``[D]`` index of the image.
-        run: ``[D]`` at the first of several equal scores in one image their number, else 1.
-        hit: ``[D]`` bits of the thresholds at which it is a hit.
-        ignored: ``[D]`` bits of those at which it does not count.
-        num_thresholds: ``T``.
-        gt_start: ``[K + 1]`` where each category's rows below begin.
-        gt_image: index of an image with ground truth.
-        gt_count: its number.
-        weights: ``[N]`` copies of each image.
-        out: ``[K]`` receives the average precisions; NaN without ground truth.
+    Returns:
+        The number of ground-truth boxes that count; nothing is counted where it is 0.
     """
-    best = np.empty((num_thresholds, NUM_LEVELS))
-    hits, skipped = np.empty(num_thresholds, np.int64), np.empty(num_thresholds, np.int64)
-    level, needed = np.empty(num_thresholds, np.int64), np.empty(NUM_LEVELS, np.int64)
-    for k in range(len(out)):
-        num_gt = _weighted_count(gt_start[k], gt_start[k + 1], gt_image, gt_count, weights)
-        if num_gt == 0:
-            out[k] = np.nan
-            continue
-        _fill_needed(num_gt, needed)
-        best[:], hits[:], skipped[:], level[:] = 0.0, 0, 0, 0
-        seen, d = 0, start[k]
-        while d < start[k + 1]:
-            copies, length = int(weights[image[d]]), run[d]
-            # A lone detection takes all its copies in one step: within them precision is highest at the last.
-            each, rounds = (copies, 1) if length == 1 else (1, copies)
-            for _ in range(rounds if copies else 0):
-                for member in range(d, d + length):
-                    seen += each
-                    if ignored[member]:
-                        _skip_ignored(int(ignored[member]), each, 0, skipped)
-                    if hit[member]:
-                        _record_hits(int(hit[member]), each, seen, 0, skipped, hits, level, needed, best)
-            d += length
-        out[k] = _interpolated_mean(best, 0, num_thresholds)
+    num_gt = 0
+    for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
+        num_gt += matches.gt_count[row] * int(weights[matches.gt_image[row]])
+    if num_gt == 0:
+        return 0
+    _fill_needed(num_gt, needed)
+    skipped = np.zeros(len(best), np.int64)
+    best[:], hits[:], level[:] = 0.0, 0, 0
+    mask = (1 << len(best)) - 1
+    seen, d = 0, matches.start[k]
+    while d < matches.start[k + 1]:
+        copies, length = int(weights[matches.image[d]]), matches.run[d]
+        # A lone detection takes all its copies in one step: within them precision is highest at the last.
+        each, rounds = (copies, 1) if length == 1 else (1, copies)
+        for _ in range(rounds if copies else 0):
+            for member in range(d, d + length):
+                seen += each
+                out, hit = (int(matches.ignored[member]) >> first) & mask, (int(matches.hit[member]) >> first) & mask
+                if out:
+                    _skip_ignored(out, each, 0, skipped)
+                if hit:
+                    _record_hits(hit, each, seen, 0, skipped, hits, level, needed, best)
+        d += length
+    _interpolate(best)
+    return num_gt
 
 
 @compiled
-def swapped_precisions(
-    start: Ints,
-    image: Index,
-    side: NDArray[np.uint8],
-    hit: Bits,
-    ignored: Bits,
-    num_thresholds: int,
-    num_gt: Ints,
-    swapped: NDArray[np.uint8],
-    out: Floats,
-) -> None:
-    """Count two groups' detections, pooled in order of score, with the groups swapped in some images.
+def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, out: Floats) -> None:
+    """Set ``out`` ``[K]`` to average precisions, NaN without ground truth.
 
     Args:
-        start: ``[K + 1]`` where each category's pooled detections begin.
-        image: ``[D]`` index of the image.
-        side: ``[D]`` 0 for the first group, 1 for the second.
-        hit: ``[D]`` bits.
-        ignored: ``[D]`` bits.
-        num_thresholds: ``T``.
-        num_gt: ``[K]`` ground truth of each category.
+        matches: of one file of detections.
+        first: index of the first threshold.
+        last: index after the last.
+        weights: ``[N]`` copies of each image.
+        out: receives the values.
+    """
+    best, hits = np.empty((last - first, NUM_LEVELS)), np.empty(last - first, np.int64)
+    level, needed = np.empty(last - first, np.int64), np.empty(NUM_LEVELS, np.int64)
+    for k in range(len(out)):
+        num_gt = _count_category(matches, k, first, weights, needed, level, hits, best)
+        out[k] = _mean(best, 0, last - first) if num_gt else np.nan
+
+
+@compiled
+def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: Floats) -> None:
+    """Set precision ``[T, L, K]`` and recall ``[T, K]`` as COCOeval accumulates them, -1 without ground truth."""
+    num_thresholds = len(recall)
+    best, hits = np.empty((num_thresholds, NUM_LEVELS)), np.empty(num_thresholds, np.int64)
+    level, needed = np.empty(num_thresholds, np.int64), np.empty(NUM_LEVELS, np.int64)
+    for k in range(recall.shape[1]):
+        num_gt = _count_category(matches, k, 0, weights, needed, level, hits, best)
+        if num_gt:
+            precision[:, :, k] = best
+            recall[:, k] = hits / num_gt
+        else:
+            precision[:, :, k] = -1.0
+            recall[:, k] = -1.0
+
+
+@compiled
+def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[np.uint8], out: Floats) -> None:
+    """Count two groups' pooled detections with the groups swapped in some images.
+
+    Args:
+        pool: detections of both groups.
+        first: index of the first threshold.
+        last: index after the last.
         swapped: ``[N]`` 1 where the groups change places.
         out: ``[2, K]`` receives the average precisions; NaN without ground truth.
     """
-    # Rows of both arms in one array: a view for each detection would cost more than the counting.
-    num_rows = 2 * num_thresholds
-    best, seen = np.empty((num_rows, NUM_LEVELS)), np.empty(2, np.int64)
-    hits, skipped = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    level, needed = np.empty(num_rows, np.int64), np.empty(NUM_LEVELS, np.int64)
-    for k in range(len(num_gt)):
-        if num_gt[k] == 0:
+    # Rows of both groups in one array: a view for each detection would cost more than the counting.
+    num_thresholds, mask = last - first, (1 << (last - first)) - 1
+    best, seen = np.empty((2 * num_thresholds, NUM_LEVELS)), np.empty(2, np.int64)
+    hits, skipped = np.empty(2 * num_thresholds, np.int64), np.empty(2 * num_thresholds, np.int64)
+    level, needed = np.empty(2 * num_thresholds, np.int64), np.empty(NUM_LEVELS, np.int64)
+    for k in range(len(pool.num_gt)):
+        if pool.num_gt[k] == 0:
             out[:, k] = np.nan
             continue
-        _fill_needed(num_gt[k], needed)
+        _fill_needed(pool.num_gt[k], needed)
         best[:], hits[:], skipped[:], level[:], seen[:] = 0.0, 0, 0, 0, 0
-        for d in range(start[k], start[k + 1]):
-            arm = side[d] ^ swapped[image[d]]
-            row = arm * num_thresholds
-            seen[arm] += 1
-            if ignored[d]:
-                _skip_ignored(int(ignored[d]), 1, row, skipped)
-            if hit[d]:
-                _record_hits(int(hit[d]), 1, int(seen[arm]), row, skipped, hits, level, needed, best)
-        for arm in range(2):
-            out[arm, k] = _interpolated_mean(best, arm * num_thresholds, num_thresholds)
+        for d in range(pool.start[k], pool.start[k + 1]):
+            group = pool.side[d] ^ swapped[pool.image[d]]
+            row = group * num_thresholds
+            seen[group] += 1
+            ignored, hit = (int(pool.ignored[d]) >> first) & mask, (int(pool.hit[d]) >> first) & mask
+            if ignored:
+                _skip_ignored(ignored, 1, row, skipped)
+            if hit:
+                _record_hits(hit, 1, int(seen[group]), row, skipped, hits, level, needed, best)
+        _interpolate(best)
+        for group in range(2):
+            out[group, k] = _mean(best, group * num_thresholds, num_thresholds)

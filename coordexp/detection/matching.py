@@ -1,200 +1,239 @@
-"""COCO's matching of detections to ground truth, once, kept per detection so that AP can be counted many times.
+"""COCO's matching of detections to ground truth: for average precision, for pairs at one IoU, and for the best IoU.
 
-The rules are pycocotools' own, to the last comparison; tests compare thousands of random cases.
+A *cell* is one category in one image: COCO matches within cells.
 
-Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`` detections, ``T`` the ten IoU
-thresholds .50, .55 ... .95. Sets of thresholds are bits of an integer, bit 0 being .50.
+Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`` detections, ``T`` thresholds,
+``C`` cells with detections.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.arrays import DetectionArrays, Floats, Ints, TruthArrays
-from coordexp.detection.jit import compiled
+from coordexp.detection.boxes import (
+    AREA_RANGES_PX2,
+    IOU_THRESHOLDS,
+    MAX_DETECTIONS,
+    Bools,
+    Floats,
+    Ints,
+    iou,
+    iou_table,
+)
+from coordexp.detection.ground_truth import Detections, GroundTruth
 
-IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
-AREA_RANGES_PX: dict[str, tuple[float, float]] = {
-    "all": (0.0, 1e10),
-    "small": (0.0, 32.0**2),
-    "medium": (32.0**2, 96.0**2),
-    "large": (96.0**2, 1e10),
-}
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches
+
+_NO_MATCH = -1
 
 
-@dataclass(frozen=True)
-class Matches:
-    """What AP is counted from: detections in order of falling score per category, with their fate.
-
-    Equal scores stand in order of image, then of rank, as pycocotools' stable sort leaves them.
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """One-to-one pairs of detections and ground truth at one IoU threshold.
 
     Attributes:
-        num_images: ``N``.
-        start: ``[K + 1]`` where each category's detections begin.
-        image: ``[D]`` index of the image.
-        rank: ``[D]`` place within its image and category.
-        score: ``[D]``.
-        hit: ``[D]`` thresholds at which it matches ground truth that counts.
-        ignored: ``[D]`` thresholds at which it counts neither for nor against.
-        gt_start: ``[K + 1]`` where each category's rows below begin.
-        gt_image: index of an image with ground truth that counts.
-        gt_count: its number.
+        gt_of_dt: ``[D]`` row of the matched ground-truth box, -1 for none.
+        iou: ``[D]`` with it, 0 for none.
+        ignored: ``[D]`` unmatched, but on a crowd: neither right nor wrong.
+        num_gt: ground-truth boxes that could be matched: those that are no crowd.
     """
 
-    num_images: int
-    start: Ints
-    image: NDArray[np.int32]
-    rank: NDArray[np.int32]
-    score: Floats
-    hit: NDArray[np.uint16]
-    ignored: NDArray[np.uint16]
-    gt_start: Ints
-    gt_image: NDArray[np.int32]
-    gt_count: NDArray[np.int32]
+    gt_of_dt: Ints
+    iou: Floats
+    ignored: Bools
+    num_gt: int
 
-    def at_most(self, num_detections: int) -> "Matches":
-        """Keep the best ``num_detections`` of each category in each image (COCO's ``maxDets``)."""
-        kept = self.rank < num_detections
-        before = np.concatenate(([0], np.cumsum(kept)))
+    @property
+    def matched(self) -> Bools:
+        """``[D]`` whether a detection has a pair."""
+        return self.gt_of_dt != _NO_MATCH
+
+
+class Matcher:
+    """Ground truth and detections of the same images, sorted into cells once."""
+
+    def __init__(self, truth: GroundTruth, detections: Detections) -> None:
+        """Sort.
+
+        Args:
+            truth: of the images to look at; those without boxes count too.
+            detections: in these images only.
+        """
+        self.truth = truth
+        self.detections = detections
+        self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
+        self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
+        self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
+        cell = self._cells(detections.image_ids, detections.category_ids)
+        self._dt_order = np.lexsort((-detections.scores, cell))  # stable: equal scores stay in the order of the file
+        self._dt_cell = cell[self._dt_order]
+        self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
+
+    @property
+    def num_images(self) -> int:
+        """``N``."""
+        return len(self.image_ids)
+
+    def matches(self, area: str = "all", *, max_detections: int = MAX_DETECTIONS) -> "Matches":
+        """Match at COCO's ten thresholds, as COCOeval does.
+
+        Args:
+            area: a key of :data:`~coordexp.detection.boxes.AREA_RANGES_PX2`; ground truth outside the range is
+                ignored, and so are unmatched detections outside it.
+            max_detections: how many of a category in an image are looked at, best first.
+        """
+        from coordexp.detection.kernels import Matches  # here: numba takes half a second
+
+        low, high = AREA_RANGES_PX2[area]
+        gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
+        gt_of_dt = self._match(gt_ignored, IOU_THRESHOLDS)
+        dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
+        outside = (dt_area < low) | (dt_area > high)
+        hit, ignored = (np.zeros(len(self._dt_cell), np.uint16) for _ in range(2))
+        for t, gt in enumerate(gt_of_dt):
+            is_matched = gt != _NO_MATCH
+            is_ignored = outside & ~is_matched
+            is_ignored[is_matched] = gt_ignored[gt[is_matched]]
+            hit |= (is_matched & ~is_ignored).astype(np.uint16) << np.uint16(t)
+            ignored |= is_ignored.astype(np.uint16) << np.uint16(t)
+
+        rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
+        kept = np.flatnonzero(rank < max_detections)
+        scores = self.detections.scores[self._dt_order]
+        category = self._dt_cell // self.num_images
+        order = kept[np.lexsort((-scores[kept], category[kept]))]
+        gt_cells, gt_count = np.unique(self._gt_cell[~gt_ignored], return_counts=True)
+        bounds = np.arange(len(self.category_ids) + 1)
+        start = np.searchsorted(category[order], bounds)
+        image = (self._dt_cell[order] % self.num_images).astype(np.int32)
         return Matches(
             num_images=self.num_images,
-            start=before[self.start],
-            image=self.image[kept],
-            rank=self.rank[kept],
-            score=self.score[kept],
-            hit=self.hit[kept],
-            ignored=self.ignored[kept],
-            gt_start=self.gt_start,
-            gt_image=self.gt_image,
-            gt_count=self.gt_count,
+            start=start,
+            image=image,
+            rank=rank[order].astype(np.int32),
+            score=scores[order],
+            run=_run_lengths(start, image, scores[order]),
+            hit=hit[order],
+            ignored=ignored[order],
+            gt_start=np.searchsorted(gt_cells // self.num_images, bounds),
+            gt_image=(gt_cells % self.num_images).astype(np.int32),
+            gt_count=gt_count.astype(np.int32),
         )
 
+    def pairs(self, min_iou: float) -> Pairs:
+        """Match all detections at one threshold, best score first.
 
-def match(truth: TruthArrays, detections: DetectionArrays, *, area: str = "all") -> Matches:
-    """Match detections to ground truth as COCOeval does.
+        Each detection takes the free ground-truth box of its image and category with which its IoU is largest and at
+        least ``min_iou``. Equal scores go in the order of the detections; of equal IoUs the last box is taken.
+        """
+        (gt,) = self._match(self.truth.is_crowd, np.array([min_iou]))
+        gt_of_dt = np.full(len(gt), _NO_MATCH, np.int64)
+        gt_of_dt[self._dt_order] = gt
+        ignored = gt_of_dt != _NO_MATCH
+        ignored[ignored] = self.truth.is_crowd[gt_of_dt[ignored]]
+        gt_of_dt[ignored] = _NO_MATCH
+        overlap = np.zeros(len(gt))
+        matched = gt_of_dt != _NO_MATCH
+        true = self.truth.boxes_px_xywh[gt_of_dt[matched]]
+        overlap[matched] = iou(self.detections.boxes_px_xywh[matched], true)
+        return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
 
-    Args:
-        truth: ground truth.
-        detections: detections of the same images.
-        area: a key of :data:`AREA_RANGES_PX`; ground truth outside the range is ignored, and so are
-            unmatched detections outside it.
+    @cached_property
+    def num_gt(self) -> int:
+        """Ground-truth boxes that are no crowd."""
+        return int(np.count_nonzero(~self.truth.is_crowd))
+
+    def best_iou(self) -> Floats:
+        """Return for each detection ``[D]`` its largest IoU with a box of its category that is no crowd, or 0."""
+        from coordexp.detection.kernels import fill_best_iou
+
+        order = np.argsort(self._gt_cell, kind="stable")
+        best = np.zeros(len(self._dt_cell))
+        boxes, crowd = self.truth.boxes_px_xywh[order], self.truth.is_crowd[order]
+        fill_best_iou(*self._cell_bounds(order), self._dt_boxes, boxes, crowd, best)
+        in_file_order = np.empty_like(best)
+        in_file_order[self._dt_order] = best
+        return in_file_order
+
+    def _match(self, gt_ignored: Bools, thresholds: Floats) -> NDArray[np.int64]:
+        """Return ``[T, D]``: the ground truth, by row of the file, that each detection in order of cells takes."""
+        from coordexp.detection.kernels import match_cells
+
+        # Within a cell, ground truth that counts comes first: lexsort's last key is the primary one.
+        order = np.lexsort((gt_ignored, self._gt_cell))
+        matched = match_cells(
+            *self._cell_bounds(order),
+            self._dt_boxes,
+            self.truth.boxes_px_xywh[order],
+            self.truth.is_crowd[order],
+            gt_ignored[order],
+            thresholds,
+        )
+        return np.append(order, _NO_MATCH)[matched]  # -1 is the last entry
+
+    def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return where the detections of each cell begin, and where its ground truth begins and ends."""
+        cells, begin = np.unique(self._dt_cell, return_index=True)
+        gt_cell = self._gt_cell[gt_order]
+        gt_begin, gt_end = np.searchsorted(gt_cell, cells, side="left"), np.searchsorted(gt_cell, cells, side="right")
+        return np.append(begin, len(self._dt_cell)).astype(np.int64), gt_begin, gt_end
+
+    def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
+        image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)
+        return category * len(self.image_ids) + image
+
+
+def overlap_scores(truth: GroundTruth, detections: Detections) -> dict[int, float]:
+    """Return how well the detections of each image overlap its ground truth, by image id; crowds are not looked at.
+
+    ``2 * sum of IoU of pairs / (objects + detections)``, in [0, 1]. Pairs are of one category, the largest IoU first,
+    each box in one pair. Without objects and detections it is 1.
     """
-    low, high = AREA_RANGES_PX[area]
-    gt_ignored = truth.crowd | (truth.area_px < low) | (truth.area_px > high)
-    # Within a cell, ground truth that counts comes first: lexsort's last key is the primary one, and it is stable.
-    order = np.lexsort((gt_ignored, truth.cell))
-    cells, begin = np.unique(detections.cell, return_index=True)
-    hit, ignored = _match_cells(
-        np.append(begin, len(detections.cell)).astype(np.int64),
-        np.searchsorted(truth.cell, cells, side="left"),
-        np.searchsorted(truth.cell, cells, side="right"),
-        detections.boxes_px_xywh,
-        truth.boxes_px_xywh[order],
-        truth.crowd[order],
-        gt_ignored[order],
-        IOU_THRESHOLDS,
-    )
-    dt_area = detections.boxes_px_xywh[:, 2] * detections.boxes_px_xywh[:, 3]
-    outside = (dt_area < low) | (dt_area > high)
-    every = np.uint16((1 << len(IOU_THRESHOLDS)) - 1)
-    # A match to ignored ground truth is in both; what is in neither is unmatched.
-    ignored = ignored | np.where(outside, every & ~hit, np.uint16(0))
-    return _in_score_order(truth, detections, hit=hit & ~ignored, ignored=ignored, gt_counts=~gt_ignored)
+    image_ids = np.array(sorted(truth.sizes_px), np.int64)
+    ordinary = np.flatnonzero(~truth.is_crowd)
+    gt_order = ordinary[np.argsort(truth.image_ids[ordinary], kind="stable")]
+    dt_order = np.argsort(detections.image_ids, kind="stable")
+    gt_rows = np.split(gt_order, np.searchsorted(truth.image_ids[gt_order], image_ids[1:]))
+    dt_rows = np.split(dt_order, np.searchsorted(detections.image_ids[dt_order], image_ids[1:]))
+    scores: dict[int, float] = {}
+    for image_id, gt, dt in zip(image_ids.tolist(), gt_rows, dt_rows, strict=True):
+        table = iou_table(truth.boxes_px_xywh[gt], detections.boxes_px_xywh[dt])
+        table[truth.category_ids[gt][:, None] != detections.category_ids[dt]] = 0.0
+        num_boxes = len(gt) + len(dt)
+        scores[image_id] = 2 * _greedy_sum(table) / num_boxes if num_boxes else 1.0
+    return scores
 
 
-def _in_score_order(
-    truth: TruthArrays,
-    detections: DetectionArrays,
-    *,
-    hit: NDArray[np.uint16],
-    ignored: NDArray[np.uint16],
-    gt_counts: NDArray[np.bool_],
-) -> Matches:
-    num_images, num_categories = len(truth.image_ids), len(truth.category_ids)
-    category = detections.cell // num_images
-    order = np.lexsort((-detections.score, category))
-    gt_cells, gt_count = np.unique(truth.cell[gt_counts], return_counts=True)
-    bounds = np.arange(num_categories + 1)
-    return Matches(
-        num_images=num_images,
-        start=np.searchsorted(category, bounds),
-        image=(detections.cell % num_images)[order].astype(np.int32),
-        rank=detections.rank[order].astype(np.int32),
-        score=detections.score[order],
-        hit=hit[order],
-        ignored=ignored[order],
-        gt_start=np.searchsorted(gt_cells // num_images, bounds),
-        gt_image=(gt_cells % num_images).astype(np.int32),
-        gt_count=gt_count.astype(np.int32),
-    )
+def _greedy_sum(table: Floats) -> float:
+    """Add up entries of a table from the largest down, each row and column once."""
+    rows, columns = np.nonzero(table)
+    order = np.lexsort((columns, rows, table[rows, columns]))[::-1]
+    free_rows, free_columns = set(rows.tolist()), set(columns.tolist())
+    total = 0.0
+    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+        if i in free_rows and j in free_columns:
+            total += float(table[i, j])
+            free_rows.remove(i)
+            free_columns.remove(j)
+    return total
 
 
-@compiled
-def _iou(dt: Floats, gt: Floats, is_crowd: bool) -> float:
-    """IoU of two ``x, y, w, h`` boxes in maskApi.c's order of operations; over the detection's area for a crowd."""
-    width = min(dt[2] + dt[0], gt[2] + gt[0]) - max(dt[0], gt[0])
-    if width <= 0:
-        return 0.0
-    height = min(dt[3] + dt[1], gt[3] + gt[1]) - max(dt[1], gt[1])
-    if height <= 0:
-        return 0.0
-    inter = width * height
-    dt_area = dt[2] * dt[3]
-    return inter / (dt_area if is_crowd else dt_area + gt[2] * gt[3] - inter)
+def _run_lengths(start: Ints, image: NDArray[np.int32], score: Floats) -> NDArray[np.int32]:
+    """Return how many equal scores of one image begin at each detection, 1 within a run.
 
-
-@compiled
-def _best(
-    iou_row: Floats,
-    taken: NDArray[np.bool_],
-    crowd: NDArray[np.bool_],
-    gt_ignored: NDArray[np.bool_],
-    threshold: float,
-) -> int:
-    """Return the ground truth a detection takes at one threshold, or -1; ties go to the later one."""
-    best, best_iou = -1, min(threshold, 1 - 1e-10)
-    for g in range(len(taken)):
-        if taken[g] and not crowd[g]:
-            continue
-        if best > -1 and not gt_ignored[best] and gt_ignored[g]:
-            break
-        if iou_row[g] < best_iou:
-            continue
-        best, best_iou = g, iou_row[g]
-    return best
-
-
-@compiled
-def _match_cells(
-    begin: Ints,
-    gt_begin: Ints,
-    gt_end: Ints,
-    dt_boxes: Floats,
-    gt_boxes: Floats,
-    crowd: NDArray[np.bool_],
-    gt_ignored: NDArray[np.bool_],
-    thresholds: Floats,
-) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Return per detection the thresholds with any match, and those with a match to ignored ground truth."""
-    hit = np.zeros(len(dt_boxes), np.uint16)
-    ignored = np.zeros(len(dt_boxes), np.uint16)
-    for cell in range(len(gt_begin)):
-        first, g0, g1 = begin[cell], gt_begin[cell], gt_end[cell]
-        num_dt, num_gt = begin[cell + 1] - first, g1 - g0
-        if num_gt == 0:
-            continue
-        iou = np.empty((num_dt, num_gt))
-        for d in range(num_dt):
-            for g in range(num_gt):
-                iou[d, g] = _iou(dt_boxes[first + d], gt_boxes[g0 + g], bool(crowd[g0 + g]))
-        for t in range(len(thresholds)):
-            taken = np.zeros(num_gt, np.bool_)
-            for d in range(num_dt):
-                best = _best(iou[d], taken, crowd[g0:g1], gt_ignored[g0:g1], thresholds[t])
-                if best >= 0:
-                    taken[best] = True
-                    hit[first + d] |= np.uint16(1 << t)
-                    if gt_ignored[g0 + best]:
-                        ignored[first + d] |= np.uint16(1 << t)
-    return hit, ignored
+    Copies of an image repeat its tied detections as a block: d1 d2 d1 d2, not d1 d1 d2 d2.
+    """
+    num = len(image)
+    run = np.ones(num, np.int32)
+    if num == 0:
+        return run
+    new = np.ones(num, np.bool_)
+    new[1:] = (score[1:] != score[:-1]) | (image[1:] != image[:-1])
+    new[start[start < num]] = True
+    first = np.flatnonzero(new)
+    run[first] = np.diff(np.append(first, num))
+    return run

@@ -1,17 +1,20 @@
-"""Makes the analysis of one evaluation, from its folder or from what is still in memory."""
+"""Makes the analysis of one evaluation, from its folder or from what is still in memory.
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+Legend of shapes: ``D`` detections, ``M`` pairs of detections and ground truth.
+"""
+
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.detection.coco_files import GtBox, read_detections, read_ground_truth
-from coordexp.detection.overlaps import Matching
-from coordexp.detection.quality import BoxRun
+from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import AREA_RANGES_PX2, Floats, to_boxes_norm_xyxy
+from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.metrics.calibration import score_bins
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis_file import (
     Analysis,
@@ -19,11 +22,11 @@ from coordexp.evaluate.analysis_file import (
     CategoryResult,
     CoordinateMap,
     CountResult,
-    Histogram,
+    IouHistogram,
     SizeResult,
     WidthByError,
 )
-from coordexp.evaluate.object_table import ObjectTable, read_objects
+from coordexp.evaluate.objects import ObjectTable, read_objects
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.runs.folder import DecodingFolder
 
@@ -33,9 +36,6 @@ _COORDINATE_EDGES = np.linspace(0.0, 1.0, 41)
 _COORDINATES = ("x1", "y1", "x2", "y2")
 _ERROR_EDGES = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, float(NUM_BINS))
 _OBJECT_COUNTS: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 3), (4, 7), (8, None))
-_SIZES_PX2 = {"small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
-
-_Floats = NDArray[np.float64]
 
 
 def analyse(annotations_json: Path, folder: Path) -> Analysis:
@@ -48,78 +48,61 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     Raises:
         DataError: if a file is missing or malformed, or they do not belong together.
     """
-    ground_truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
-    runs: dict[BoxKind, BoxRun] = {
-        kind: BoxRun(ground_truth, read_detections(files.detections(kind), ground_truth)) for kind in BOX_KINDS
+    truth, files = read_ground_truth(annotations_json), DecodingFolder(folder)
+    evaluated: dict[BoxKind, BoxEvaluation] = {
+        kind: BoxEvaluation(truth, read_detections(files.detections(kind), truth)) for kind in BOX_KINDS
     }
-    return analyse_runs(runs, read_objects(files.objects))
+    return analyse_boxes(evaluated, ObjectTable.of(read_objects(files.objects)))
 
 
-def analyse_runs(runs: Mapping[BoxKind, BoxRun], objects: ObjectTable) -> Analysis:
+def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTable) -> Analysis:
     """Analyse matched detections of each box kind.
 
     Args:
-        runs: by box kind, over the same images.
+        evaluated: by box kind, over the same images.
         objects: the object behind each detection, in the same order.
 
     Raises:
         DataError: if objects and detections do not belong together, or an image has no size.
     """
-    for kind, run in runs.items():
-        if objects.image_ids.tolist() != [dt.image_id for dt in run.detections]:
+    for kind, boxes in evaluated.items():
+        if not np.array_equal(objects.image_ids, boxes.detections.image_ids):
             raise DataError(
-                f"{run.ground_truth.path}: {len(run.detections)} {kind} detections do not belong to the "
+                f"{boxes.truth.path}: {len(boxes.detections)} {kind} detections do not belong to the "
                 f"{len(objects.image_ids)} objects of known categories beside them; expected files of one evaluation"
             )
-    first = next(iter(runs.values()))
+    first = next(iter(evaluated.values()))
     return Analysis(
-        num_images=len(first.image_ids),
-        num_gt=first.overlaps.num_gt,
+        num_images=len(first.truth.sizes_px),
+        num_gt=first.pairs(MIN_IOU).num_gt,
         min_iou=MIN_IOU,
         coordinate_edges=tuple(_COORDINATE_EDGES.tolist()),
-        boxes={kind: _analyse_boxes(run, objects.ordered_width(kind)) for kind, run in runs.items()},
+        boxes={kind: _analyse_boxes(boxes, objects.ordered_width(kind)) for kind, boxes in evaluated.items()},
     )
 
 
-def _analyse_boxes(run: BoxRun, width_D4: _Floats | None) -> BoxAnalysis:
-    matching = run.overlaps.match(MIN_IOU)
-    dt = np.flatnonzero(matching.matched)
-    predicted = _norm([run.detections[at].box_px_xywh for at in dt.tolist()], run, dt)
-    true = _norm([run.overlaps.gt[at].box_px_xywh for at in matching.gt_of_dt[dt].tolist()], run, dt)
+def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats) -> BoxAnalysis:
+    pairs, truth = boxes.pairs(MIN_IOU), boxes.truth
+    dt = np.flatnonzero(pairs.matched)
+    sizes_px = truth.sizes_of(boxes.detections.image_ids[dt])
+    predicted = to_boxes_norm_xyxy(boxes.detections.boxes_px_xywh[dt], sizes_px)
+    true = to_boxes_norm_xyxy(truth.boxes_px_xywh[pairs.gt_of_dt[dt]], sizes_px)
+    iou_counts, _ = np.histogram(pairs.iou[dt], _IOU_EDGES)
     return BoxAnalysis(
         num_matched=len(dt),
-        num_unmatched=int((~matching.matched & ~matching.ignored).sum()),
-        num_missed=matching.num_gt - len(dt),
-        matched_iou=_iou_histogram(matching),
+        num_unmatched=int(np.count_nonzero(~pairs.matched & ~pairs.ignored)),
+        num_missed=pairs.num_gt - len(dt),
+        matched_iou=IouHistogram(edges=tuple(_IOU_EDGES.tolist()), counts=tuple(iou_counts.tolist())),
         coordinates={name: _map(true[:, at], predicted[:, at]) for at, name in enumerate(_COORDINATES)},
-        width_by_error=() if width_D4 is None else _width_by_error(np.abs(predicted - true), width_D4[dt]),
-        categories=_categories(run),
-        sizes=_sizes(run),
-        object_counts=_object_counts(run),
-        score_bins=run.score_bins(),
+        width_by_error=_width_by_error(np.abs(predicted - true), width_D4[dt]),
+        categories=_categories(boxes),
+        sizes=_sizes(boxes),
+        object_counts=_object_counts(boxes),
+        score_bins=score_bins(boxes),
     )
 
 
-def _norm(boxes_px_xywh: Sequence[Sequence[float]], run: BoxRun, dt: NDArray[np.int64]) -> _Floats:
-    """Return the corners of matched boxes as fractions of their image, ``[M, 4]``."""
-    ids = [run.detections[at].image_id for at in dt.tolist()]
-    sizes: list[tuple[int, int]] = []
-    for image_id in ids:
-        size = run.ground_truth.sizes_px[image_id]
-        if size is None:
-            raise DataError(f"{run.ground_truth.path}: image {image_id} has no width and height")
-        sizes.append(size)
-    boxes = np.array(boxes_px_xywh, np.float64).reshape(-1, 4)
-    corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
-    return corners / np.tile(np.array(sizes, np.float64).reshape(-1, 2), 2)
-
-
-def _iou_histogram(matching: Matching) -> Histogram:
-    counts, _ = np.histogram(matching.iou_of_dt[matching.matched], _IOU_EDGES)
-    return Histogram(edges=tuple(_IOU_EDGES.tolist()), counts=tuple(counts.tolist()))
-
-
-def _map(true_M: _Floats, predicted_M: _Floats) -> CoordinateMap:
+def _map(true_M: Floats, predicted_M: Floats) -> CoordinateMap:
     clipped = np.clip(true_M, 0.0, 1.0), np.clip(predicted_M, 0.0, 1.0)
     counts, _, _ = np.histogram2d(*clipped, bins=(_COORDINATE_EDGES, _COORDINATE_EDGES))
     error = predicted_M - true_M
@@ -130,7 +113,7 @@ def _map(true_M: _Floats, predicted_M: _Floats) -> CoordinateMap:
     )
 
 
-def _width_by_error(error_M4: _Floats, width_M4: _Floats) -> tuple[WidthByError, ...]:
+def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, ...]:
     # The last bin is open: ground truth may reach beyond its image.
     place = np.digitize(error_M4.ravel() * NUM_BINS, _ERROR_EDGES[1:-1])
     found: list[WidthByError] = []
@@ -141,34 +124,48 @@ def _width_by_error(error_M4: _Floats, width_M4: _Floats) -> tuple[WidthByError,
     return tuple(found)
 
 
-def _categories(run: BoxRun) -> tuple[CategoryResult, ...]:
-    num_gt = Counter(box.category_id for box in _ordinary(run))
-    num_dt = Counter(dt.category_id for dt in run.detections)
-    names = run.ground_truth.categories
+def _categories(boxes: BoxEvaluation) -> tuple[CategoryResult, ...]:
+    truth = boxes.truth
+    gt_ids = truth.category_ids[~truth.is_crowd]
     return tuple(
-        CategoryResult(key, names[key], num_gt[key], num_dt[key], AP=found.AP, AP50=found.AP50)
-        for key, found in run.coco.by_category().items()
+        CategoryResult(
+            key,
+            truth.categories[key],
+            num_gt=int(np.count_nonzero(gt_ids == key)),
+            num_detections=int(np.count_nonzero(boxes.detections.category_ids == key)),
+            AP=boxes.average_precision("AP", category_id=key),
+            AP50=boxes.average_precision("AP50", category_id=key),
+        )
+        for key in sorted(truth.categories)
     )
 
 
-def _sizes(run: BoxRun) -> tuple[SizeResult, ...]:
-    values = run.summary.as_dict()
-    areas = [box.area_px for box in _ordinary(run)]
+def _sizes(boxes: BoxEvaluation) -> tuple[SizeResult, ...]:
+    areas = boxes.truth.areas_px2[~boxes.truth.is_crowd]
     return tuple(
-        SizeResult(name, sum(low <= area <= high for area in areas), AP=values[f"AP_{name}"])
-        for name, (low, high) in _SIZES_PX2.items()
+        SizeResult(
+            name,
+            num_gt=int(np.count_nonzero((low <= areas) & (areas <= high))),
+            AP=boxes.average_precision(f"AP_{name}"),
+        )
+        for name, (low, high) in AREA_RANGES_PX2.items()
+        if name != "all"
     )
 
 
-def _object_counts(run: BoxRun) -> tuple[CountResult, ...]:
-    num_objects = Counter(box.image_id for box in _ordinary(run))
+def _object_counts(boxes: BoxEvaluation) -> tuple[CountResult, ...]:
+    image_ids, num_objects = np.unique(boxes.truth.image_ids[~boxes.truth.is_crowd], return_counts=True)
     found: list[CountResult] = []
     for low, high in _OBJECT_COUNTS:
-        chosen = {key: n for key, n in num_objects.items() if n >= low and (high is None or n <= high)}
-        ap = run.coco.on_images(chosen.keys()).average_precision() if chosen else None
-        found.append(CountResult(low, high, num_images=len(chosen), num_gt=sum(chosen.values()), AP=ap))
+        chosen = (num_objects >= low) & (num_objects <= (np.inf if high is None else high))
+        table = boxes.table_on_images(image_ids[chosen].tolist())
+        found.append(
+            CountResult(
+                low,
+                high,
+                num_images=int(np.count_nonzero(chosen)),
+                num_gt=int(num_objects[chosen].sum()),
+                AP=table.average_precision(AVERAGE_PRECISIONS["AP"]),
+            )
+        )
     return tuple(found)
-
-
-def _ordinary(run: BoxRun) -> list[GtBox]:
-    return [box for box in run.overlaps.gt if not box.is_crowd]

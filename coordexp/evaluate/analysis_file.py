@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from coordexp.detection.quality import ScoreBin
+from coordexp.detection.metrics.calibration import ScoreBin
 from coordexp.evaluate.json_model import read_model
 from coordexp.files import write_json
 from coordexp.metrics import BoxKind
@@ -18,7 +18,7 @@ from coordexp.runs.folder import DecodingFolder
 
 
 @dataclass(frozen=True)
-class Histogram:
+class IouHistogram:
     """Counts between edges: ``{"edges": [n + 1], "counts": [n]}``; the last bin holds its upper edge."""
 
     edges: tuple[float, ...]
@@ -99,8 +99,7 @@ class CountResult:
 class BoxAnalysis:
     """The analysis of one box kind.
 
-    Pairs are made greedily by score within image and category, at an IoU of ``min_iou`` or more
-    (:meth:`coordexp.detection.overlaps.Overlaps.match`).
+    Pairs are made greedily by score within image and category, at an IoU of ``min_iou`` or more.
 
     Attributes:
         num_matched: pairs.
@@ -108,7 +107,7 @@ class BoxAnalysis:
         num_missed: ground truth without a pair.
         matched_iou: histogram of the pairs' IoU, 20 bins from 0 to 1.
         coordinates: a map of each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
-        width_by_error: of all four coordinates together; empty for files of older versions.
+        width_by_error: of all four coordinates together.
         categories: every category, in the order of their ids.
         sizes: small, medium, large.
         object_counts: by the number of objects in the image: 1, 2-3, 4-7, 8 and more.
@@ -118,7 +117,7 @@ class BoxAnalysis:
     num_matched: int
     num_unmatched: int
     num_missed: int
-    matched_iou: Histogram
+    matched_iou: IouHistogram
     coordinates: Mapping[str, CoordinateMap]
     width_by_error: tuple[WidthByError, ...]
     categories: tuple[CategoryResult, ...]

@@ -7,15 +7,14 @@ generating, from raw logits over the coord vocabulary.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.coord_tokens.grammar.parse import ParsedObject
-from coordexp.detection.coco_files import GroundTruth
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.evaluate.json_model import read_model
 from coordexp.files import write_json
 from coordexp.runs.folder import DecodingFolder
@@ -26,7 +25,7 @@ UNITS = 100_000
 
 
 @dataclass(frozen=True)
-class CoordCurve:
+class BinCurve:
     """One distribution over the 1000 bins: ``{"start": 120, "units": [1, 7, 90210, ...]}``.
 
     Attributes:
@@ -38,7 +37,7 @@ class CoordCurve:
     units: tuple[int, ...]
 
     @classmethod
-    def of(cls, probs_K: NDArray[np.float32]) -> "CoordCurve":
+    def of(cls, probs_K: NDArray[np.float32]) -> "BinCurve":
         """Round a distribution and cut the zeros at both ends."""
         units = np.rint(probs_K.astype(np.float64) * UNITS).astype(np.int64)
         places = np.flatnonzero(units)
@@ -57,14 +56,14 @@ class ObjectCurves:
         bins: emitted bins x1, y1, x2, y2.
         expected: expected coordinates, as fractions of the image side.
         width: standard deviations, in bins.
-        curves: a :class:`CoordCurve` of each coordinate.
+        curves: a :class:`BinCurve` of each coordinate.
     """
 
     desc: str
     bins: tuple[int, int, int, int]
     expected: tuple[float, float, float, float]
     width: tuple[float, float, float, float]
-    curves: tuple[CoordCurve, ...]
+    curves: tuple[BinCurve, ...]
 
 
 @dataclass(frozen=True)
@@ -99,26 +98,7 @@ class Distributions:
 
 def images_with_curves(ground_truth: GroundTruth, image_ids: Collection[int]) -> frozenset[int]:
     """Choose up to 24 images, spread over the number of objects; the ids alone decide, not their order."""
-    counts = Counter(box.image_id for box in ground_truth.boxes if not box.is_crowd)
+    counts = Counter(ground_truth.image_ids[~ground_truth.is_crowd].tolist())
     order = sorted(image_ids, key=lambda key: (counts[key], hashlib.sha256(str(key).encode()).hexdigest()))
     n = min(NUM_IMAGES, len(order))
     return frozenset(order[(2 * rank + 1) * len(order) // (2 * n)] for rank in range(n))
-
-
-def curves_of(objects: Sequence[ParsedObject], probs_TK: NDArray[np.float32]) -> tuple[ObjectCurves, ...]:
-    """Return the curves of the first objects of a sequence.
-
-    Args:
-        objects: in generated order.
-        probs_TK: ``[T, K]`` bin distributions at each generated position.
-    """
-    return tuple(
-        ObjectCurves(
-            desc=item.desc,
-            bins=item.bins,
-            expected=item.expected,
-            width=item.width,
-            curves=tuple(CoordCurve.of(probs_TK[item.position + at]) for at in range(4)),
-        )
-        for item in objects[:NUM_OBJECTS]
-    )

@@ -2,8 +2,7 @@
 
 import json
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,17 +11,12 @@ import torch
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
 from coordexp.data.images.patches import ImageSpec
-from coordexp.data.sample import Sample
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.splits.splits import stratified_subset
-from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.coco_files import GroundTruth, read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, DataError, ResourceError
-from coordexp.evaluate.distributions import images_with_curves
-from coordexp.evaluate.finish import finish_decoding
-from coordexp.evaluate.generate.decode import EvaluationSpec, SplitDecoder
-from coordexp.evaluate.records import ImageRecord, Scorer
-from coordexp.metrics import Decoding
+from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.model.load import load
 from coordexp.runs.folder import RunFolder
 
@@ -56,42 +50,20 @@ class EvaluationJob:
     num_threads: int | None = None
 
 
-class OpenSplit:
-    """The images and the ground truth of a job; needs no model."""
+def open_evaluation(job: EvaluationJob) -> Evaluation:
+    """Read the images and the ground truth of a job; needs no model.
 
-    def __init__(self, job: EvaluationJob) -> None:
-        """Read the annotations.
-
-        Raises:
-            DataError: if they or the images cannot be used, or an alias stands for no category.
-        """
-        samples = read_coco(job.annotations, job.images).samples
-        if not samples:
-            raise DataError(f"{job.annotations}: there is no image to evaluate")
-        self.subset = job.num_images is not None and job.num_images < len(samples)
-        if job.num_images is not None:
-            samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
-        self.samples: Sequence[Sample] = samples
-        self.ground_truth: GroundTruth = read_ground_truth(job.annotations)
-        sizes = {sample.image_id: (sample.width, sample.height) for sample in samples}
-        categories = CategoryIndex(self.ground_truth.categories, aliases=job.spec.aliases)
-        self._scorer = Scorer(categories, job.spec.score, sizes)
-
-    def finish(self, folder: Path, parts: list[list[ImageRecord]], *, started: float) -> dict[str, float]:
-        """Write the files of one decoding to ``folder``; return its metrics. It ``started`` at that monotonic time."""
-        found = finish_decoding(
-            folder,
-            parts,
-            scorer=self._scorer,
-            ground_truth=self.ground_truth,
-            num_samples=len(self.samples),
-            subset=self.subset,
-            details=True,
-        )
-        return found | {"seconds": time.monotonic() - started}
+    Raises:
+        DataError: if they cannot be used, or an alias stands for no category.
+    """
+    samples = read_coco(job.annotations, job.images).samples
+    is_subset = job.num_images is not None and job.num_images < len(samples)
+    if job.num_images is not None:
+        samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
+    return Evaluation(read_ground_truth(job.annotations), samples, job.spec, subset=is_subset)
 
 
-def open_decoder(job: EvaluationJob, split: OpenSplit) -> SplitDecoder:
+def open_decoder(job: EvaluationJob, evaluation: Evaluation) -> SplitDecoder:
     """Load the model of a job, on the GPU where there is one.
 
     Raises:
@@ -107,7 +79,7 @@ def open_decoder(job: EvaluationJob, split: OpenSplit) -> SplitDecoder:
     tokenizer = loaded.processor.tokenizer
     image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
     dataset = DetectionDataset(
-        samples=split.samples,
+        samples=evaluation.samples,
         tokenizer=tokenizer,
         vocab=loaded.vocab,
         prompt=Prompt.build(tokenizer, job.prompt),
@@ -118,14 +90,12 @@ def open_decoder(job: EvaluationJob, split: OpenSplit) -> SplitDecoder:
         with_targets=False,
     )
     return SplitDecoder(
+        evaluation,
         loaded.model,
         tokenizer=tokenizer,
         vocab=loaded.vocab,
-        samples=dataset,
         image_spec=image_spec,
-        spec=job.spec,
-        lengths=dataset.lengths,
-        images_with_curves=images_with_curves(split.ground_truth, [sample.image_id for sample in split.samples]),
+        samples=dataset,
     )
 
 
@@ -172,8 +142,3 @@ def read_aliases(path: Path) -> dict[str, str]:
     if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
         raise DataError(f'{path}: expected an object such as {{"crimson disc": "red circle"}}')
     return {str(key): str(value) for key, value in found.items()}
-
-
-def named(decoding: Decoding, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of one decoding under their registered names."""
-    return {f"{decoding}/{name}": value for name, value in metrics.items()}

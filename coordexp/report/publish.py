@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordexp.detection.coco_files import read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.study import Study

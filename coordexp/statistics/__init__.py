@@ -4,8 +4,16 @@ from coordexp.statistics.bootstrap import paired_bootstrap
 from coordexp.statistics.comparison import compare
 from coordexp.statistics.permutation import holm
 from coordexp.statistics.power import detectable, planned_detectable
-from coordexp.statistics.results import BootstrapReport, Comparison, Convergence, Difference, Estimate, PairResult
-from coordexp.statistics.storage import from_json, to_json
+from coordexp.statistics.results import (
+    BootstrapReport,
+    Comparison,
+    Convergence,
+    Difference,
+    Estimate,
+    PairResult,
+    from_json,
+    to_json,
+)
 from coordexp.statistics.verdict import verdict
 
 __all__ = [

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from coordexp.detection.arrays import Floats
-from coordexp.detection.average_precision import Metric, ledger, mean_precision, unit_weights
-from coordexp.detection.matching import Matches
+from coordexp.detection.average_precision import AveragePrecision, mean_precision, unit_weights
+from coordexp.detection.boxes import Floats
+from coordexp.detection.kernels import Matches
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
@@ -58,14 +58,14 @@ def paired_bootstrap(
     )
 
 
-def metric_values(matches: Sequence[Matches], metric: Metric) -> Floats:
+def metric_values(matches: Sequence[Matches], metric: AveragePrecision) -> Floats:
     """Return ``[F]`` the metric of each file on the images as they are."""
-    return np.array([mean_precision(ledger(m, metric), unit_weights(m.num_images)) for m in matches])
+    return np.array([mean_precision(m, metric, unit_weights(m.num_images)) for m in matches])
 
 
 def resampled_values(
     matches: Sequence[Matches],
-    metric: Metric,
+    metric: AveragePrecision,
     *,
     resamples: int,
     seed: int,
@@ -85,14 +85,13 @@ def resampled_values(
     Returns:
         ``[R, F]``; NaN where no image with ground truth was drawn.
     """
-    books = [ledger(m, metric) for m in matches]
     num_images = matches[0].num_images
-    draws = np.empty((resamples, len(books)))
+    draws = np.empty((resamples, len(matches)))
 
     def draw(index: int) -> None:
         weights = image_weights(num_images, seed=seed, index=index)
-        for column, book in enumerate(books):
-            draws[index, column] = mean_precision(book, weights)
+        for column, file in enumerate(matches):
+            draws[index, column] = mean_precision(file, metric, weights)
 
     for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
     return draws

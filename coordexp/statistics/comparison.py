@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from coordexp.detection.matching import Matches
+from coordexp.detection.kernels import Matches
 from coordexp.statistics.bootstrap import metric_values, resampled_values
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches

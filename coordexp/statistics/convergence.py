@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from coordexp.detection.arrays import Floats
+from coordexp.detection.boxes import Floats
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import metric_values, resampled_values
 from coordexp.statistics.intervals import estimate

@@ -1,11 +1,11 @@
-"""From draws to intervals and p-values: bias-corrected percentiles, and Student's t without scipy."""
+"""From draws to intervals and p-values: bias-corrected percentiles, and Student's t."""
 
 import math
 from statistics import NormalDist
 
 import numpy as np
 
-from coordexp.detection.arrays import Floats
+from coordexp.detection.boxes import Floats
 from coordexp.statistics.results import Estimate
 
 LEVEL = 0.95
@@ -65,23 +65,11 @@ def student_quantile(probability: float, freedom: float) -> float:
         probability: between 0 and 1.
         freedom: degrees of freedom, at least 0.5; ``inf`` gives the normal quantile.
     """
-    if probability < 0.5:
-        return -student_quantile(1 - probability, freedom)
-    if freedom > 1e6:
+    if math.isinf(freedom):
         return _NORMAL.inv_cdf(probability)
-    low, high = 0.0, 1.0
-    while student_cdf(high, freedom) < probability:
-        low, high = high, 2 * high
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
+    from scipy.special import stdtrit  # here: it takes a third of a second, and one seed needs none of it
 
-
-def student_cdf(t: float, freedom: float) -> float:
-    """Return the distribution function of Student's t with ``freedom`` degrees of freedom."""
-    tail = _beta_ratio(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
-    return 1 - tail if t > 0 else tail
+    return float(stdtrit(freedom, probability))
 
 
 def _bias(value: float, draws: Floats) -> float:
@@ -100,27 +88,3 @@ def _quantile(draws: Floats, probability: float) -> float:
     """The smallest draw with at least this share of draws at or below it: ``inf`` among them does no harm."""
     ordered = np.sort(draws)
     return float(ordered[min(max(math.ceil(probability * len(ordered)) - 1, 0), len(ordered) - 1)])
-
-
-def _beta_ratio(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function by its continued fraction (Lentz's method)."""
-    if x <= 0 or x >= 1:
-        return min(max(x, 0.0), 1.0)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_ratio(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    c, d, fraction = 1.0, 0.0, 1.0
-    for step in range(400):
-        m = step // 2
-        if step == 0:
-            term = 1.0
-        elif step % 2 == 0:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        else:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d = 1 / (1 + term * d)
-        c = 1 + term / c
-        fraction *= c * d
-        if step and abs(c * d - 1) < 1e-15:
-            break
-    return front * (fraction - 1) / a

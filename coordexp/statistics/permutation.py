@@ -1,18 +1,15 @@
-"""Swap test: if two groups do not differ, it makes no odds which of them gets which detections of an image.
+"""Swap test: if two groups do not differ, their detections of an image can change places.
 
 Legend of shapes: ``N`` images, ``K`` categories, ``D`` detections of both groups, ``S`` pairs of seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.arrays import Floats, Ints
-from coordexp.detection.average_precision import Metric, ledger, mean_of_defined
-from coordexp.detection.kernels import Bits, Index, swapped_precisions
-from coordexp.detection.matching import Matches
+from coordexp.detection.average_precision import AveragePrecision, mean_of_numbers
+from coordexp.detection.kernels import Matches, Pool, fill_swapped_precisions
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
 
@@ -21,7 +18,7 @@ _ROUND, _ENOUGH_AS_FAR = 250, 100
 
 def swap_test(
     pairs: Sequence[tuple[Matches, Matches]],
-    metric: Metric,
+    metric: AveragePrecision,
     *,
     resamples: int,
     seed: int,
@@ -49,14 +46,15 @@ def swap_test(
 
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
-    pools = [_pool(a, b, metric) for a, b in pairs]
+    pools = [pooled(a, b) for a, b in pairs]
     num_images = pairs[0][0].num_images
     differences = np.empty(resamples)
-    observed = abs(_difference(pools, np.zeros(num_images, np.uint8)))
+    observed = abs(swapped_difference(pools, metric, np.zeros(num_images, np.uint8)))
     done = as_far = 0
 
     def draw(index: int) -> None:
-        differences[done + index] = _difference(pools, swapped_images(num_images, seed=seed, index=done + index))
+        swapped = swapped_images(num_images, seed=seed, index=done + index)
+        differences[done + index] = swapped_difference(pools, metric, swapped)
 
     while done < resamples and as_far < _ENOUGH_AS_FAR:
         size = min(_ROUND, resamples - done)
@@ -78,52 +76,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """Detections of two checkpoints in one order of score; see :func:`swapped_precisions`."""
-
-    start: Ints
-    image: Index
-    side: NDArray[np.uint8]
-    hit: Bits
-    ignored: Bits
-    num_thresholds: int
-    num_gt: Ints
-
-
-def _pool(a: Matches, b: Matches, metric: Metric) -> _Pool:
-    books = ledger(a, metric), ledger(b, metric)
+def pooled(a: Matches, b: Matches) -> Pool:
+    """Put the detections of two checkpoints on the same images into one order of score."""
     side = np.repeat(np.array([0, 1], np.uint8), [len(a.image), len(b.image)])
     category = np.concatenate([np.repeat(np.arange(len(m.start) - 1), np.diff(m.start)) for m in (a, b)])
     image, score = np.concatenate((a.image, b.image)), np.concatenate((a.score, b.score))
     # The order each group has alone: by score, then image, then rank; lexsort's last key comes first.
     order = np.lexsort((np.concatenate((a.rank, b.rank)), image, -score, category))
     counted = np.concatenate(([0], np.cumsum(a.gt_count)))
-    return _Pool(
+    return Pool(
         start=a.start + b.start,
         image=image[order],
         side=side[order],
-        hit=np.concatenate([book.hit for book in books])[order],
-        ignored=np.concatenate([book.ignored for book in books])[order],
-        num_thresholds=books[0].num_thresholds,
+        hit=np.concatenate((a.hit, b.hit))[order],
+        ignored=np.concatenate((a.ignored, b.ignored))[order],
         num_gt=counted[a.gt_start[1:]] - counted[a.gt_start[:-1]],
     )
 
 
-def _difference(pools: Sequence[_Pool], swapped: NDArray[np.uint8]) -> float:
+def swapped_difference(pools: Sequence[Pool], metric: AveragePrecision, swapped: NDArray[np.uint8]) -> float:
+    """Return the mean difference, first minus second, after the groups have changed places in some images.
+
+    Args:
+        pools: one for each pair of checkpoints.
+        metric: what to count.
+        swapped: ``[N]`` 1 where the groups change places.
+    """
     total = 0.0
     for pool in pools:
-        out: Floats = np.empty((2, len(pool.num_gt)))
-        swapped_precisions(
-            pool.start,
-            pool.image,
-            pool.side,
-            pool.hit,
-            pool.ignored,
-            pool.num_thresholds,
-            pool.num_gt,
-            swapped,
-            out,
-        )
-        total += mean_of_defined(out[0]) - mean_of_defined(out[1])
+        values = np.empty((2, len(pool.num_gt)))
+        fill_swapped_precisions(pool, metric.first, metric.last, swapped, values)
+        total += mean_of_numbers(values[0]) - mean_of_numbers(values[1])
     return total / len(pools)

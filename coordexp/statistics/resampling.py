@@ -12,7 +12,6 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.kernels import Weights
 from coordexp.errors import ComparisonError
 
 OnProgress = Callable[[int, int], None]
@@ -36,7 +35,7 @@ def generator(stream: Stream, *, seed: int, index: int) -> np.random.Generator:
     return np.random.default_rng([seed, int(stream), index])
 
 
-def image_weights(num_images: int, *, seed: int, index: int) -> Weights:
+def image_weights(num_images: int, *, seed: int, index: int) -> NDArray[np.uint16]:
     """Return ``[N]``: how often each image is in resample ``index`` of as many images, drawn with replacement."""
     drawn = generator(Stream.IMAGES, seed=seed, index=index).integers(0, num_images, num_images)
     return np.bincount(drawn, minlength=num_images).astype(np.uint16)

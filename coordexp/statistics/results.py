@@ -7,6 +7,10 @@ is undefined: an AP without ground truth, an interval that cannot be computed.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.errors import DataError
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -154,3 +158,25 @@ class Convergence:
     area_difference: Mapping[tuple[str, str], Estimate]
     steps_to: Mapping[float, Mapping[str, Estimate | None]]
     steps_to_difference: Mapping[float, Mapping[tuple[str, str], Estimate]]
+
+
+_COMPARISON = TypeAdapter(Comparison)
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return a comparison as JSON; :func:`from_json` gives an equal one back."""
+    return _COMPARISON.dump_json(comparison, indent=1).decode()
+
+
+def from_json(text: str | bytes) -> Comparison:
+    """Read what :func:`to_json` wrote.
+
+    Raises:
+        DataError: naming the first entry that is wrong.
+    """
+    try:
+        return _COMPARISON.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the text"
+        raise DataError(f"not a stored comparison: {where}: {first['msg']}") from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordexp.detection.arrays import Floats
+from coordexp.detection.boxes import Floats
 from coordexp.statistics.intervals import estimate, p_of_zero, student_quantile
 from coordexp.statistics.power import degrees_of_freedom
 from coordexp.statistics.resampling import Stream, generator

@@ -19,10 +19,9 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.arrays import detection_arrays, truth_arrays
-from coordexp.detection.average_precision import METRICS, ledger, mean_precision
-from coordexp.detection.coco_files import read_detections, read_ground_truth
-from coordexp.detection.matching import match
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision
+from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.matching import Matcher
 from coordexp.statistics import compare, paired_bootstrap, verdict
 from coordexp.statistics.resampling import image_weights
 
@@ -81,15 +80,13 @@ def measure(folder: Path, resamples: int, what: str) -> None:
 def compare_with_pycocotools(folder: Path, num: int) -> None:
     """Print seconds a resample takes either way, and how far the values are apart."""
     truth = read_ground_truth(folder / "instances.json")
-    arrays = truth_arrays(truth)
-    found = detection_arrays(read_detections(folder / "A.json", truth), arrays, name="A.json")
-    book = ledger(match(arrays, found), METRICS["AP"])
+    matches, metric = Matcher(truth, read_detections(folder / "A.json", truth)).matches(), AVERAGE_PRECISIONS["AP"]
     document = json.loads((folder / "instances.json").read_text())
     detections = json.loads((folder / "A.json").read_text())
-    weights = [image_weights(len(arrays.image_ids), seed=0, index=i) for i in range(num)]
-    mean_precision(book, weights[0])
+    weights = [image_weights(matches.num_images, seed=0, index=i) for i in range(num)]
+    mean_precision(matches, metric, weights[0])
     started = time.perf_counter()
-    ours = [mean_precision(book, w) for w in weights for _ in range(20)][::20]
+    ours = [mean_precision(matches, metric, w) for w in weights for _ in range(20)][::20]
     ours_seconds = (time.perf_counter() - started) / (20 * num)
     taken = [pycocotools_ap(document, detections, w) for w in weights]
     theirs_seconds = sum(seconds for _, seconds in taken) / num

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coordexp.detection.coco_files import read_detections, read_ground_truth
+from coordexp.detection.ground_truth import read_detections, read_ground_truth
 from coordexp.report.__main__ import main as report
 from ray_jobs.ablation import main as ablation
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from coordexp.detection.metric import detection_metrics
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions
-from coordexp.metrics import BOX_KINDS, BOX_METRICS, unregistered
+from coordexp.metrics import BOX_KINDS, unregistered
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
@@ -26,7 +27,8 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
     by_step = {2: {}, 4: {}}
     for row in rows:
         by_step.get(row.step, {}).update(row.metrics)
-    always = [name for name in BOX_METRICS if not name.startswith("AP_") or name.endswith("_score")]
+    names = [metric.name for metric in detection_metrics()]
+    always = [name for name in names if not name.startswith("AP_") or name.endswith("_score")]
     always.remove("calibration_error")  # undefined where nothing is found
     for box in BOX_KINDS:
         for name in always:

@@ -29,7 +29,7 @@ from coordexp.cluster import session
 from coordexp.config import load_config, to_json, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
-from coordexp.detection.coco_files import read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ConfigError, DataError
 from coordexp.model.checkpoint import find
 from coordexp.model.checkpoint.adapter import read_adapter

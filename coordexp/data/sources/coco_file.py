@@ -31,11 +31,11 @@ MAX_ID = 2**63 - 1
 _UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
 Id: TypeAlias = Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID, description="a whole number")]
-_Number: TypeAlias = int | float
-_Side: TypeAlias = Annotated[_Number | None, Meta(description="a positive whole number of pixels")]
+Number: TypeAlias = int | float
+_Side: TypeAlias = Annotated[Number | None, Meta(description="a positive whole number of pixels")]
 _Flag: TypeAlias = Annotated[bool | int | float, Meta(description="0 or 1")]
-_Box: TypeAlias = Annotated[
-    tuple[_Number, _Number, _Number, _Number], Meta(description="four numbers [x, y, width, height]")
+Box: TypeAlias = Annotated[
+    tuple[Number, Number, Number, Number], Meta(description="four numbers [x, y, width, height]")
 ]
 
 
@@ -80,7 +80,7 @@ class Annotation(Struct, gc=False):
     id: Id
     image_id: Id
     category_id: Id
-    bbox: _Box
+    bbox: Box
     area: object = None
     iscrowd: _Flag = 0
     ignore: _Flag = 0
@@ -202,6 +202,27 @@ def read_coco_file(
         )
 
 
+def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
+    """Read a file that is one list of entries, such as detections in COCO's results format.
+
+    Args:
+        path: the file.
+        entry_type: what each entry must hold.
+
+    Raises:
+        DataError: if the file is missing, no JSON, or no list.
+    """
+    with collector_paused():
+        content = read_utf8(path)
+        try:
+            found: list[Raw] | object = msgspec.json.decode(content, type=list[Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            found = parse_json(content, path, dict)
+        if not isinstance(found, list):
+            raise DataError(f"{path}: the top level is {kind_of(found)}, expected a list")
+        return _typed(found, entry_type)
+
+
 class _Member:
     """A name at the top level. No two are equal, so that a section that is there twice is noticed."""
 
@@ -260,9 +281,9 @@ def _lenient_members(content: bytes, path: Path) -> Pairs:
     raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
 
-def _typed(entries: list[Raw] | list[object], entry_type: type[_Entry]) -> Entries[_Entry]:
+def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
     decode = msgspec.json.Decoder(entry_type).decode
-    good: list[_Entry] = []
+    good: list[_AnyEntry] = []
     bad: list[BadEntry] = []
     for place, entry in enumerate(entries):
         try:

@@ -20,14 +20,12 @@ from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.collate import EncodedSample, collate
 from coordexp.data.images.patches import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
-from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, Recorded
+from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, Recorded, TokenStatistics
 from coordexp.model.head_bypass import float32_head
-
-Progress = Callable[[int, int], None]
 
 
 class Samples(Protocol):
-    """What is evaluated: a list of encoded samples, or a data set that encodes on access."""
+    """What is evaluated: a data set that encodes on access."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -35,6 +33,15 @@ class Samples(Protocol):
 
     def __getitem__(self, index: int, /) -> EncodedSample:
         """Return one sample with empty ``target_ids``."""
+        ...
+
+
+class MeasuredSamples(Samples, Protocol):
+    """Samples that know their lengths before they are encoded."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Expected length of each sample."""
         ...
 
 
@@ -51,20 +58,14 @@ class GeneratedSequence:
     Attributes:
         image_id: id in the annotation file.
         ids: generated token ids.
-        log_probs: log probability of each, from raw logits over the full vocabulary.
-        expected: expected coordinate at each position, as a fraction of the image side.
-        width: standard deviation of the bin distribution at each position, in bins.
-        coord_mass: total probability of the coord vocabulary at each position.
+        statistics: what is kept of each token.
         truncated: the length limit came before the end token.
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for.
     """
 
     image_id: int
     ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    expected: tuple[float, ...]
-    width: tuple[float, ...]
-    coord_mass: tuple[float, ...]
+    statistics: TokenStatistics
     truncated: bool
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
@@ -86,16 +87,14 @@ class GenerationSpec:
     image_spec: ImageSpec
 
 
-def static_batches(lengths: Sequence[int] | None, *, num_samples: int, batch_size: int) -> list[list[int]]:
-    """Cut samples into batches of alike lengths, longest first; None keeps their order.
+def static_batches(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
+    """Cut samples into batches of alike lengths, longest first.
 
     Batches depend on nothing but the lengths. Processes that share the work take whole batches, so
     that each image meets the same neighbours, and the same rounding, however many processes there are.
     """
-    order = list(range(num_samples))
-    if lengths is not None:
-        order.sort(key=lambda index: -lengths[index])
-    return [order[at : at + batch_size] for at in range(0, num_samples, batch_size)]
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
 
 
 def generate_sequences(
@@ -222,20 +221,14 @@ def _trimmed(
 ) -> GeneratedSequence:
     """Cut a row at its end token."""
     length = next((at for at, token in enumerate(ids) if token in ends), len(ids))
-    series = (recorded.log_probs_BT, recorded.expected_BT, recorded.width_BT, recorded.coord_mass_BT)
-    record_4T = torch.stack([values_BT[row] for values_BT in series])
-    if not bool(record_4T[:, : length + 1].isfinite().all()):
+    if not recorded.is_finite(row, length + 1):
         raise TrainingError(
             f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
         )
-    log_probs, expected, width, coord_mass = (tuple(values) for values in record_4T[:, :length].tolist())
     return GeneratedSequence(
         image_id=image_id,
         ids=tuple(ids[:length]),
-        log_probs=log_probs,
-        expected=expected,
-        width=width,
-        coord_mass=coord_mass,
+        statistics=recorded.of_sequence(row, length),
         truncated=length == len(ids),
         coord_probs=None if curve is None else recorded.probs_RTK[curve, :length].numpy(),
     )

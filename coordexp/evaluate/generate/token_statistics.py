@@ -1,6 +1,6 @@
-"""Keeps of every step's raw logits what scores, boxes and curves need, without a synchronisation.
+"""What is kept of every generated token, from raw logits and without a synchronisation.
 
-Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens, R rows with curves.
+Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens, R rows with curves, S statistics.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,41 @@ from coordexp.coord_tokens.codec import NUM_BINS
 
 
 @dataclass(frozen=True)
+class TokenStatistics:
+    """Statistics of the tokens of one sequence, one entry a token; all are from raw logits.
+
+    Attributes:
+        log_probs: log probability of each emitted token over the full vocabulary.
+        expected: expected coordinate at each position, as a fraction of the image side.
+        width: standard deviation of the bin distribution at each position, in bins.
+        coord_mass: total probability of the coord vocabulary at each position.
+    """
+
+    log_probs: tuple[float, ...]
+    expected: tuple[float, ...]
+    width: tuple[float, ...]
+    coord_mass: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Recorded:
     """What one ``generate`` call left behind, on the CPU.
 
     Attributes:
-        log_probs_BT: log probability of each emitted token, raw logits over the full vocabulary.
-        expected_BT: expected coordinate, as a fraction of the image side.
-        width_BT: standard deviation of the bin distribution, in bins.
-        coord_mass_BT: total probability of the coord vocabulary.
+        values_SBT: in the order of the fields of :class:`TokenStatistics`.
         probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
     """
 
-    log_probs_BT: Tensor
-    expected_BT: Tensor
-    width_BT: Tensor
-    coord_mass_BT: Tensor
+    values_SBT: Tensor
     probs_RTK: Tensor
+
+    def is_finite(self, row: int, length: int) -> bool:
+        """Say whether the statistics of a sequence are finite in its first ``length`` steps."""
+        return bool(self.values_SBT[:, row, :length].isfinite().all())
+
+    def of_sequence(self, row: int, length: int) -> TokenStatistics:
+        """Return the statistics of the first ``length`` tokens of a sequence."""
+        return TokenStatistics(*map(tuple, self.values_SBT[:, row, :length].tolist()))
 
 
 class RawLogitsRecorder(LogitsProcessor):
@@ -68,10 +87,10 @@ class RawLogitsRecorder(LogitsProcessor):
         """Return what was recorded in the first ``num_steps`` steps; the one synchronisation."""
         self._settle(sequences_BL)
         log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
-        rest_3BT = torch.stack(self._steps[:num_steps], dim=2)
-        both_4BT = torch.cat((log_probs_BT.unsqueeze(0), rest_3BT)).cpu()
+        others_SBT = torch.stack(self._steps[:num_steps], dim=2)
+        values_SBT = torch.cat((log_probs_BT.unsqueeze(0), others_SBT)).cpu()
         probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
-        return Recorded(*both_4BT.unbind(0), probs_RTK=probs)
+        return Recorded(values_SBT, probs_RTK=probs)
 
     def _settle(self, input_ids: Tensor) -> None:
         if self._pending is not None:

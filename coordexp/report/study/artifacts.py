@@ -9,9 +9,8 @@ from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
 from coordexp.data.images.image_folder import ImageFolder
 from coordexp.data.sources.json_file import read_json
-from coordexp.detection.coco_files import GroundTruth, read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_detections, write_detections
 from coordexp.errors import DataError, TrackingError
-from coordexp.files import write_json
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.tracking.connection import connect, tracking_errors
@@ -115,13 +114,7 @@ class Artifacts:
         if not _stays_below(run.run_id):
             raise DataError(f"run id {run.run_id!r} of {run.name} is no name of a folder: expected MLflow's own id")
         kept = self._cache / run.run_id / f"{detections.stem}.subset.json"
-        chosen = set(image_ids)
-        entries = [
-            {"image_id": dt.image_id, "category_id": dt.category_id, "bbox": list(dt.box_px_xywh), "score": dt.score}
-            for dt in read_detections(detections, truth)
-            if dt.image_id in chosen
-        ]
-        write_json(kept, entries)
+        write_detections(kept, read_detections(detections, truth).on_images(image_ids))
         return kept
 
     def _places(self, run: RunData) -> list[Path]:

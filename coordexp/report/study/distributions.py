@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
+from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.coco_files import BoxPxXywh, GroundTruth, GtBox, read_ground_truth
-from coordexp.detection.overlap_score import iou
-
-if TYPE_CHECKING:
-    from coordexp.evaluate.distributions import Distributions, ObjectCurves
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.evaluate.distributions import Distributions, ObjectCurves
 
 COORDINATES = ("x1", "y1", "x2", "y2")
 _MIN_IOU = 0.3
@@ -87,58 +86,59 @@ def choose_curves(
     """
     if not files:
         return ()
-    # Here: it brings torch and transformers, which a report from its cache does without.
-    from coordexp.evaluate.distributions import Distributions
-
     truth = read_ground_truth(annotations)
     categories = CategoryIndex(truth.categories, aliases=aliases)
     found = {group: _by_image(Distributions.read(path)) for group, path in files.items()}
     shared = set[int].intersection(*(set(images) for images in found.values()))
     best: dict[int, CoordCurves] = {}
-    for gt in truth.boxes:
-        if gt.image_id not in shared or gt.is_crowd:
+    for row in np.flatnonzero(~truth.is_crowd).tolist():
+        image_id = int(truth.image_ids[row])
+        if image_id not in shared:
             continue
-        objects = {group: _object_on(gt, images[gt.image_id], truth, categories) for group, images in found.items()}
+        objects = {group: _object_on(row, images[image_id], truth, categories) for group, images in found.items()}
         there = {group: item for group, item in objects.items() if item is not None}
         if len(there) < len(files):
             continue
-        for edge in _edges(gt, there, truth):
-            if gt.image_id not in best or edge.distance > best[gt.image_id].distance:
-                best[gt.image_id] = edge
+        for edge in _edges(row, there, truth):
+            if image_id not in best or edge.distance > best[image_id].distance:
+                best[image_id] = edge
     ranked = sorted(best.values(), key=lambda edge: (-edge.distance, edge.image_id))
     return tuple(_spread(ranked, count))
 
 
-def _by_image(distributions: "Distributions") -> "dict[int, Sequence[ObjectCurves]]":
+def _by_image(distributions: Distributions) -> dict[int, Sequence[ObjectCurves]]:
     return {image.image_id: image.objects for image in distributions.images}
 
 
 def _object_on(
-    gt: GtBox, objects: "Sequence[ObjectCurves]", truth: GroundTruth, categories: CategoryIndex
-) -> "ObjectCurves | None":
+    row: int, objects: Sequence[ObjectCurves], truth: GroundTruth, categories: CategoryIndex
+) -> ObjectCurves | None:
     """Return the object of the same category that overlaps a ground-truth box most, if it does at all."""
-    size = truth.sizes_px[gt.image_id]
+    size = truth.sizes_px[int(truth.image_ids[row])]
     if size is None:
         return None
-    scored = [
-        (iou(gt.box_px_xywh, _box_px(item, size)), -index)
-        for index, item in enumerate(objects)
-        if categories.find(item.desc) == gt.category_id and all(curve.units for curve in item.curves)
+    alike = [
+        item
+        for item in objects
+        if categories.find(item.desc) == truth.category_ids[row] and all(curve.units for curve in item.curves)
     ]
-    overlap, index = max(scored, default=(0.0, 0))
-    return objects[-index] if overlap >= _MIN_IOU else None
+    if not alike:
+        return None
+    boxes = to_boxes_px_xywh(np.array([item.expected for item in alike]), np.array([size], np.float64))
+    overlaps = iou_table(truth.boxes_px_xywh[row : row + 1], boxes)[0]
+    best = int(overlaps.argmax())
+    return alike[best] if overlaps[best] >= _MIN_IOU else None
 
 
-def _edges(gt: GtBox, objects: "Mapping[str, ObjectCurves]", truth: GroundTruth) -> list[CoordCurves]:
-    size = truth.sizes_px[gt.image_id]
-    assert size is not None
-    x, y, w, h = gt.box_px_xywh
-    corners = [x / size[0], y / size[1], (x + w) / size[0], (y + h) / size[1]]
-    true_bins = encode_array([min(max(corner, 0.0), 1.0) for corner in corners]).tolist()
+def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) -> list[CoordCurves]:
+    image_id = int(truth.image_ids[row])
+    sizes_px = truth.sizes_of(truth.image_ids[row : row + 1])
+    corners = to_boxes_norm_xyxy(truth.boxes_px_xywh[row : row + 1], sizes_px)[0]
+    true_bins = encode_array(np.clip(corners, 0.0, 1.0)).tolist()
     return [
         CoordCurves(
-            image_id=gt.image_id,
-            desc=truth.categories[gt.category_id],
+            image_id=image_id,
+            desc=truth.categories[int(truth.category_ids[row])],
             coordinate=name,
             true_bin=true_bins[at],
             by_group={group: _curve(item, at) for group, item in objects.items()},
@@ -147,7 +147,7 @@ def _edges(gt: GtBox, objects: "Mapping[str, ObjectCurves]", truth: GroundTruth)
     ]
 
 
-def _curve(item: "ObjectCurves", at: int) -> CoordCurve:
+def _curve(item: ObjectCurves, at: int) -> CoordCurve:
     curve = item.curves[at]
     total = sum(curve.units)
     return CoordCurve(
@@ -155,12 +155,6 @@ def _curve(item: "ObjectCurves", at: int) -> CoordCurve:
         probabilities=tuple(unit / total for unit in curve.units),
         expected=item.expected[at] * NUM_BINS,
     )
-
-
-def _box_px(item: "ObjectCurves", size_px: tuple[int, int]) -> BoxPxXywh:
-    x1, y1, x2, y2 = item.expected
-    width, height = size_px
-    return min(x1, x2) * width, min(y1, y2) * height, abs(x2 - x1) * width, abs(y2 - y1) * height
 
 
 def _spread(ranked: Sequence[CoordCurves], count: int) -> list[CoordCurves]:

@@ -2,23 +2,21 @@
 
 import base64
 import io
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+import numpy as np
 from PIL import Image
 
 from coordexp.data.images.image_file import read_image
-from coordexp.detection.coco_files import BoxPxXywh, Detection, GroundTruth, GtBox, read_detections, read_ground_truth
-from coordexp.detection.overlap_score import overlap_score
+from coordexp.detection.ground_truth import BoxPxXywh, Detections, GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.matching import overlap_scores
 from coordexp.errors import DataError
 
 MAX_SIDE_PX = 448
 _JPEG_QUALITY = 72
 _MAX_BOXES = 100
-_Box = TypeVar("_Box", GtBox, Detection)
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class GalleryImage:
         truth: ground-truth boxes.
         boxes: detections by group, highest score first.
         overlap: how well each group's boxes overlap the ground truth, see
-            :func:`coordexp.detection.overlap_score.overlap_score`.
+            :func:`coordexp.detection.matching.overlap_scores`.
     """
 
     image_id: int
@@ -76,31 +74,13 @@ def make_gallery(
     if not detections:
         return ()
     truth = read_ground_truth(annotations)
-    truth_of = _by_image([box for box in truth.boxes if not box.is_crowd])
-    found = {group: _by_image(read_detections(path, truth)) for group, path in detections.items()}
-    overlaps = {
-        image_id: {group: overlap_score(truth_of[image_id], boxes[image_id]) for group, boxes in found.items()}
-        for image_id in truth.sizes_px
-    }
+    found = {group: read_detections(path, truth) for group, path in detections.items()}
+    scores = {group: overlap_scores(truth, boxes) for group, boxes in found.items()}
+    overlaps = {image_id: {group: scores[group][image_id] for group in found} for image_id in truth.sizes_px}
     ranked = sorted(overlaps, key=lambda image_id: (-_spread(overlaps[image_id]), image_id))
     return tuple(
-        _gallery_image(
-            image_id,
-            truth,
-            truth_of[image_id],
-            {group: boxes[image_id] for group, boxes in found.items()},
-            overlaps[image_id],
-            images.get(image_id),
-        )
-        for image_id in ranked[:count]
+        _gallery_image(image_id, truth, found, overlaps[image_id], images.get(image_id)) for image_id in ranked[:count]
     )
-
-
-def _by_image(boxes: Sequence[_Box]) -> defaultdict[int, list[_Box]]:
-    by_image: defaultdict[int, list[_Box]] = defaultdict(list)
-    for box in boxes:
-        by_image[box.image_id].append(box)
-    return by_image
 
 
 def _spread(overlap: Mapping[str, float]) -> float:
@@ -109,31 +89,34 @@ def _spread(overlap: Mapping[str, float]) -> float:
 
 def _gallery_image(
     image_id: int,
-    ground_truth: GroundTruth,
-    truth: Sequence[GtBox],
-    found: Mapping[str, Sequence[Detection]],
+    truth: GroundTruth,
+    found: Mapping[str, Detections],
     overlap: Mapping[str, float],
     path: Path | None,
 ) -> GalleryImage:
-    names = ground_truth.categories
     picture, (width, height) = _picture(path)
-    size = ground_truth.sizes_px[image_id] or (width, height)
-    boxes = {
-        group: tuple(
-            GalleryBox(box.box_px_xywh, names[box.category_id], box.score)
-            for box in sorted(detections, key=lambda box: -box.score)[:_MAX_BOXES]
-        )
-        for group, detections in found.items()
-    }
+    size = truth.sizes_px[image_id] or (width, height)
+    own = truth.on_images([image_id])
+    objects = zip(own.boxes_px_xywh.tolist(), own.category_ids.tolist(), own.is_crowd.tolist(), strict=True)
     return GalleryImage(
         image_id=image_id,
         width=size[0],
         height=size[1],
         picture=picture,
-        truth=tuple(GalleryBox(box.box_px_xywh, names[box.category_id]) for box in truth),
-        boxes=boxes,
+        truth=tuple(
+            GalleryBox((x, y, w, h), truth.categories[category_id])
+            for (x, y, w, h), category_id, is_crowd in objects
+            if not is_crowd
+        ),
+        boxes={group: _detected(boxes.on_images([image_id]), truth.categories) for group, boxes in found.items()},
         overlap=dict(overlap),
     )
+
+
+def _detected(boxes: Detections, names: Mapping[int, str]) -> tuple[GalleryBox, ...]:
+    best = boxes.rows(np.argsort(-boxes.scores, kind="stable")[:_MAX_BOXES])
+    rows = zip(best.boxes_px_xywh.tolist(), best.category_ids.tolist(), best.scores.tolist(), strict=True)
+    return tuple(GalleryBox((x, y, w, h), names[category_id], score) for (x, y, w, h), category_id, score in rows)
 
 
 def _picture(path: Path | None) -> tuple[str, tuple[int, int]]:

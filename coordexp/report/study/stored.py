@@ -5,8 +5,7 @@ import json
 from pydantic import TypeAdapter
 
 from coordexp.files import JsonValue
-from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Estimate
-from coordexp.statistics.storage import from_json, to_json
+from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Estimate, from_json, to_json
 
 _Parts = tuple[
     dict[str, tuple[CurvePoint, ...]],

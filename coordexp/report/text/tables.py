@@ -5,12 +5,21 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from coordexp.metrics import AP_NAMES, GENERATION_METRICS, HEADLINE, BoxKind, MetricName, loss_head
+from coordexp.detection.metric import detection_metrics
+from coordexp.metrics import (
+    AP_NAMES,
+    GENERATION_METRICS,
+    HEADLINE,
+    BoxKind,
+    Decoding,
+    Metric,
+    MetricName,
+    loss_head,
+)
 from coordexp.report.study.data import ExperimentData, RunData
 
 UNDEFINED = "-"
 _TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
-_HEADLINE_BOXES = "constrained/expected"
 _KINDS = "free/malformed/"
 
 
@@ -130,15 +139,7 @@ def free_tables(data: ExperimentData) -> list[Table]:
         _Column("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
         _Column("AP50 exp.", partial(_metric, str(MetricName("free", "AP50", "expected"))), _fraction),
     ]
-    counts = [
-        _Column(
-            metric.column,
-            partial(_metric, str(MetricName("free", metric.name))),
-            _count if metric.is_count else _fraction,
-        )
-        for metric in GENERATION_METRICS
-        if metric.in_report
-    ]
+    counts = [_evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
     names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
     kinds = [_Column(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names]
     found = [
@@ -160,19 +161,26 @@ def _by_seed(data: ExperimentData, title: str, columns: Sequence[_Column]) -> Ta
 
 
 def quality_tables(data: ExperimentData) -> list[Table]:
-    """Return what separates ranking from boxes; runs of before these were measured have no such table."""
+    """Return what separates ranking from boxes, where it was measured: every metric of boxes but COCO's own AP."""
+    measured = [
+        _evaluation_column(metric.declared, "constrained", "expected")
+        for metric in detection_metrics()
+        if metric.declared.in_report and metric.name not in AP_NAMES
+    ]
+    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
     columns = [
         _Column("AP", partial(_metric, HEADLINE), _fraction),
-        _Column("oracle score", partial(_metric, f"{_HEADLINE_BOXES}/AP_oracle_score"), _fraction),
-        _Column("constant score", partial(_metric, f"{_HEADLINE_BOXES}/AP_constant_score"), _fraction),
-        _Column("F1 .50", partial(_metric, f"{_HEADLINE_BOXES}/F1_50"), _fraction),
-        _Column("F1 .75", partial(_metric, f"{_HEADLINE_BOXES}/F1_75"), _fraction),
-        _Column("calib. error", partial(_metric, f"{_HEADLINE_BOXES}/calibration_error"), _fraction),
-        _Column("duplicates", partial(_metric, "constrained/duplicates"), _count),
+        *measured,
+        _evaluation_column(duplicates, "constrained"),
     ]
     if all(column.value(run) is None for column in columns[1:] for run in data.runs):
         return []
     return [_by_seed(data, "Ranking and boxes apart: expected boxes, constrained decoding", columns)]
+
+
+def _evaluation_column(metric: Metric, decoding: Decoding, boxes: BoxKind | None = None) -> _Column:
+    name = str(MetricName(decoding, metric.name, boxes))
+    return _Column(metric.column, partial(_metric, name), _count if metric.is_count else _fraction)
 
 
 def runs_table(data: ExperimentData) -> Table:

@@ -8,10 +8,11 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import annotations_path, stratified_subset
-from coordexp.detection.coco_files import read_detections, read_ground_truth
-from coordexp.detection.quality import BoxRun
-from coordexp.evaluate.generate.decode import EvaluationSpec
-from coordexp.evaluate.loop import evaluate_split
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.metric import measure
+from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
@@ -70,12 +71,12 @@ class Evaluator:
     def subset_of_final(self) -> dict[str, float]:
         """Return the metrics of the final detections on the subset's images: the last point of the curve."""
         image_ids = [self._parts.val.samples[i].image_id for i in self.subset_indices()]
-        ground_truth = read_ground_truth(self._val_annotations)
+        truth = read_ground_truth(self._val_annotations)
         metrics: dict[str, float] = {}
-        for box in BOX_KINDS:
-            detections = read_detections(self._final.decoding("constrained").detections(box), ground_truth)
-            found = BoxRun(ground_truth, detections, image_ids=image_ids).metrics()
-            metrics |= {str(MetricName("constrained", name, box, subset=True)): value for name, value in found.items()}
+        for kind in BOX_KINDS:
+            detections = read_detections(self._final.decoding("constrained").detections(kind), truth)
+            found = measure(BoxEvaluation(truth.on_images(image_ids), detections.on_images(image_ids)))
+            metrics |= {str(MetricName("constrained", name, kind, subset=True)): value for name, value in found.items()}
         return metrics
 
     def subset_indices(self) -> list[int]:
@@ -97,34 +98,33 @@ class Evaluator:
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
-        parts, evaluation, device = self._parts, self._config.evaluation, self._device
+        parts, settings, device = self._parts, self._config.evaluation, self._device
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
-        dataset = parts.encoding.dataset(samples, with_targets=False)
+        evaluation = Evaluation(
+            read_ground_truth(self._val_annotations),
+            samples,
+            EvaluationSpec(
+                batch_size=settings.batch_size,
+                max_new_tokens=settings.max_new_tokens,
+                decoding=decoding,
+                score=settings.score,
+                aliases=settings.aliases,
+            ),
+            subset=indices is not None,
+            details=indices is None,
+        )
+        decoder = SplitDecoder(
+            evaluation,
+            parts.model,
+            tokenizer=parts.encoding.tokenizer,
+            vocab=parts.encoding.vocab,
+            image_spec=parts.encoding.image_spec,
+            samples=parts.encoding.dataset(samples, with_targets=False),
+        )
+        own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            return evaluate_split(
-                parts.model,
-                tokenizer=parts.encoding.tokenizer,
-                vocab=parts.encoding.vocab,
-                samples=dataset,
-                sizes={sample.image_id: (sample.width, sample.height) for sample in samples},
-                annotations=self._val_annotations,
-                image_spec=parts.encoding.image_spec,
-                spec=EvaluationSpec(
-                    batch_size=evaluation.batch_size,
-                    max_new_tokens=evaluation.max_new_tokens,
-                    decoding=decoding,
-                    score=evaluation.score,
-                    aliases=evaluation.aliases,
-                ),
-                output=output.path,
-                rank=ranks.rank(),
-                world_size=ranks.world_size(),
-                gather=ranks.gather_to_first,
-                subset=indices is not None,
-                details=indices is None,
-                lengths=dataset.lengths,
-            )
+            return evaluation.run(lambda way: ranks.gather_to_first(decoder.decode(way, own_batches)), output)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path
 from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.coco_files import read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import TokenizerError
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.model.attention import check_attention

@@ -19,8 +19,9 @@ from coordexp.cluster.gauges import (
 )
 from coordexp.cluster.live_metrics import QueueMetrics, RunMetrics, memory_samples
 from coordexp.config.schema import ExperimentConfig
+from coordexp.detection.metric import detection_metrics
 from coordexp.errors import DivergedError, TrainingError
-from coordexp.metrics import BOX_KINDS, BOX_METRICS, DECODINGS, REGISTRY, MetricName
+from coordexp.metrics import BOX_KINDS, DECODINGS, REGISTRY, MetricName
 from coordexp.runs.outcome import note_traceback, one_sentence, set_state
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, append_rows
@@ -120,8 +121,8 @@ def test_every_registered_loss_diagnostic_and_ap_is_published_once():
         if name.removeprefix("eval_").startswith(("train_", "coord_diag/")) or name.startswith(("eval_", "throughput/"))
     ]
     shown += [
-        str(MetricName(decoding, metric, boxes, subset=subset))
-        for decoding, boxes, metric, subset in product(DECODINGS, BOX_KINDS, BOX_METRICS, (False, True))
+        str(MetricName(decoding, metric.name, boxes, subset=subset))
+        for decoding, boxes, metric, subset in product(DECODINGS, BOX_KINDS, detection_metrics(), (False, True))
     ]
     assert len(shown) > 120
     samples = row_samples(Row(1, 1.0, dict.fromkeys(shown, 1.0)))[2:]

@@ -1,5 +1,7 @@
 """The codec ceiling: by hand, and to the last bit what pycocotools says of the quantised ground truth."""
 
+import copy
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +10,13 @@ import pytest
 from coordexp.data.images.image_folder import ImageFolder
 from coordexp.data.sources.coco import build_table
 from coordexp.data.sources.coco_file import read_coco_file
-from coordexp.detection import ceiling
-from coordexp.detection.ceiling import average_precision, ceiling_of_table, match_quantised, quantised_px
-from coordexp.detection.coco_eval import codec_ceiling, evaluate_boxes
-from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
+from coordexp.detection.boxes import to_boxes_norm_xyxy
+from coordexp.detection.ceiling import ceiling_of, ceiling_of_table, codec_ceiling, quantised_px
+from coordexp.errors import DataError
+from tests.unit.detection.detection_support import DtRow, GtRow, Scene, pycocotools_numbers
 
 
-def scene(seed, *, num_images=25, num_categories=2, max_boxes=40, crowd_fraction=0.05):
+def random_boxes(seed, *, num_images=25, num_categories=2, max_boxes=40, crowd_fraction=0.05) -> Scene:
     """Boxes of all sizes in images of all sizes, half of them close to the one before."""
     rng = np.random.default_rng(seed)
     rows, sizes = [], {}
@@ -31,35 +33,23 @@ def scene(seed, *, num_images=25, num_categories=2, max_boxes=40, crowd_fraction
                 continue
             last = low, high
             category = int(rng.integers(1, num_categories + 1))
-            rows.append((image_id, category, (*low, *(high - low)), rng.random() < crowd_fraction))
-    return rows, sizes
+            w, h = high - low
+            rows.append(GtRow(image_id, category, (*low, w, h), w * h, rng.random() < crowd_fraction))
+    return Scene(sizes, {key: str(key) for key in {row.category_id for row in rows}}, rows)
 
 
-def both(rows, sizes):
+def both(given: Scene) -> tuple[float | None, float | None]:
     """AP of pycocotools and ours."""
-    image_ids = np.array([row[0] for row in rows], np.int64)
-    boxes = np.array([row[2] for row in rows], float).reshape(-1, 4)
-    sides = np.array([sizes[image_id] for image_id in image_ids.tolist()], float).reshape(-1, 2)
-    norm = np.concatenate([boxes[:, :2] / sides, (boxes[:, :2] + boxes[:, 2:]).clip(max=sides) / sides], axis=1)
-    quantised = quantised_px(norm, sides)
-    categories = {key: str(key) for key in {row[1] for row in rows}}
-    truth = GroundTruth(
-        Path("a.json"), dict(sizes), categories,
-        [GtBox(i, c, tuple(map(float, box)), float(box[2] * box[3]), bool(crowd)) for i, c, box, crowd in rows],
-    )  # fmt: skip
+    truth = given.truth
+    sizes_px = truth.sizes_of(truth.image_ids)
+    norm = np.clip(to_boxes_norm_xyxy(truth.boxes_px_xywh, sizes_px), 0, 1)
+    quantised = quantised_px(norm, sizes_px)
     found = [
-        Detection(row[0], row[1], tuple(box), 1.0)
-        for row, box in zip(rows, quantised.tolist(), strict=True)
-        if not row[3]
+        DtRow(row.image_id, row.category_id, tuple(box), 1.0)
+        for row, box in zip(given.boxes, quantised.tolist(), strict=True)
+        if not row.is_crowd
     ]
-    matches = match_quantised(
-        image_ids=image_ids,
-        category_ids=np.array([row[1] for row in rows], np.int64),
-        boxes_px_xywh=boxes,
-        quantised_px_xywh=quantised,
-        is_crowd=np.array([row[3] for row in rows], bool),
-    )
-    return evaluate_boxes(truth, found).AP, average_precision(matches)
+    return pycocotools_numbers(given, found)[0], ceiling_of(truth, quantised)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +64,9 @@ def both(rows, sizes):
 )
 def test_equal_to_pycocotools(options):
     for seed in range(2):
-        wanted, found = both(*scene(seed, **options))
+        wanted, found = both(random_boxes(seed, **options))
         assert wanted is not None
         assert found == wanted
-
-
-def test_matching_each_box_with_itself_only_would_be_wrong(monkeypatch):
-    """Negative control: neighbours take each other's truth, and the greedy part is what sees it."""
-    rows, sizes = scene(3, num_images=20, crowd_fraction=0.3)
-    wanted, _ = both(rows, sizes)
-    monkeypatch.setattr(ceiling, "_match_contested", lambda *_: None)
-    assert both(rows, sizes)[1] != wanted
 
 
 def test_by_hand():
@@ -96,19 +78,15 @@ def test_by_hand():
     precision is 1 at those; at the other five recall ends at 0.5 with precision 1, which is 51 of
     the 101 recall points.
     """
-    rows = [(1, 7, (10.0, 10.0, 20.0, 20.0), False), (2, 7, (50.0, 10.0, 0.14, 10.0), False)]
-    wanted, found = both(rows, {1: (100, 100), 2: (100, 100)})
+    rows = [GtRow(1, 7, (10.0, 10.0, 20.0, 20.0), 400.0), GtRow(2, 7, (50.0, 10.0, 0.14, 10.0), 1.4)]
+    wanted, found = both(Scene({1: (100, 100), 2: (100, 100)}, {7: "cat"}, rows))
     assert found == wanted == pytest.approx((5 + 5 * 51 / 101) / 10)
 
 
 def test_no_truth_no_number():
-    empty = np.zeros(0, np.int64)
-    none = match_quantised(
-        image_ids=empty, category_ids=empty, boxes_px_xywh=np.zeros((0, 4)),
-        quantised_px_xywh=np.zeros((0, 4)), is_crowd=np.zeros(0, bool),
-    )  # fmt: skip
-    assert average_precision(none) is None
-    assert both([(1, 1, (1.0, 1.0, 5.0, 5.0), True)], {1: (10, 10)}) == (None, None)
+    crowd = GtRow(1, 1, (1.0, 1.0, 5.0, 5.0), 25.0, True)
+    assert both(Scene({1: (10, 10)}, {1: "cat"}, [crowd])) == (None, None)
+    assert both(Scene({1: (10, 10)}, {1: "cat"}, [])) == (None, None)
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
@@ -116,4 +94,46 @@ def test_real_coco_has_the_ceiling_that_evaluation_reports(coco_tiny, split):
     path = coco_tiny / "annotations" / f"instances_{split}.json"
     images = coco_tiny / "images" / split
     table = build_table(read_coco_file(path), ImageFolder(images), max_bad_fraction=0.0)
-    assert ceiling_of_table(table) == pytest.approx(codec_ceiling(path), abs=1e-12)
+    ceiling = codec_ceiling(path)
+    assert ceiling_of_table(table) == pytest.approx(ceiling, abs=1e-12)
+    assert 0.8 < ceiling < 1.0
+
+
+def document() -> dict:
+    """Three boxes of category 1 and one of category 2 in images of 200 x 100; all but one survive exactly."""
+    boxes = [(1, 1, [10.5, 10, 2.5, 40]), (1, 2, [100, 20, 50, 60]), (2, 1, [5, 5, 20, 20]), (2, 1, [60, 30, 100, 60])]
+    return {
+        "images": [{"id": i, "width": 200, "height": 100} for i in (1, 2)],
+        "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "cat"}],
+        "annotations": [
+            {"id": n, "image_id": i, "category_id": c, "bbox": b, "area": b[2] * b[3], "iscrowd": 0}
+            for n, (i, c, b) in enumerate(boxes)
+        ],
+    }
+
+
+def ceiling_of_document(folder: Path, given: dict, **options) -> float | None:
+    path = folder / "gt.json"
+    path.write_text(json.dumps(given))
+    return codec_ceiling(path, **options)
+
+
+def test_only_some_images(tmp_path):
+    # The first box becomes 2.5 px wide on thousandths of 200 px: [10.5, 13.0] -> [10.4, 13.0] (52.5 halves to even),
+    # IoU 2.5 / 2.6 = .96: found at all thresholds; a box of 0.5 px at [10.5, 11.0] -> [10.4, 11.0] has IoU .83.
+    given = document()
+    assert ceiling_of_document(tmp_path, given) == pytest.approx(1.0)
+    given["annotations"][0]["bbox"] = [10.5, 10, 0.5, 40]
+    assert ceiling_of_document(tmp_path, given, image_ids=[1]) == pytest.approx((0.7 + 1.0) / 2)
+
+
+def test_crowds_are_no_objects_and_sizes_are_needed(tmp_path):
+    given = document()
+    crowd = copy.deepcopy(given["annotations"][0]) | {"id": 9, "iscrowd": 1, "bbox": [0, 0, 3.3, 3.3]}
+    given["annotations"].append(crowd)
+    assert ceiling_of_document(tmp_path, given) == pytest.approx(1.0)
+    del given["images"][0]["width"]
+    with pytest.raises(DataError, match="image 1 has no width"):
+        ceiling_of_document(tmp_path, given)
+    given["annotations"] = []
+    assert ceiling_of_document(tmp_path, given) is None

@@ -1,4 +1,3 @@
-import copy
 import json
 from pathlib import Path
 
@@ -6,8 +5,10 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.coco_eval import codec_ceiling, evaluate_detections, to_box_px_xywh
+from coordexp.detection import evaluate_detections
+from coordexp.detection.coco_eval import evaluate_boxes, published_precision
 from coordexp.errors import DataError
+from tests.unit.detection.detection_support import as_detections, crowded_scene, pycocotools_numbers, scene
 
 
 def ground_truth() -> dict:
@@ -53,23 +54,20 @@ def test_perfect_detections_score_one_although_an_annotation_has_id_zero(tmp_pat
     assert trap.stats[0] < 0.9
 
 
-def test_equals_pycocotools_on_imperfect_detections(tmp_path: Path) -> None:
-    gt = ground_truth()
-    for a in gt["annotations"]:
-        a["id"] += 1
-    dt = perfect(gt)
-    dt[0]["bbox"] = [14, 10, 40, 40]
-    dt[3]["score"] = 0.3
-    dt.append({"image_id": 3, "category_id": 1, "bbox": [0, 0, 30, 30], "score": 0.5})
-    paths = write(tmp_path, gt, dt)
-    api = COCO(str(paths[0]))
-    reference = COCOeval(api, api.loadRes(str(paths[1])), "bbox")
-    reference.evaluate()
-    reference.accumulate()
-    reference.summarize()
-    ours = list(evaluate_detections(*paths).as_dict().values())
-    assert ours == [None if v < 0 else pytest.approx(v, abs=1e-12) for v in reference.stats]
-    assert 0.1 < ours[0] < 0.95
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_pycocotools_run_on_everything_at_once(seed: int) -> None:
+    given, rows = crowded_scene(seed)
+    expected = pycocotools_numbers(given, rows)
+    found = evaluate_boxes(given.truth, as_detections(rows))
+    assert list(found.as_dict().values()) == expected
+    assert 0.1 < expected[0] < 0.95
+    published = published_precision(given.truth, as_detections(rows))
+    assert published == {"AP": found.AP, "AP50": found.AP50, "AP75": found.AP75}
+
+
+def test_a_number_that_is_not_defined_is_not_published() -> None:
+    given = scene((1, 1, [0, 0, 10, 10], True))
+    assert published_precision(given.truth, as_detections([])) == {}
 
 
 def test_no_detections_is_zero_and_no_ground_truth_is_undefined(tmp_path: Path) -> None:
@@ -107,14 +105,17 @@ def test_boxes_only_files_and_repeated_annotation_ids_are_fine(tmp_path: Path) -
     [
         ({"image_id": 99}, r"dt.json: detection\[1\]: image_id 99"),
         ({"category_id": 99}, r"detection\[1\]: category_id 99"),
-        ({"category_id": None}, r"detection\[1\]: category_id must be an integer"),
-        ({"image_id": True}, r"detection\[1\]: image_id must be an integer"),
+        ({"category_id": None}, r"detection\[1\]: category_id is missing"),
+        ({"image_id": True}, r"detection\[1\]: image_id is True"),
+        ({"image_id": 2**63}, r"detection\[1\]: image_id is 9223372036854775808"),
         ({"bbox": [1, 2, -3, 4]}, r"detection\[1\]: bbox has negative"),
-        ({"bbox": [1, 2, 3]}, r"detection\[1\]: bbox must be"),
-        ({"bbox": [1, 2, 3, "4"]}, r"detection\[1\]: bbox must be a finite number"),
-        ({"bbox": [1, 2, 3, float("nan")]}, r"detection\[1\]: bbox must be a finite number"),
-        ({"score": float("inf")}, r"detection\[1\]: score must be a finite number"),
-        ({"score": None}, r"detection\[1\]: score must be a finite number"),
+        ({"bbox": [1, 2, 3]}, r"detection\[1\]: bbox is \[1, 2, 3\]"),
+        ({"bbox": [1, 2, 3, "4"]}, r"detection\[1\]: bbox is \[1, 2, 3, '4'\]"),
+        ({"bbox": [1, 2, 3, float("nan")]}, r"detection\[1\]: bbox .* finite"),
+        ({"bbox": [1, 2, 3, 10**400]}, r"detection\[1\]: bbox"),
+        ({"score": float("inf")}, r"detection\[1\]: score .* finite"),
+        ({"score": 10**400}, r"detection\[1\]: score"),
+        ({"score": None}, r"detection\[1\]: score is missing"),
     ],
 )
 def test_bad_detections_are_named(tmp_path: Path, change: dict, message: str) -> None:
@@ -128,11 +129,11 @@ def test_bad_detections_are_named(tmp_path: Path, change: dict, message: str) ->
 def test_bad_files_are_named(tmp_path: Path) -> None:
     gt = ground_truth()
     half = json.dumps(perfect(gt), indent=1)[:90]
-    with pytest.raises(DataError, match=r"dt.json: line \d+ column \d+: not valid JSON"):
+    with pytest.raises(DataError, match=r"dt.json: line \d+ column \d+"):
         evaluate_detections(*write(tmp_path, gt, half))
-    with pytest.raises(DataError, match=r"dt.json: expected a list"):
+    with pytest.raises(DataError, match=r"dt.json: .*expected a list"):
         evaluate_detections(*write(tmp_path, gt, {"a": 1}))
-    with pytest.raises(DataError, match=r"detection\[0\]: expected an object"):
+    with pytest.raises(DataError, match=r"detection\[0\]: .*expected an object"):
         evaluate_detections(*write(tmp_path, gt, [3]))
     with pytest.raises(DataError, match=r"nowhere\.json: file not found"):
         evaluate_detections(tmp_path / "nowhere.json", tmp_path / "dt.json")
@@ -150,9 +151,9 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         (("annotations", 2, "iscrowd"), 2, r"annotations\[2\]: iscrowd"),
         (("annotations", 2, "area"), float("nan"), r"annotations\[2\]: area"),
         (("images", 1, "id"), 1, r"images\[1\]: id 1 is there twice"),
-        (("images", 1, "width"), 0, r"images\[1\]: the image is 0 x 100"),
-        (("categories", 1, "name"), None, r"categories\[1\]: the category has no name"),
-        (("categories",), None, "expected a list under 'categories'"),
+        (("images", 1, "width"), 0, r"images\[1\]: width is 0"),
+        (("categories", 1, "name"), None, r"categories\[1\]: name is missing"),
+        (("categories",), None, "'categories' is no list"),
     ],
 )
 def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, message: str) -> None:
@@ -163,36 +164,6 @@ def test_bad_ground_truth_is_named(tmp_path: Path, path: tuple, value: object, m
     place[path[-1]] = value
     with pytest.raises(DataError, match=message):
         evaluate_detections(*write(tmp_path, gt, []))
-
-
-def test_codec_ceiling_by_hand(tmp_path: Path) -> None:
-    # Image 1000 x 1000: a box on whole thousandths survives exactly.
-    gt = ground_truth()
-    for image in gt["images"]:
-        image["width"] = image["height"] = 1000
-    assert codec_ceiling(write(tmp_path, gt, [])[0]) == pytest.approx(1.0)
-    # The first box becomes 2.5 px wide on thousandths of 1 px: [10.5, 13.0] -> [10, 13] (halves to even),
-    # IoU 2.5 / 3 = .83: found at 7 of 10 thresholds (.5 .. .8). Category 1 has three boxes, category 2 one (AP 1).
-    gt["annotations"][0]["bbox"] = [10.5, 10, 2.5, 40]
-    gt["annotations"][0]["area"] = 100
-    low = codec_ceiling(write(tmp_path, gt, [])[0], image_ids=[1])
-    assert low == pytest.approx((0.7 + 1.0) / 2)
-
-
-def test_codec_ceiling_ignores_crowds_and_needs_sizes(tmp_path: Path) -> None:
-    gt = ground_truth()
-    crowd = copy.deepcopy(gt["annotations"][0]) | {"id": 9, "iscrowd": 1, "bbox": [0, 0, 3.3, 3.3]}
-    gt["annotations"].append(crowd)
-    assert codec_ceiling(write(tmp_path, gt, [])[0]) == pytest.approx(1.0)
-    del gt["images"][0]["width"]
-    with pytest.raises(DataError, match="image 1 has no width"):
-        codec_ceiling(write(tmp_path, gt, [])[0])
-    gt["annotations"] = []
-    assert codec_ceiling(write(tmp_path, gt, [])[0]) is None
-
-
-def test_corners_are_ordered_on_the_way_to_pixels() -> None:
-    assert to_box_px_xywh((0.6, 0.1, 0.2, 0.5), (100, 200)) == pytest.approx((20, 20, 40, 80))
 
 
 @pytest.mark.parametrize("split", ["train2017", "val2017"])
@@ -208,6 +179,3 @@ def test_real_coco_ground_truth_fed_back(coco_tiny: Path, tmp_path: Path, split:
     victim = data["annotations"][0]["image_id"]
     detections.write_text(json.dumps([d for d in perfect(data) if d["image_id"] != victim]))
     assert evaluate_detections(annotations, detections).AP < 0.999
-    ceiling = codec_ceiling(annotations)
-    assert ceiling is not None
-    assert 0.8 < ceiling < 1.0

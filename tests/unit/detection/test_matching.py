@@ -1,52 +1,56 @@
 """The matcher and the counting against pycocotools, bit by bit and copy by copy."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordexp.detection.average_precision import (
-    METRICS,
-    Metric,
-    ledger,
+    AVERAGE_PRECISIONS,
+    AveragePrecision,
+    PrecisionTable,
     mean_precision,
     precision_by_category,
     unit_weights,
 )
-from coordexp.detection.coco_eval import evaluate_boxes
-from coordexp.detection.coco_files import Detection, GroundTruth, GtBox, read_ground_truth
-from coordexp.detection.matching import Matches
-from tests.unit.statistics.statistics_support import (
+from coordexp.detection.ground_truth import Detections, read_ground_truth
+from coordexp.detection.kernels import Matches
+from coordexp.detection.matching import Matcher, overlap_scores
+from tests.unit.detection.detection_support import (
     AREAS,
     MAX_DETECTIONS,
-    our_matches,
+    DtRow,
+    GtRow,
+    Scene,
+    as_detections,
+    crowded_scene,
+    found,
+    matches_of,
+    pycocotools_evaluation,
     pycocotools_precision,
     random_case,
     repeated,
+    scene,
 )
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
 
-def assert_equals_pycocotools(truth: GroundTruth, detections: list[Detection], weights: np.ndarray | None) -> int:
-    """All thresholds, categories, area ranges and maxDets; returns how many values were compared."""
+def assert_equals_pycocotools(truth: Scene, detections: list[DtRow], weights: np.ndarray | None) -> None:
+    """All thresholds, categories, area ranges and maxDets."""
     copies = dict.fromkeys(truth.sizes_px, 1)
     if weights is not None:
         copies = dict(zip(sorted(truth.sizes_px), weights.tolist(), strict=True))
     expected = pycocotools_precision(*repeated(truth, detections, copies))
     used = unit_weights(len(copies)) if weights is None else weights
     for a, area in enumerate(AREAS):
-        matches = our_matches(truth, detections, area)
         for m, most in enumerate(MAX_DETECTIONS):
+            matches = matches_of(truth, detections, area, max_detections=most)
             for t in (0, 5, 9):
-                got = precision_by_category(ledger(matches.at_most(most), Metric(area, t, t + 1)), used)
+                got = precision_by_category(matches, AveragePrecision(area, t, t + 1), used)
                 np.testing.assert_allclose(got, expected[t, :, a, m], **EXACT)
-            got = precision_by_category(ledger(matches.at_most(most), Metric(area, 0, 10)), used)
+            got = precision_by_category(matches, AveragePrecision(area, 0, 10), used)
             np.testing.assert_allclose(got, expected[:, :, a, m].mean(axis=0), **EXACT)
-    return expected.size
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -75,116 +79,208 @@ def test_thousands_of_cases(block: int) -> None:
         assert_equals_pycocotools(truth, detections, weights if weights.any() and case % 2 else None)
 
 
+@pytest.mark.parametrize("block", range(4))
+def test_curves_equal_pycocotools_to_the_last_bit(block: int) -> None:
+    for case in range(10):
+        truth, detections = random_case(np.random.default_rng([block, case, 4]))
+        evaluation = pycocotools_evaluation(truth, detections)
+        for a, area in enumerate(AREAS):
+            table = PrecisionTable.of(matches_of(truth, detections, area), unit_weights(len(truth.sizes_px)))
+            assert np.array_equal(table.precision, evaluation.eval["precision"][:, :, :, a, 2])
+            assert np.array_equal(table.recall, evaluation.eval["recall"][:, :, a, 2])
+
+
 coordinate = st.integers(0, 12).map(lambda n: 16.0 * n)
 side = st.integers(0, 7).map(lambda n: 16.0 * n)
 box = st.tuples(coordinate, coordinate, side, side)
-gt_box = st.builds(
-    GtBox, st.integers(1, 3), st.integers(1, 2), box, st.sampled_from([0.0, 900, 1024, 9216, 1e5]), st.booleans()
+gt_row = st.builds(
+    GtRow, st.integers(1, 3), st.integers(1, 2), box, st.sampled_from([0.0, 900, 1024, 9216, 1e5]), st.booleans()
 )
-detection = st.builds(Detection, st.integers(1, 3), st.integers(1, 2), box, st.sampled_from([-1.0, 0.0, 0.3, 0.9]))
+dt_row = st.builds(DtRow, st.integers(1, 3), st.integers(1, 2), box, st.sampled_from([-1.0, 0.0, 0.3, 0.9]))
 
 
 @settings(max_examples=100)
-@given(
-    st.lists(gt_box, max_size=8), st.lists(detection, max_size=12), st.lists(st.integers(0, 3), min_size=3, max_size=3)
-)
-def test_any_small_case_equals_pycocotools(boxes: list[GtBox], found: list[Detection], weights: list[int]) -> None:
-    truth = GroundTruth(Path("gt.json"), dict.fromkeys((1, 2, 3), (640, 480)), {1: "a", 2: "b"}, boxes)
+@given(st.lists(gt_row, max_size=8), st.lists(dt_row, max_size=12), st.lists(st.integers(0, 3), min_size=3, max_size=3))
+def test_any_small_case_equals_pycocotools(boxes: list[GtRow], rows: list[DtRow], weights: list[int]) -> None:
+    truth = Scene(dict.fromkeys((1, 2, 3), (640, 480)), {1: "a", 2: "b"}, boxes)
     if any(weights):
-        assert_equals_pycocotools(truth, found, np.array(weights, np.uint16))
+        assert_equals_pycocotools(truth, rows, np.array(weights, np.uint16))
 
 
-def scene(*, scores: tuple[float, ...] = (0.9, 0.8, 0.7)) -> tuple[GroundTruth, list[Detection]]:
+def two_images(*, scores: tuple[float, ...] = (0.9, 0.8, 0.7)) -> tuple[Scene, list[DtRow]]:
     """Two images of one category. Image 1: a hit, then a miss. Image 2: a hit. Three objects, one never found."""
     square = (0.0, 0.0, 10.0, 10.0)
-    truth = [
-        GtBox(1, 1, square, 100.0, False),
-        GtBox(2, 1, square, 100.0, False),
-        GtBox(2, 1, (50.0, 0.0, 9.0, 9.0), 81.0, False),
-    ]
+    truth = [GtRow(1, 1, square, 100.0), GtRow(2, 1, square, 100.0), GtRow(2, 1, (50.0, 0.0, 9.0, 9.0), 81.0)]
     boxes = [(1, square), (1, (100.0, 100.0, 5.0, 5.0)), (2, square)]
-    found = [Detection(i, 1, b, s) for (i, b), s in zip(boxes, scores, strict=True)]
-    return GroundTruth(Path("gt.json"), {1: (640, 480), 2: (640, 480)}, {1: "a", 2: "b"}, truth), found
+    rows = [DtRow(i, 1, b, s) for (i, b), s in zip(boxes, scores, strict=True)]
+    return Scene({1: (640, 480), 2: (640, 480)}, {1: "a", 2: "b"}, truth), rows
 
 
-def by_category(case: tuple[GroundTruth, list[Detection]], weights: list[int]) -> list[float]:
-    return precision_by_category(ledger(our_matches(*case), METRICS["AP"]), np.array(weights, np.uint16)).tolist()
+def by_category(case: tuple[Scene, list[DtRow]], weights: list[int]) -> list[float]:
+    which = AVERAGE_PRECISIONS["AP"]
+    return precision_by_category(matches_of(*case), which, np.array(weights, np.uint16)).tolist()
 
 
 def test_values_by_hand() -> None:
     # Recall 1/3 at precision 1, 2/3 at 2/3: levels 0 .. .33 (34 of them) give 1, .34 .. .66 (33) give 2/3.
-    first, second = by_category(scene(), [1, 1])
+    first, second = by_category(two_images(), [1, 1])
     assert first == pytest.approx((34 * 1 + 33 * 2 / 3) / 101, abs=1e-12)
     assert np.isnan(second)  # no ground truth: undefined, not 0
     # Image 1 twice: hits 2 of 4 at precision 1, third hit at 3/5: levels to .50 (51), then to .75 (25).
-    assert by_category(scene(), [2, 1])[0] == pytest.approx((51 * 1 + 25 * 3 / 5) / 101, abs=1e-12)
+    assert by_category(two_images(), [2, 1])[0] == pytest.approx((51 * 1 + 25 * 3 / 5) / 101, abs=1e-12)
     # Without image 1: one hit of two.
-    assert by_category(scene(), [0, 1])[0] == pytest.approx(51 / 101, abs=1e-12)
-    assert np.isnan(by_category(scene(), [0, 0])[0])
+    assert by_category(two_images(), [0, 1])[0] == pytest.approx(51 / 101, abs=1e-12)
+    assert np.isnan(by_category(two_images(), [0, 0])[0])
 
 
 def test_copies_repeat_tied_detections_as_a_block() -> None:
-    tied = scene(scores=(0.9, 0.9, 0.1))
+    tied = two_images(scores=(0.9, 0.9, 0.1))
     # Two copies: hit miss hit miss, precision 1, 2/3, then 3/5 at recall 3/4.
     assert by_category(tied, [2, 1])[0] == pytest.approx((26 * 1 + 25 * 2 / 3 + 25 * 3 / 5) / 101, abs=1e-12)
-    apart = scene(scores=(0.9, 0.8, 0.1))
+    apart = two_images(scores=(0.9, 0.8, 0.1))
     assert by_category(apart, [2, 1])[0] > by_category(tied, [2, 1])[0]
 
 
 def test_the_hundred_and_first_detection_is_not_looked_at() -> None:
-    truth, _ = scene()
+    truth, _ = two_images()
     off, square = (300.0, 300.0, 5.0, 5.0), (0.0, 0.0, 10.0, 10.0)
-    misses = [Detection(1, 1, off, 0.9)] * 99
-    assert by_category((truth, [*misses, Detection(1, 1, square, 0.1)]), [1, 1])[0] > 0
-    assert by_category((truth, [*misses, misses[0], Detection(1, 1, square, 0.1)]), [1, 1])[0] == 0
+    misses = [DtRow(1, 1, off, 0.9)] * 99
+    assert by_category((truth, [*misses, DtRow(1, 1, square, 0.1)]), [1, 1])[0] > 0
+    assert by_category((truth, [*misses, misses[0], DtRow(1, 1, square, 0.1)]), [1, 1])[0] == 0
 
 
 def test_mean_is_over_categories_with_ground_truth() -> None:
-    case = scene()
-    assert mean_precision(ledger(our_matches(*case), METRICS["AP"]), unit_weights(2)) == by_category(case, [1, 1])[0]
+    case = two_images()
+    assert mean_precision(matches_of(*case), AVERAGE_PRECISIONS["AP"], unit_weights(2)) == by_category(case, [1, 1])[0]
 
 
-@pytest.mark.parametrize("damage", ["hit", "ignored", "rank", "image"])
+@pytest.mark.parametrize("damage", ["hit", "ignored", "image"])
 def test_the_comparison_would_see_a_wrong_matcher(damage: str) -> None:
     """Negative control: one detection's fate changed in each of twenty cases, and some case shows it."""
 
     def damaged(matches: Matches) -> Matches:
         if damage == "hit":
-            return replace(
-                matches, hit=np.where(np.arange(len(matches.hit)) == 0, matches.hit ^ 1, matches.hit).astype(np.uint16)
-            )
+            first = np.arange(len(matches.hit)) == 0
+            return matches._replace(hit=np.where(first, matches.hit ^ 1, matches.hit).astype(np.uint16))
         if damage == "ignored":
-            return replace(matches, ignored=matches.ignored | np.uint16(1))
-        if damage == "rank":
-            return replace(matches, rank=matches.rank[::-1].copy()).at_most(1)
-        return replace(matches, image=np.zeros_like(matches.image))
+            return matches._replace(ignored=matches.ignored | np.uint16(1))
+        return matches._replace(image=np.zeros_like(matches.image))
 
-    seen = 0
+    seen, which = 0, AVERAGE_PRECISIONS["AP50"]
     for case in range(20):
         rng = np.random.default_rng([case, 3])
         truth, detections = random_case(rng)
         weights = rng.integers(0, 4, len(truth.sizes_px)).astype(np.uint16)
-        matches = our_matches(truth, detections)
-        right = matches.at_most(1) if damage == "rank" else matches
-        ours, theirs = (ledger(m, METRICS["AP50"]) for m in (right, damaged(matches)))
-        seen += mean_precision(ours, weights) != pytest.approx(mean_precision(theirs, weights), abs=1e-12, nan_ok=True)
+        ours = matches_of(truth, detections)
+        right, wrong = (mean_precision(matches, which, weights) for matches in (ours, damaged(ours)))
+        seen += right != pytest.approx(wrong, abs=1e-12, nan_ok=True)
     assert seen > 0
 
 
-def test_metrics_are_those_of_the_evaluation(coco_tiny: Path) -> None:
-    """Real annotations, crowds among them, with their own boxes moved a little as detections."""
+def test_real_annotations_with_crowds(coco_tiny) -> None:
+    """Real annotations, with their own boxes moved a little as detections."""
     truth = read_ground_truth(next(coco_tiny.rglob("instances*.json")))
     rng = np.random.default_rng(0)
-    found = [
-        Detection(
-            b.image_id,
-            b.category_id,
-            (b.box_px_xywh[0] + float(rng.normal(0, 3)), *b.box_px_xywh[1:]),
-            float(rng.random()),
-        )
-        for b in truth.boxes
-    ]
-    expected = evaluate_boxes(truth, found).as_dict()
-    for name, metric in METRICS.items():
-        got = mean_precision(ledger(our_matches(truth, found, metric.area), metric), unit_weights(len(truth.sizes_px)))
-        assert got == pytest.approx(expected[name], abs=1e-12)
+    moved = truth.boxes_px_xywh + np.array([1, 0, 0, 0]) * rng.normal(0, 3, (len(truth.image_ids), 1))
+    detections = Detections(truth.image_ids, truth.category_ids, moved, rng.random(len(moved)))
+    columns = (truth.image_ids, truth.category_ids, truth.boxes_px_xywh, truth.areas_px2, truth.is_crowd)
+    boxes = [GtRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    columns = (truth.image_ids, truth.category_ids, moved, detections.scores)
+    rows = [DtRow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    plain = Scene(dict(truth.sizes_px), dict(truth.categories), boxes)
+    evaluation = pycocotools_evaluation(plain, rows)
+    assert truth.is_crowd.any()
+    for a, area in enumerate(AREAS):
+        table = PrecisionTable.of(Matcher(truth, detections).matches(area), unit_weights(len(truth.sizes_px)))
+        assert np.array_equal(table.precision, evaluation.eval["precision"][:, :, :, a, 2])
+
+
+# Two boxes side by side and one detection that overlaps both: 40 x 10 against 40 x 10 moved by 10 is
+# an intersection of 30 and a union of 50: IoU .6. Moved by 20: 20 / 60 = 1/3.
+LEFT, RIGHT = [0, 0, 40, 10], [20, 0, 40, 10]
+BETWEEN = [10, 0, 40, 10]
+
+
+def matcher(truth: Scene, rows: list[DtRow]) -> Matcher:
+    return Matcher(truth.truth, as_detections(rows))
+
+
+def test_pairs_by_hand() -> None:
+    truth = scene((1, 1, LEFT), (1, 1, RIGHT), (1, 2, LEFT))
+    rows = found((1, 1, BETWEEN, 0.9), (1, 1, LEFT, 0.8), (1, 2, RIGHT, 0.7), (1, 1, BETWEEN, 0.1))
+    matching = matcher(truth, rows)
+    assert matching.best_iou() == pytest.approx([0.6, 1.0, 1 / 3, 0.6])
+    # The best score comes first and takes, of equal IoUs, the last box; the next finds LEFT free.
+    half = matching.pairs(0.5)
+    assert half.gt_of_dt.tolist() == [1, 0, -1, -1]
+    assert half.iou == pytest.approx([0.6, 1.0, 0, 0])
+    assert half.matched.tolist() == [True, True, False, False]
+    assert half.num_gt == 3
+    assert matching.pairs(0.3).gt_of_dt.tolist() == [1, 0, 2, -1]
+    assert matching.pairs(0.7).gt_of_dt.tolist() == [-1, 0, -1, -1]
+
+
+def test_a_crowd_is_neither_found_nor_missed() -> None:
+    truth = scene((1, 1, [0, 0, 100, 100], True), (1, 1, [150, 0, 20, 20]))
+    # Over a crowd the IoU is the share of the detection inside it.
+    matching = matcher(truth, found((1, 1, [10, 10, 10, 10], 0.9), (1, 1, [95, 0, 10, 10], 0.8)))
+    half = matching.pairs(0.5)
+    assert half.ignored.tolist() == [True, True]  # the second lies inside by half
+    assert half.matched.tolist() == [False, False]
+    assert matching.pairs(0.75).ignored.tolist() == [True, False]
+    assert half.num_gt == 1
+    assert matching.best_iou().tolist() == [0.0, 0.0]
+
+
+def test_nothing_at_all() -> None:
+    empty = matcher(scene(), [])
+    assert empty.pairs(0.5).num_gt == 0
+    assert empty.best_iou().shape == (0,)
+    assert matcher(scene((1, 1, LEFT)), []).pairs(0.5).num_gt == 1
+    assert matcher(scene(), found((1, 1, LEFT, 1.0))).pairs(0.5).gt_of_dt.tolist() == [-1]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_are_those_of_pycocotools(seed: int, ties: bool) -> None:
+    truth, rows = crowded_scene(seed, ties=ties)
+    matching = matcher(truth, rows)
+    evaluation = pycocotools_evaluation(truth, rows)
+    of_all_areas = [e for e in evaluation.evalImgs if e and e["aRng"] == evaluation.params.areaRng[0]]
+    num_matched = 0
+    for at, threshold in ((0, 0.5), (5, 0.75), (9, 0.95)):
+        pairs = matching.pairs(threshold)
+        for there in of_all_areas:
+            ids = np.array(there["dtIds"], int) - 1
+            ignored = there["dtIgnore"][at].astype(bool)
+            theirs = np.where(ignored, 0, there["dtMatches"][at]).astype(int) - 1
+            assert pairs.gt_of_dt[ids].tolist() == theirs.tolist()
+            assert pairs.ignored[ids].tolist() == ignored.tolist()
+        num_matched += int(pairs.matched.sum())
+    assert num_matched > 20
+
+
+def test_overlap_score_matches_each_box_once_and_within_its_category() -> None:
+    whole, shifted = [0, 0, 10, 10], [5, 0, 10, 10]
+
+    def score(truth: list[tuple], rows: list[tuple]) -> float:
+        (only,) = overlap_scores(scene(*truth).truth, as_detections(found(*rows))).values()
+        return only
+
+    assert score([], []) == 1
+    assert score([(1, 1, whole)], []) == 0
+    assert score([(1, 1, whole)], [(1, 2, whole, 1)]) == 0
+    assert score([(1, 1, whole)], [(1, 1, whole, 1)]) == 1
+    # One object, two detections: only the better one counts, the other is one too many.
+    assert score([(1, 1, whole)], [(1, 1, shifted, 0.9), (1, 1, whole, 0.1)]) == pytest.approx(2 / 3)
+    # A crowd is no object, so that what lies on it is one too many.
+    assert score([(1, 1, whole, True)], [(1, 1, whole, 1)]) == 0
+
+
+def test_overlap_scores_are_of_each_image() -> None:
+    truth = scene((1, 1, LEFT), (3, 1, LEFT), num_images=3)
+    assert overlap_scores(truth.truth, as_detections(found((3, 1, BETWEEN, 1)))) == {
+        1: 0.0,
+        2: 1.0,
+        3: pytest.approx(0.6),
+    }

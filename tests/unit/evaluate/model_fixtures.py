@@ -15,6 +15,7 @@ from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.evaluate.generate.generation import GeneratedSequence, GenerationSpec
+from coordexp.evaluate.generate.token_statistics import TokenStatistics
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -94,10 +95,12 @@ def sequence() -> Callable[..., GeneratedSequence]:
         return GeneratedSequence(
             image_id=1,
             ids=tuple(ids),
-            log_probs=tuple(-0.01 * at for at in numbers),
-            expected=tuple(0.001 * at for at in numbers),
-            width=tuple(10.0 + at for at in numbers),
-            coord_mass=tuple(1.0 for _ in numbers),
+            statistics=TokenStatistics(
+                log_probs=tuple(-0.01 * at for at in numbers),
+                expected=tuple(0.001 * at for at in numbers),
+                width=tuple(10.0 + at for at in numbers),
+                coord_mass=tuple(0.5 + 0.01 * at for at in numbers),
+            ),
             truncated=truncated,
         )
 

@@ -1,49 +1,18 @@
 """The analysis of a folder: by hand, round trip, and against the metrics of the same files."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coordexp.coord_tokens.grammar.parse import ParsedObject, ParsedSequence
-from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.coco_eval import evaluate_detections
-from coordexp.detection.coco_files import GroundTruth
+from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
-from coordexp.evaluate.finish import finish_decoding
-from coordexp.evaluate.records import ImageRecord, Scorer
-from tests.unit.evaluate.scene_support import SIZE, truth, write_truth
-
-
-def item(desc: str, bins: tuple, *, expected: tuple | None = None, width: tuple = (1, 2, 3, 4), p: float = -0.1):
-    return ParsedObject(
-        desc=desc,
-        bins=bins,
-        expected=tuple(k / 1000 for k in bins) if expected is None else expected,
-        width=tuple(map(float, width)),
-        coord_log_probs=(p,) * 4,
-        desc_log_probs=(p,),
-        position=0,
-    )
-
-
-def evaluated(folder: Path, scene: GroundTruth, objects: dict[int, list[ParsedObject]]) -> dict[str, float]:
-    """Write the files of an evaluation that found these objects."""
-    records = [ImageRecord(key, ParsedSequence(tuple(objects.get(key, ())), ()), False) for key in scene.sizes_px]
-    return finish_decoding(
-        folder,
-        [records],
-        scorer=Scorer(CategoryIndex(scene.categories), "coord", dict.fromkeys(scene.sizes_px, SIZE)),
-        ground_truth=scene,
-        num_samples=len(records),
-        subset=False,
-        details=True,
-    )
-
+from coordexp.evaluate.objects import DetectedObject
+from tests.unit.detection.detection_support import Scene, scene
+from tests.unit.evaluate.evaluate_support import evaluated, item
 
 # Images are 200 x 100. A box of 20 x 40 px at (20, 10): corners .1 .1 .2 .5, bins 100 100 200 500.
 BOX, EXACT = [20, 10, 20, 40], (100, 100, 200, 500)
@@ -51,14 +20,14 @@ OTHER = [100, 50, 40, 40]  # .5 .5 .7 .9
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    scene = truth((1, 1, BOX), (1, 2, OTHER), (2, 1, BOX), num_images=3)
+    given = scene((1, 1, BOX), (1, 2, OTHER), (2, 1, BOX), num_images=3)
     # Image 1: x2 is 230 instead of 200 (26 px wide for 20): IoU 20/26; the corners of y are swapped.
     # Image 2: a stray of an unknown name and one far away.
     off = item("thing 1", (100, 500, 230, 100), width=(1, 2, 40, 4))
-    objects = {1: [off], 2: [item("nothing", EXACT), item("thing 1", (800, 800, 900, 900))]}
-    metrics = evaluated(tmp_path, scene, objects)
-    found = Analysis.read(tmp_path / "analysis.json")
-    assert found == analyse(write_truth(tmp_path / "gt.json", scene), tmp_path)
+    objects = {1: [off], 2: [item("nothing", EXACT, category_id=None), item("thing 1", (800, 800, 900, 900))]}
+    metrics = evaluated(tmp_path, given, objects)
+    found = Analysis.read(tmp_path / "free" / "analysis.json")
+    assert found == analyse(given.write(tmp_path / "gt.json"), tmp_path / "free")
     assert (found.num_images, found.num_gt, found.min_iou) == (3, 3, 0.1)
     part = found.boxes["argmax"]
     assert (part.num_matched, part.num_unmatched, part.num_missed) == (1, 1, 2)
@@ -94,21 +63,21 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 def test_swapped_corners_swap_their_widths(tmp_path: Path) -> None:
-    scene = truth((1, 1, BOX))
+    given = scene((1, 1, BOX))
     # As emitted y1 = 500 (true y2, exact) and y2 = 130: off by 30, and that one is wide.
     swapped = item("thing 1", (100, 500, 200, 130), width=(1, 2, 3, 50))
-    evaluated(tmp_path, scene, {1: [swapped]})
-    part = Analysis.read(tmp_path / "analysis.json").boxes["argmax"]
+    evaluated(tmp_path, given, {1: [swapped]})
+    part = Analysis.read(tmp_path / "free" / "analysis.json").boxes["argmax"]
     assert part.coordinates["y1"].mean_error == pytest.approx(0.03)
     (wide,) = (bin for bin in part.width_by_error if bin.count == 1)
     assert wide.mean_width == wide.median_width == 50.0
 
 
-def random_objects(seed: int, scene: GroundTruth) -> dict[int, list[ParsedObject]]:
+def random_objects(seed: int, given: Scene) -> dict[int, list[DetectedObject]]:
     rng = np.random.default_rng(seed)
-    objects: dict[int, list[ParsedObject]] = {}
-    for box in scene.boxes:
-        x, y, w, h = box.box_px_xywh
+    objects: dict[int, list[DetectedObject]] = {}
+    for box in given.boxes:
+        x, y, w, h = box.box
         corners = np.array([x / 200, y / 100, (x + w) / 200, (y + h) / 100]) + rng.normal(0, 0.01, 4)
         expected = np.clip(corners, 0, 0.999)
         bins = tuple(int(k) for k in np.clip(np.rint(expected * 1000 + rng.normal(0, 5, 4)), 0, 999))
@@ -116,33 +85,34 @@ def random_objects(seed: int, scene: GroundTruth) -> dict[int, list[ParsedObject
             item(
                 f"thing {box.category_id}",
                 bins,
+                category_id=box.category_id,
                 expected=tuple(expected.tolist()),
                 width=rng.uniform(0, 90, 4),
-                p=-rng.random(),
+                score=rng.random(),
             )
         )
     return objects
 
 
-def crowded() -> GroundTruth:
+def crowded() -> Scene:
     rng = np.random.default_rng(1)
     boxes = []
     for image, count in enumerate([1, 1, 2, 3, 4, 7, 8, 12, 0, 1], start=1):
         for _ in range(count):
             x, y = rng.uniform(0, 120), rng.uniform(0, 50)
             boxes.append((image, int(rng.integers(1, 3)), [x, y, *rng.uniform(8, 50, 2)]))
-    return truth(*boxes, num_images=10)
+    return scene(*boxes, num_images=10)
 
 
 def test_parts_agree_with_pycocotools_and_with_the_metrics(tmp_path: Path) -> None:
-    scene = crowded()
-    metrics = evaluated(tmp_path, scene, random_objects(0, scene))
-    annotations = write_truth(tmp_path / "gt.json", scene)
-    analysis = analyse(annotations, tmp_path)
+    given = crowded()
+    metrics = evaluated(tmp_path, given, random_objects(0, given))
+    annotations = given.write(tmp_path / "gt.json")
+    analysis = analyse(annotations, tmp_path / "free")
     assert [c.num_images for c in analysis.boxes["expected"].object_counts] == [3, 2, 2, 2]
     images_of = {(1, 1): [1, 2, 10], (2, 3): [3, 4], (4, 7): [5, 6], (8, None): [7, 8]}
     for kind, part in analysis.boxes.items():
-        path = tmp_path / f"detections.{kind}.json"
+        path = tmp_path / "free" / f"detections.{kind}.json"
         for count in part.object_counts:
             direct = evaluate_detections(annotations, path, image_ids=images_of[count.low, count.high])
             assert count.AP == direct.AP
@@ -158,60 +128,32 @@ def test_parts_agree_with_pycocotools_and_with_the_metrics(tmp_path: Path) -> No
 
 
 def test_json_round_trip(tmp_path: Path) -> None:
-    scene = crowded()
-    evaluated(tmp_path, scene, random_objects(2, scene))
-    found = analyse(write_truth(tmp_path / "gt.json", scene), tmp_path)
+    given = crowded()
+    evaluated(tmp_path, given, random_objects(2, given))
+    found = analyse(given.write(tmp_path / "gt.json"), tmp_path / "free")
     found.write(tmp_path / "again")
     assert Analysis.read(tmp_path / "again" / "analysis.json") == found
-    assert (tmp_path / "again" / "analysis.json").read_bytes() == (tmp_path / "analysis.json").read_bytes()
-    assert (tmp_path / "analysis.json").stat().st_size < 100_000
-    json.loads((tmp_path / "analysis.json").read_text(), parse_constant=pytest.fail)
+    assert (tmp_path / "again" / "analysis.json").read_bytes() == (tmp_path / "free" / "analysis.json").read_bytes()
+    assert (tmp_path / "free" / "analysis.json").stat().st_size < 100_000
+    json.loads((tmp_path / "free" / "analysis.json").read_text(), parse_constant=pytest.fail)
 
 
 def test_nothing_found_at_all(tmp_path: Path) -> None:
-    evaluated(tmp_path, truth((1, 1, BOX)), {})
-    part = Analysis.read(tmp_path / "analysis.json").boxes["expected"]
+    evaluated(tmp_path, scene((1, 1, BOX)), {})
+    part = Analysis.read(tmp_path / "free" / "analysis.json").boxes["expected"]
     assert (part.num_matched, part.num_missed) == (0, 1)
     assert part.coordinates["x1"].mean_error is None
     assert [bin.mean_width for bin in part.width_by_error] == [None] * 9
 
 
-def test_files_of_older_versions_have_no_widths(tmp_path: Path) -> None:
-    scene = crowded()
-    evaluated(tmp_path, scene, random_objects(0, scene))
-    annotations = write_truth(tmp_path / "gt.json", scene)
-    new = analyse(annotations, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "objects.jsonl").read_text().splitlines()]
-    for row in rows:
-        for thing in row["objects"]:
-            del thing["width"]
-    (tmp_path / "objects.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    old = analyse(annotations, tmp_path)
-    assert old.boxes["expected"] == replace(new.boxes["expected"], width_by_error=())
-
-
-def test_exotic_line_ends_in_a_description_are_no_line_ends(tmp_path: Path) -> None:
-    scene = truth((1, 1, BOX))
-    evaluated(tmp_path, scene, {1: [item("a\u2028b\x85c", EXACT), item("thing 1", EXACT)]})
-    assert "\u2028" in (tmp_path / "objects.jsonl").read_text(encoding="utf-8")
-    found = analyse(write_truth(tmp_path / "gt.json", scene), tmp_path)
-    assert found.boxes["argmax"].num_matched == 1
-
-
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
-    scene = crowded()
-    evaluated(tmp_path, scene, random_objects(0, scene))
-    annotations = write_truth(tmp_path / "gt.json", scene)
-    lines = (tmp_path / "objects.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "objects.jsonl").write_text("".join(lines[1:]))
+    given = crowded()
+    evaluated(tmp_path, given, random_objects(0, given))
+    annotations = given.write(tmp_path / "gt.json")
+    lines = (tmp_path / "free" / "objects.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "free" / "objects.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(DataError, match="do not belong"):
-        analyse(annotations, tmp_path)
-    (tmp_path / "objects.jsonl").write_text(lines[0] + '{"image_id": 2, "objects": [{"bins": 3}]}\n')
-    with pytest.raises(DataError, match=r"objects\.jsonl:2: objects\.0\."):
-        analyse(annotations, tmp_path)
-    (tmp_path / "objects.jsonl").unlink()
-    with pytest.raises(DataError, match=r"objects\.jsonl: file not found"):
-        analyse(annotations, tmp_path)
+        analyse(annotations, tmp_path / "free")
 
 
 def test_what_is_no_analysis_is_named(tmp_path: Path) -> None:

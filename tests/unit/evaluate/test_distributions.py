@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.coord_tokens.grammar.parse import ParsedObject
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import (
     NUM_IMAGES,
-    CoordCurve,
+    BinCurve,
     Distributions,
     ImageCurves,
     ObjectCurves,
-    curves_of,
     images_with_curves,
 )
-from tests.unit.evaluate.scene_support import truth
+from tests.unit.detection.detection_support import scene
 
 BOX = [0, 0, 10, 10]
 
@@ -27,9 +25,9 @@ def test_rounding_by_hand() -> None:
     probs = np.zeros(NUM_BINS, np.float32)
     probs[[100, 101, 103]] = [0.25, 0.7499, 0.0001]
     probs[104] = 4e-6  # under half a unit
-    assert CoordCurve.of(probs) == CoordCurve(start=100, units=(25000, 74990, 0, 10))
-    assert CoordCurve.of(np.zeros(NUM_BINS, np.float32)) == CoordCurve(0, ())
-    flat = CoordCurve.of(np.full(NUM_BINS, 1e-3, np.float32))
+    assert BinCurve.of(probs) == BinCurve(start=100, units=(25000, 74990, 0, 10))
+    assert BinCurve.of(np.zeros(NUM_BINS, np.float32)) == BinCurve(0, ())
+    flat = BinCurve.of(np.full(NUM_BINS, 1e-3, np.float32))
     assert (flat.start, set(flat.units), len(flat.units)) == (0, {100}, NUM_BINS)
 
 
@@ -39,7 +37,7 @@ def test_a_curve_is_the_distribution_to_half_a_unit(seed: int) -> None:
     logits = -((np.arange(NUM_BINS) - rng.uniform(0, 1000)) ** 2) / rng.uniform(1, 500) + rng.normal(0, 1, NUM_BINS)
     probs = np.exp(logits - logits.max()).astype(np.float32)
     probs /= probs.sum()
-    curve = CoordCurve.of(probs)
+    curve = BinCurve.of(probs)
     back = np.zeros(NUM_BINS)
     back[curve.start : curve.start + len(curve.units)] = np.array(curve.units) / 1e5
     assert np.abs(back - probs).max() <= 0.5e-5 + 1e-9
@@ -48,26 +46,14 @@ def test_a_curve_is_the_distribution_to_half_a_unit(seed: int) -> None:
 
 def test_the_images_depend_on_the_data_alone() -> None:
     boxes = [(image, 1, BOX) for image in range(1, 301) for _ in range(image % 7)]
-    scene = truth(*boxes, num_images=300)
-    chosen = images_with_curves(scene, range(1, 301))
+    given = scene(*boxes, num_images=300)
+    chosen = images_with_curves(given.truth, range(1, 301))
     assert len(chosen) == NUM_IMAGES
-    assert images_with_curves(scene, reversed(range(1, 301))) == chosen
-    assert images_with_curves(replace(scene, boxes=scene.boxes[::-1]), range(1, 301)) == chosen
+    assert images_with_curves(given.truth, reversed(range(1, 301))) == chosen
+    assert images_with_curves(replace(given, boxes=given.boxes[::-1]).truth, range(1, 301)) == chosen
     assert {image % 7 for image in chosen} == set(range(7)), "images with every number of objects"
-    assert images_with_curves(scene, [5, 9]) == {5, 9}
-    assert images_with_curves(scene, []) == frozenset()
-
-
-def item(position: int) -> ParsedObject:
-    return ParsedObject("cat", (1, 2, 3, 4), (0.1,) * 4, (9.0,) * 4, (-1.0,) * 4, (-1.0,), position)
-
-
-def test_curves_lie_at_the_emitted_positions() -> None:
-    probs = np.zeros((30, NUM_BINS), np.float32)
-    probs[np.arange(30), np.arange(30) * 10] = 1.0
-    found = curves_of([item(2), item(9)], probs)
-    assert [[curve.start for curve in obj.curves] for obj in found] == [[20, 30, 40, 50], [90, 100, 110, 120]]
-    assert len(curves_of([item(0)] * 9, probs)) == 4
+    assert images_with_curves(given.truth, [5, 9]) == {5, 9}
+    assert images_with_curves(given.truth, []) == frozenset()
 
 
 def flat_file() -> Distributions:
@@ -77,7 +63,7 @@ def flat_file() -> Distributions:
     for key in range(1, NUM_IMAGES + 1):
         objects = []
         for _ in range(4):
-            curves = [CoordCurve.of(rng.dirichlet(np.full(NUM_BINS, 50.0)).astype(np.float32)) for _ in range(4)]
+            curves = [BinCurve.of(rng.dirichlet(np.full(NUM_BINS, 50.0)).astype(np.float32)) for _ in range(4)]
             objects.append(ObjectCurves("red circle", (1, 2, 3, 4), (0.123456789,) * 4, (288.675,) * 4, tuple(curves)))
         images.append(ImageCurves(key, tuple(objects)))
     return Distributions(NUM_BINS, 1e-5, tuple(images))

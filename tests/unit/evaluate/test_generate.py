@@ -8,11 +8,10 @@ from transformers import GenerationConfig
 
 from coordexp.coord_tokens.codec import bin_values
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
-from coordexp.coord_tokens.grammar.parse import parse_objects
+from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.data.batches.collate import collate
 from coordexp.data.images.patches import pixel_values
 from coordexp.errors import TrainingError
-from coordexp.evaluate.generate.decode import text_decoder
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     evaluation_mode,
@@ -33,7 +32,7 @@ def generate(
         vocab=base.vocab,
         spec=base.spec(**limits),
         grammar=grammar,
-        batches=static_batches([s.length for s in samples], num_samples=len(samples), batch_size=batch_size),
+        batches=static_batches([s.length for s in samples], batch_size=batch_size),
         **options,
     )
     return sorted(sequences, key=lambda seq: seq.image_id)
@@ -63,10 +62,10 @@ def test_recorded_numbers_are_those_of_a_plain_forward_pass(base, constrained: b
         log_probs = logits.log_softmax(-1)
         coords = logits[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop]
         emitted = log_probs.gather(1, torch.tensor(seq.ids).unsqueeze(1)).squeeze(1)
-        assert torch.tensor(seq.log_probs) == pytest.approx(emitted, abs=1e-4)
-        assert torch.tensor(seq.expected) == pytest.approx(coords.softmax(-1) @ bin_values(), abs=1e-4)
+        assert torch.tensor(seq.statistics.log_probs) == pytest.approx(emitted, abs=1e-4)
+        assert torch.tensor(seq.statistics.expected) == pytest.approx(coords.softmax(-1) @ bin_values(), abs=1e-4)
         mass = log_probs[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].exp().sum(-1)
-        assert torch.tensor(seq.coord_mass) == pytest.approx(mass, abs=1e-4)
+        assert torch.tensor(seq.statistics.coord_mass) == pytest.approx(mass, abs=1e-4)
         if not constrained:
             assert list(seq.ids) == logits.argmax(-1).tolist()
         else:
@@ -84,7 +83,9 @@ def test_mixed_sizes_in_one_batch_equal_one_by_one(base) -> None:
     for one, many in zip(alone, together, strict=True):
         assert many.ids == one.ids
         assert many.truncated == one.truncated
-        assert torch.tensor(many.log_probs) == pytest.approx(torch.tensor(one.log_probs), abs=1e-4)
+        assert torch.tensor(many.statistics.log_probs) == pytest.approx(
+            torch.tensor(one.statistics.log_probs), abs=1e-4
+        )
 
 
 def test_random_weights_under_the_grammar_are_well_formed(base) -> None:
@@ -92,12 +93,12 @@ def test_random_weights_under_the_grammar_are_well_formed(base) -> None:
     num_objects = 0
     for length in (9, 40, 63):
         for seq in generate(base, [1, 2, 3, 4], constrained=True, max_new_tokens=length):
-            parsed = parse_objects(seq, base.vocab, text_decoder(base.tokenizer), text_ids=text_ids)
+            parsed = parse_generated(seq.ids, base.vocab, text_ids=text_ids)
             assert set(parsed.failures) <= ({"unclosed"} if seq.truncated else set())
             assert len(parsed.failures) <= 1
             num_objects += len(parsed.objects)
     free = generate(base, [1, 2, 3, 4], constrained=False)
-    failures = [parse_objects(s, base.vocab, text_decoder(base.tokenizer), text_ids=text_ids).failures for s in free]
+    failures = [parse_generated(s.ids, base.vocab, text_ids=text_ids).failures for s in free]
     assert any(failures), "negative control: without the grammar random weights write nonsense"
     assert all(len(seq.ids) <= 40 for seq in free)
     assert num_objects > 20
@@ -125,7 +126,7 @@ def test_the_end_token_is_cut_and_not_truncation(native, end: str) -> None:
         (seq,) = generate(native, [1], constrained=False, max_new_tokens=12)
     finally:
         handle.remove()
-    assert len(seq.ids) == len(seq.log_probs) == len(seq.expected) == len(seq.width) == len(seq.coord_mass) == 3
+    assert {len(seq.ids), *(len(values) for values in vars(seq.statistics).values())} == {3}
     assert not seq.truncated
     (full,) = generate(native, [1], constrained=False, max_new_tokens=3)
     assert full.ids == seq.ids
@@ -140,7 +141,7 @@ def test_the_length_limit_cuts_inside_an_object(native) -> None:
         handle.remove()
     assert seq.truncated
     assert seq.ids[0] == native.vocab.obj_start_id
-    parsed = parse_objects(seq, native.vocab, text_decoder(native.tokenizer))
+    parsed = parse_generated(seq.ids, native.vocab)
     assert parsed.failures == ("unclosed",)
 
 
@@ -207,9 +208,8 @@ def test_samples_are_read_once_and_batch_by_batch(native) -> None:
 
 def test_batches_depend_on_lengths_alone() -> None:
     lengths = [1, 9, 5, 9, 3]
-    assert static_batches(lengths, num_samples=5, batch_size=2) == [[1, 3], [2, 4], [0]]  # longest first, ties as given
-    assert static_batches(None, num_samples=5, batch_size=3) == [[0, 1, 2], [3, 4]]
-    assert static_batches([], num_samples=0, batch_size=3) == []
+    assert static_batches(lengths, batch_size=2) == [[1, 3], [2, 4], [0]]  # longest first, ties as given
+    assert static_batches([], batch_size=3) == []
 
 
 def test_evaluation_mode_restores_each_module(native) -> None:

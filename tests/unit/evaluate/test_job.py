@@ -6,8 +6,8 @@ import pytest
 
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, ResourceError
-from coordexp.evaluate.generate.decode import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, OpenSplit, check_output, default_output, read_aliases
+from coordexp.evaluate.evaluation import EvaluationSpec
+from coordexp.evaluate.job import EvaluationJob, check_output, default_output, open_evaluation, read_aliases
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +35,22 @@ def test_results_go_beside_the_checkpoint(shapes: Path, tmp_path: Path, monkeypa
 
 
 def test_a_part_of_the_images_is_always_the_same_part(shapes: Path) -> None:
-    whole = OpenSplit(job(shapes))
-    assert (len(whole.samples), whole.subset) == (40, False)
-    part = OpenSplit(job(shapes, num_images=10))
-    assert part.subset
-    assert [s.image_id for s in part.samples] == [s.image_id for s in OpenSplit(job(shapes, num_images=10)).samples]
+    assert len(open_evaluation(job(shapes)).samples) == 40
+    part = open_evaluation(job(shapes, num_images=10))
+    again = open_evaluation(job(shapes, num_images=10))
+    assert len(part.samples) == 10
+    assert [s.image_id for s in part.samples] == [s.image_id for s in again.samples]
     assert len({len(sample.objects) for sample in part.samples}) > 1
-    assert not OpenSplit(job(shapes, num_images=400)).subset
+    assert len(open_evaluation(job(shapes, num_images=400)).samples) == 40
 
 
 def test_aliases(shapes: Path, tmp_path: Path) -> None:
     path = tmp_path / "aliases.json"
     path.write_text('{"crimson disc": "red circle"}')
     assert read_aliases(path) == {"crimson disc": "red circle"}
-    OpenSplit(job(shapes, spec=EvaluationSpec(aliases=read_aliases(path))))
+    open_evaluation(job(shapes, spec=EvaluationSpec(aliases=read_aliases(path))))
     with pytest.raises(DataError, match="alias 'crimson disc' stands for 'no such thing'"):
-        OpenSplit(job(shapes, spec=EvaluationSpec(aliases={"crimson disc": "no such thing"})))
+        open_evaluation(job(shapes, spec=EvaluationSpec(aliases={"crimson disc": "no such thing"})))
     for text in ("[1]", '{"a": 1}', "3"):
         path.write_text(text)
         with pytest.raises(DataError, match=r"aliases\.json: expected an object such as"):

@@ -10,14 +10,15 @@ from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, Temp
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
-from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
-from coordexp.coord_tokens.grammar.parse import ParsedSequence, parse_objects
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.batches.collate import collate
 from coordexp.data.images.patches import pixel_values
-from coordexp.detection.score import SCORES, score_object
-from coordexp.evaluate.generate.decode import text_decoder
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.score import SCORES
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
+from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, mean_and_width
+from coordexp.evaluate.objects import ImageRecord
 
 COORDS = range(5, 1005)
 
@@ -37,9 +38,8 @@ def generate(base, numbers: Sequence[int], *, grammar: bool = True, **options) -
     )
 
 
-def parsed(base, seq: GeneratedSequence) -> ParsedSequence:
-    text_ids = frozenset(plain_text_ids(base.tokenizer))
-    return parse_objects(seq, base.vocab, text_decoder(base.tokenizer), text_ids=text_ids)
+def record(base, seq: GeneratedSequence, *, score: str = "coord_desc") -> ImageRecord:
+    return SequenceParser(base.vocab, base.tokenizer, categories=CategoryIndex({1: "cat"}), score=score).record(seq)
 
 
 def test_mean_and_width_by_hand() -> None:
@@ -84,10 +84,13 @@ def test_one_step_of_logits_is_held_and_nothing_touched() -> None:
         bins = torch.arange(NUM_BINS).double()
         mean = p @ bins
         emitted = logits.log_softmax(-1).gather(1, tokens[:, at : at + 1]).squeeze(1)
-        assert found.log_probs_BT[:, at] == pytest.approx(emitted, abs=1e-5)
-        assert found.expected_BT[:, at] == pytest.approx(mean / NUM_BINS, abs=1e-6)
-        assert found.width_BT[:, at] == pytest.approx((p @ bins.square() - mean.square()).sqrt(), rel=1e-4)
-        assert found.coord_mass_BT[:, at] == pytest.approx(logits.softmax(-1)[:, 5:1005].sum(-1), abs=1e-5)
+        rows = [found.of_sequence(row, 3) for row in range(2)]
+        assert [row.log_probs[at] for row in rows] == pytest.approx(emitted.tolist(), abs=1e-5)
+        assert [row.expected[at] for row in rows] == pytest.approx((mean / NUM_BINS).tolist(), abs=1e-6)
+        width = (p @ bins.square() - mean.square()).sqrt()
+        assert [row.width[at] for row in rows] == pytest.approx(width.tolist(), rel=1e-4)
+        mass = logits.softmax(-1)[:, 5:1005].sum(-1)
+        assert [row.coord_mass[at] for row in rows] == pytest.approx(mass.tolist(), abs=1e-5)
         assert found.probs_RTK[0, at] == pytest.approx(p[1].float(), abs=1e-7)
     assert found.probs_RTK.shape == (1, 3, NUM_BINS)
 
@@ -120,9 +123,9 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
             log_probs = logits_TV.log_softmax(-1).gather(1, batch.labels[row, places].unsqueeze(1)).squeeze(1)
             p_TK = logits_TV[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].softmax(-1)
             mean, width = mean_and_width(p_TK)
-            assert torch.tensor(seq.log_probs) == pytest.approx(log_probs, abs=2e-4)
-            assert torch.tensor(seq.expected) == pytest.approx(mean, abs=1e-4)
-            assert torch.tensor(seq.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
+            assert torch.tensor(seq.statistics.log_probs) == pytest.approx(log_probs, abs=2e-4)
+            assert torch.tensor(seq.statistics.expected) == pytest.approx(mean, abs=1e-4)
+            assert torch.tensor(seq.statistics.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
             num_coords += sum(token in base.vocab.coord_ids for token in seq.ids)
             assert (seq.coord_probs is None) == (seq.image_id != 2)
             if seq.coord_probs is not None:
@@ -154,7 +157,10 @@ def forced_scores(base, seq: GeneratedSequence, *, grammar: bool, benders: list)
     ids = torch.tensor([[*seq.ids, *[base.vocab.end_id] * 40]])
     again = generate(base, [seq.image_id], grammar=grammar, processors=[*benders, Emit(length, ids)])[0]
     assert again.ids == seq.ids
-    return [{name: score_object(item, name) for name in SCORES} for item in parsed(base, again).objects]
+    by_name = {name: record(base, again, score=name).objects for name in SCORES}
+    return [
+        dict(zip(by_name, (item.score for item in items), strict=True)) for items in zip(*by_name.values(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("bender", BENDERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from coordexp.config.identity.fingerprint import Fingerprint
-from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.detection import evaluate_detections
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 
@@ -76,6 +76,7 @@ def _object(detection: dict) -> dict:
         "category_id": detection["category_id"],
         "bins": [int(corner * 1000) for corner in inside],
         "expected": inside,
+        "width": [1.0, 1.0, 1.0, 1.0],
         "score": detection["score"],
     }
 

@@ -3,18 +3,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.detection.coco_eval import evaluate_detections
-from coordexp.detection.coco_files import Detection, GroundTruth, GtBox
+from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError
 from coordexp.statistics.convergence import FRACTIONS, convergence, steps_to
-from tests.unit.statistics.statistics_support import write_detections, write_truth
+from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
 
 STEPS = (10, 20, 40)
 
 
-def truth_of() -> GroundTruth:
-    boxes = [GtBox(i, 1, (10.0 * (i % 7), 5.0, 40.0, 40.0), 1600.0, False) for i in range(1, 31)]
-    return GroundTruth(Path("gt.json"), dict.fromkeys(range(1, 41), (640, 480)), {1: "a"}, boxes)
+def truth_of() -> Scene:
+    boxes = [GtRow(i, 1, (10.0 * (i % 7), 5.0, 40.0, 40.0), 1600.0) for i in range(1, 31)]
+    return Scene(dict.fromkeys(range(1, 41), (640, 480)), {1: "a"}, boxes)
 
 
 def experiment(folder: Path, shares: dict[str, dict[int, tuple[float, ...]]]) -> tuple[Path, dict]:
@@ -24,10 +23,10 @@ def experiment(folder: Path, shares: dict[str, dict[int, tuple[float, ...]]]) ->
         for seed, curve in seeds.items():
             for step, share in zip(STEPS, curve, strict=True):
                 order = np.random.default_rng(seed).permutation(30)[: round(30 * share)]
-                found = [Detection(int(i) + 1, 1, truth_of().boxes[i].box_px_xywh, 0.5) for i in order]
-                path = write_detections(folder / f"{group}-{seed}-{step}.json", found)
+                found = [DtRow(int(i) + 1, 1, truth_of().boxes[i].box, 0.5) for i in order]
+                path = write_rows(folder / f"{group}-{seed}-{step}.json", found)
                 files.setdefault(group, {}).setdefault(seed, {})[step] = path
-    return write_truth(folder / "gt.json", truth_of()), files
+    return truth_of().write(folder / "gt.json"), files
 
 
 def test_curves_areas_and_steps_by_hand(tmp_path: Path) -> None:

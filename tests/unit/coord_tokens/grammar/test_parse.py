@@ -1,43 +1,31 @@
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, parse_objects
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS, parse_generated
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.evaluate.generate.generation import GeneratedSequence
 
 # text 0..9, markers 10..12, end 13, other 15, wildcard 16, coords from 17: bin k is id 17 + k.
 NATIVE = CoordVocab(range(17, 1017), 16, 10, 11, 12, 13, "native")
 SPEC = CoordVocab(range(17, 1017), 16, 10, None, 12, 13, "spec")
+TEXT = frozenset(range(10))
 C = [17, 18, 117, 1016]
 GOOD = [10, 3, 4, 11, *C, 12]
-Build = Callable[..., GeneratedSequence]
 
 
-def words(ids) -> str:
-    return " ".join(str(i) for i in ids)
-
-
-def test_an_object_carries_its_own_positions(sequence: Build) -> None:
-    parsed = parse_objects(sequence([*GOOD, 10, 5, 11, 20, 21, 22, 23, 12, 13]), NATIVE, words)
+def test_an_object_is_found_where_it_stands() -> None:
+    ids = [*GOOD, 10, 5, 11, 20, 21, 22, 23, 12, 13]
+    parsed = parse_generated(ids, NATIVE)
     assert parsed.failures == ()
-    first, second = parsed.objects
-    assert (first.desc, first.bins) == ("3 4", (0, 1, 100, 999))
-    assert first.expected == pytest.approx((0.004, 0.005, 0.006, 0.007))
-    assert first.coord_log_probs == pytest.approx((-0.04, -0.05, -0.06, -0.07))
-    assert first.width == pytest.approx((14.0, 15.0, 16.0, 17.0))
-    assert first.desc_log_probs == pytest.approx((-0.01, -0.02))
-    assert (first.position, second.position) == (4, 12)
-    assert (second.desc, second.bins) == ("5", (3, 4, 5, 6))
-    assert second.coord_log_probs == pytest.approx((-0.12, -0.13, -0.14, -0.15))
+    assert [(ids[span.desc], ids[span.box]) for span in parsed.objects] == [([3, 4], C), ([5], [20, 21, 22, 23])]
+    assert [span.box.start for span in parsed.objects] == [4, 12]
 
 
-def test_spec_objects_need_no_box_marker(sequence: Build) -> None:
-    parsed = parse_objects(sequence([10, 3, *C, 12]), SPEC, words)
+def test_spec_objects_need_no_box_marker() -> None:
+    ids = [10, 3, *C, 12]
+    parsed = parse_generated(ids, SPEC)
     assert parsed.failures == ()
-    assert parsed.objects[0].expected == pytest.approx((0.002, 0.003, 0.004, 0.005))
+    assert [ids[span.box] for span in parsed.objects] == [C]
 
 
 @pytest.mark.parametrize(
@@ -60,29 +48,30 @@ def test_spec_objects_need_no_box_marker(sequence: Build) -> None:
         ([3, 12, 11, 17], "stray_tokens"),
     ],
 )
-def test_each_failure_is_counted_once_between_good_objects(sequence: Build, piece: list[int], kind: str) -> None:
-    parsed = parse_objects(sequence([*GOOD, *piece, *GOOD]), NATIVE, words, text_ids=frozenset(range(10)))
+def test_each_failure_is_counted_once_between_good_objects(piece: list[int], kind: str) -> None:
+    ids = [*GOOD, *piece, *GOOD]
+    parsed = parse_generated(ids, NATIVE, text_ids=TEXT)
     assert parsed.failures == (kind,)
-    assert [item.bins for item in parsed.objects] == [(0, 1, 100, 999)] * 2
-    alone = parse_objects(sequence(piece, truncated=True), NATIVE, words, text_ids=frozenset(range(10)))
+    assert [ids[span.box] for span in parsed.objects] == [C, C]
+    alone = parse_generated(piece, NATIVE, text_ids=TEXT)
     assert (alone.failures, alone.objects) == ((kind,), ())
 
 
-def test_spec_knows_no_missing_marker(sequence: Build) -> None:
-    assert parse_objects(sequence([10, 3, 12]), SPEC, words).failures == ("too_few_coords",)
-    assert parse_objects(sequence([10, 3, *C, 20, 12]), SPEC, words).failures == ("too_many_coords",)
+def test_spec_knows_no_missing_marker() -> None:
+    assert parse_generated([10, 3, 12], SPEC).failures == ("too_few_coords",)
+    assert parse_generated([10, 3, *C, 20, 12], SPEC).failures == ("too_many_coords",)
 
 
-def test_nothing_behind_the_end_token_counts(sequence: Build) -> None:
-    parsed = parse_objects(sequence([*GOOD, 13, *GOOD, 3]), NATIVE, words)
+def test_nothing_behind_the_end_token_counts() -> None:
+    parsed = parse_generated([*GOOD, 13, *GOOD, 3], NATIVE)
     assert (len(parsed.objects), parsed.failures) == (1, ())
-    assert parse_objects(sequence([]), NATIVE, words).objects == ()
+    assert parse_generated([], NATIVE).objects == ()
 
 
-def test_without_text_ids_unknown_tokens_read_as_description(sequence: Build) -> None:
+def test_without_text_ids_unknown_tokens_read_as_description() -> None:
     ids = [10, 3, 15, 11, *C, 12]
-    assert parse_objects(sequence(ids), NATIVE, words).objects[0].desc == "3 15"
-    assert parse_objects(sequence(ids), NATIVE, words, text_ids=frozenset(range(10))).objects == ()
+    assert [ids[span.desc] for span in parse_generated(ids, NATIVE).objects] == [[3, 15]]
+    assert parse_generated(ids, NATIVE, text_ids=TEXT).objects == ()
 
 
 @given(
@@ -90,14 +79,12 @@ def test_without_text_ids_unknown_tokens_read_as_description(sequence: Build) ->
 )
 @pytest.mark.parametrize("vocab", [NATIVE, SPEC])
 def test_any_ids_parse_and_every_opening_is_accounted_for(vocab: CoordVocab, ids: list[int]) -> None:
-    numbers = [(value,) * len(ids) for value in (0.0, 0.5, 9.0, 1.0)]
-    seq = GeneratedSequence(1, tuple(ids), *numbers, truncated=True)
-    parsed = parse_objects(seq, vocab, words)
+    parsed = parse_generated(ids, vocab)
     before_end = ids[: ids.index(13)] if 13 in ids else ids
     malformed = [kind for kind in parsed.failures if kind != "stray_tokens"]
     assert len(parsed.objects) + len(malformed) == before_end.count(10)
     assert set(parsed.failures) <= set(FAILURE_KINDS)
-    for item in parsed.objects:
-        assert all(0 <= k <= 999 for k in item.bins)
-        assert len(item.coord_log_probs) == len(item.expected) == 4
-        assert len(item.desc_log_probs) >= 1
+    for span in parsed.objects:
+        assert all(0 <= token - 17 <= 999 for token in ids[span.box])
+        assert len(ids[span.box]) == 4
+        assert len(ids[span.desc]) >= 1

@@ -1,38 +1,12 @@
 import base64
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
-from coordexp.detection.overlap_score import iou, overlap_score
 from coordexp.report.study.gallery import MAX_SIDE_PX, make_gallery
 from tests.unit.report.report_support import SIZE_PX, write_data
-
-
-@dataclass(frozen=True)
-class Box:
-    category_id: int
-    box_px_xywh: tuple[float, float, float, float]
-
-
-def test_iou_by_hand() -> None:
-    # 10 x 10 shifted by 5: 50 shared of 150.
-    assert iou((0, 0, 10, 10), (5, 0, 10, 10)) == pytest.approx(1 / 3)
-    assert iou((0, 0, 10, 10), (10, 0, 10, 10)) == 0
-    assert iou((0, 0, 10, 10), (0, 0, 10, 10)) == 1
-
-
-def test_overlap_score_matches_each_box_once_and_within_its_category() -> None:
-    whole, shifted = (0.0, 0.0, 10.0, 10.0), (5.0, 0.0, 10.0, 10.0)
-    assert overlap_score([], []) == 1
-    assert overlap_score([Box(1, whole)], []) == 0
-    assert overlap_score([Box(1, whole)], [Box(2, whole)]) == 0
-    assert overlap_score([Box(1, whole)], [Box(1, whole)]) == 1
-    # One object, two detections: only the better one counts, the other is one too many.
-    assert overlap_score([Box(1, whole)], [Box(1, shifted), Box(1, whole)]) == pytest.approx(2 / 3)
 
 
 def write(path: Path, found: list[dict]) -> Path:

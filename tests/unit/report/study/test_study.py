@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.detection.coco_eval import evaluate_detections
+from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.report.charts.plots import write_plots
 from coordexp.report.page.page import render_page

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from coordexp.detection.jit import compiled
 from coordexp.detection.kernels import _fill_needed
 import numpy as np
 needed = np.empty(101, np.int64)

@@ -1,0 +1,71 @@
+"""The detections of one box kind against the ground truth, matched once for everything that is asked about them."""
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
+from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.matching import Matcher, Pairs
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches
+
+
+class BoxEvaluation:
+    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is computed when first asked for.
+
+    Attributes:
+        truth: of the images evaluated.
+        detections: in these images.
+    """
+
+    def __init__(self, truth: GroundTruth, detections: Detections) -> None:
+        """Take detections in images of the ground truth."""
+        self.truth = truth
+        self.detections = detections
+        self._matcher = Matcher(truth, detections)
+        self._tables: dict[str, PrecisionTable] = {}
+        self._pairs: dict[float, Pairs] = {}
+
+    def average_precision(self, name: str, *, category_id: int | None = None) -> float | None:
+        """Return ``AP``, ``AP50``, ``AP_small`` ... of all categories or of one; None without ground truth."""
+        which = AVERAGE_PRECISIONS[name]
+        category = None if category_id is None else int(np.searchsorted(self._matcher.category_ids, category_id))
+        return self.table(which.area).average_precision(which, category=category)
+
+    def table(self, area: str = "all") -> PrecisionTable:
+        """Return precision and recall in one area range."""
+        if area not in self._tables:
+            matches = self._matches if area == "all" else self._matcher.matches(area)
+            self._tables[area] = PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+        return self._tables[area]
+
+    def table_on_images(self, image_ids: Collection[int]) -> PrecisionTable:
+        """Return precision and recall on some of the images."""
+        weights = np.isin(self._matcher.image_ids, list(image_ids)).astype(np.uint16)
+        return PrecisionTable.of(self._matches, weights)
+
+    def pairs(self, min_iou: float) -> Pairs:
+        """Return the one-to-one pairs of all detections with ground truth, best score first."""
+        if min_iou not in self._pairs:
+            self._pairs[min_iou] = self._matcher.pairs(min_iou)
+        return self._pairs[min_iou]
+
+    @cached_property
+    def oracle_matches(self) -> "Matches":
+        """Matches after replacing each score by the box's largest IoU with ground truth of its category.
+
+        Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
+        """
+        given = self.detections
+        scored = Detections(given.image_ids, given.category_ids, given.boxes_px_xywh, self._matcher.best_iou())
+        # The last key is the primary one.
+        keys = (*given.boxes_px_xywh.T[::-1], -scored.scores, given.category_ids, given.image_ids)
+        return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
+
+    @cached_property
+    def _matches(self) -> "Matches":
+        return self._matcher.matches()

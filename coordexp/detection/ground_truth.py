@@ -1,0 +1,257 @@
+"""COCO ground truth and detections as checked arrays: what pycocotools takes without a word, we refuse.
+
+Legend of shapes: ``G`` ground-truth boxes, ``D`` detections.
+"""
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from coordexp.data.sources.coco_file import (
+    Annotation,
+    AnnotationColumns,
+    BadEntry,
+    Box,
+    Id,
+    Image,
+    Number,
+    read_coco_file,
+    read_entries,
+)
+from coordexp.detection.boxes import Bools, Floats, Ints
+from coordexp.errors import DataError, show
+from coordexp.files import write_json
+
+_LARGEST_NUMBER = 1e300
+
+BoxPxXywh = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class GroundTruth:
+    """An annotation file; the arrays have one row a box, in the order of the file.
+
+    Attributes:
+        path: where it was read.
+        sizes_px: image id -> width and height, None where the file does not say.
+        categories: category id -> name.
+        image_ids: ``[G]``.
+        category_ids: ``[G]``.
+        boxes_px_xywh: ``[G, 4]`` left, top, width and height.
+        areas_px2: ``[G]``, of the segmentation where the file says so.
+        is_crowd: ``[G]``.
+    """
+
+    path: Path
+    sizes_px: Mapping[int, tuple[int, int] | None]
+    categories: Mapping[int, str]
+    image_ids: Ints
+    category_ids: Ints
+    boxes_px_xywh: Floats
+    areas_px2: Floats
+    is_crowd: Bools
+
+    def sizes_of(self, image_ids: Ints) -> Floats:
+        """Return ``[M, 2]`` width and height of images.
+
+        Raises:
+            DataError: if the file does not say them.
+        """
+        sizes: dict[int, tuple[int, int]] = {}
+        for image_id in np.unique(image_ids).tolist():
+            size = self.sizes_px[image_id]
+            if size is None:
+                raise DataError(f"{self.path}: image {image_id} has no width and height")
+            sizes[image_id] = size
+        return np.array([sizes[image_id] for image_id in image_ids.tolist()], np.float64).reshape(-1, 2)
+
+    def on_images(self, image_ids: Collection[int]) -> "GroundTruth":
+        """Return the part of it in some images.
+
+        Raises:
+            DataError: if an image id is unknown.
+        """
+        unknown = set(image_ids) - self.sizes_px.keys()
+        if unknown:
+            raise DataError(f"{self.path}: no image has id {min(unknown)}")
+        kept = np.isin(self.image_ids, list(image_ids))
+        return replace(
+            self,
+            sizes_px={image_id: self.sizes_px[image_id] for image_id in set(image_ids)},
+            image_ids=self.image_ids[kept],
+            category_ids=self.category_ids[kept],
+            boxes_px_xywh=self.boxes_px_xywh[kept],
+            areas_px2=self.areas_px2[kept],
+            is_crowd=self.is_crowd[kept],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """A file of detections; one row a detection, in the order of the file.
+
+    Attributes:
+        image_ids: ``[D]``.
+        category_ids: ``[D]``.
+        boxes_px_xywh: ``[D, 4]`` left, top, width and height.
+        scores: ``[D]``.
+    """
+
+    image_ids: Ints
+    category_ids: Ints
+    boxes_px_xywh: Floats
+    scores: Floats
+
+    def __len__(self) -> int:
+        """Return ``D``."""
+        return len(self.scores)
+
+    def rows(self, rows: NDArray[np.int64] | Bools) -> "Detections":
+        """Return some of them, chosen or ordered as by numpy's indexing."""
+        return Detections(self.image_ids[rows], self.category_ids[rows], self.boxes_px_xywh[rows], self.scores[rows])
+
+    def on_images(self, image_ids: Collection[int]) -> "Detections":
+        """Return those in some images."""
+        return self.rows(np.isin(self.image_ids, list(image_ids)))
+
+
+def read_ground_truth(path: Path) -> GroundTruth:
+    """Read and check an annotation file; a second call gives the same object as long as the file does not change.
+
+    Annotation ids are not used: 0 and repeated ones are harmless.
+
+    Raises:
+        DataError: naming the file, the entry and what is wrong with it.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return _read_ground_truth(path)  # and say what is wrong
+    return _known_ground_truth(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _known_ground_truth(path: Path, changed_ns: int, num_bytes: int) -> GroundTruth:
+    del changed_ns, num_bytes  # they make a changed file another one
+    return _read_ground_truth(path)
+
+
+def _read_ground_truth(path: Path) -> GroundTruth:
+    file = read_coco_file(path)
+    for section, entries in (("images", file.images), ("categories", file.categories)):
+        _refuse_bad(entries.bad, f"{path}: {section}")
+        seen: set[int] = set()
+        for place, entry in enumerate(entries.good):
+            if entry.id in seen:
+                raise DataError(f"{path}: {section}[{place}]: id {entry.id} is there twice; expected distinct ids")
+            seen.add(entry.id)
+    _refuse_bad(file.annotations.bad, f"{path}: annotations")
+    sizes = {image.id: _size(image) for image in file.images.good}
+    categories = {category.id: category.name for category in file.categories.good}
+    columns = AnnotationColumns.of(file.annotations)
+    where = f"{path}: annotations"
+    _check_boxes(columns.box_px_xywh, where)
+    _check_known("image_id", columns.image_id, sizes.keys(), where)
+    _check_known("category_id", columns.category_id, categories.keys(), where)
+    return GroundTruth(
+        path=path,
+        sizes_px=sizes,
+        categories=categories,
+        image_ids=columns.image_id,
+        category_ids=columns.category_id,
+        boxes_px_xywh=columns.box_px_xywh,
+        areas_px2=_areas(file.annotations.good, columns.box_px_xywh, where),
+        is_crowd=columns.is_crowd,
+    )
+
+
+class _ResultEntry(Struct, gc=False):
+    """A detection in COCO's results format."""
+
+    image_id: Id
+    category_id: Id
+    bbox: Box
+    score: Annotated[Number, Meta(description="a number")]
+
+    def __post_init__(self) -> None:
+        """Check that its numbers are finite."""
+        if not all(abs(value) < _LARGEST_NUMBER for value in self.bbox):
+            raise ValueError(f"bbox is {show(list(self.bbox))}, expected finite numbers")
+        if not abs(self.score) < _LARGEST_NUMBER:
+            raise ValueError(f"score is {show(self.score)}, expected a finite number")
+
+
+def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
+    """Read and check a file of detections in COCO's results format.
+
+    Raises:
+        DataError: naming the file, the entry and what is wrong with it.
+    """
+    entries, where = read_entries(path, _ResultEntry), f"{path}: detection"
+    _refuse_bad(entries.bad, where)
+    rows = entries.good
+    found = Detections(
+        image_ids=np.array([row.image_id for row in rows], np.int64),
+        category_ids=np.array([row.category_id for row in rows], np.int64),
+        boxes_px_xywh=np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
+        scores=np.array([row.score for row in rows], np.float64),
+    )
+    _check_boxes(found.boxes_px_xywh, where)
+    _check_known("image_id", found.image_ids, ground_truth.sizes_px.keys(), where)
+    _check_known("category_id", found.category_ids, ground_truth.categories.keys(), where)
+    return found
+
+
+def write_detections(path: Path, detections: Detections) -> None:
+    """Write detections in COCO's results format."""
+    rows = zip(
+        detections.image_ids.tolist(),
+        detections.category_ids.tolist(),
+        detections.boxes_px_xywh.tolist(),
+        detections.scores.tolist(),
+        strict=True,
+    )
+    write_json(path, [{"image_id": i, "category_id": c, "bbox": box, "score": score} for i, c, box, score in rows])
+
+
+def _refuse_bad(bad: Sequence[BadEntry], where: str) -> None:
+    if bad:
+        raise DataError(f"{where}[{bad[0].place}]: {bad[0].reason}")
+
+
+def _refuse(is_bad: Bools, where: str, problem: str) -> None:
+    for place in np.flatnonzero(is_bad)[:1].tolist():
+        raise DataError(f"{where}[{place}]: {problem}")
+
+
+def _check_boxes(boxes: Floats, where: str) -> None:
+    _refuse(boxes[:, 2:].min(axis=1, initial=0) < 0, where, "bbox has negative width or height")
+
+
+def _check_known(name: str, ids: Ints, known: Collection[int], where: str) -> None:
+    is_unknown = ~np.isin(ids, np.array(list(known), np.int64))
+    for found in ids[is_unknown][:1].tolist():
+        _refuse(is_unknown, where, f"{name} {found} is not among the {len(known)} of the annotation file")
+
+
+def _size(image: Image) -> tuple[int, int] | None:
+    return None if image.width is None or image.height is None else (int(image.width), int(image.height))
+
+
+def _areas(annotations: Sequence[Annotation], boxes_px_xywh: Floats, where: str) -> Floats:
+    """Return the annotated areas; files made for boxes alone have none, and a box is then all there is."""
+    areas = boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3]
+    for place, annotation in enumerate(annotations):
+        area = annotation.area
+        if area is None:
+            continue
+        if isinstance(area, bool) or not isinstance(area, int | float) or not abs(area) < _LARGEST_NUMBER:
+            raise DataError(f"{where}[{place}]: area must be a finite number, got {show(area)}")
+        areas[place] = area
+    return areas

@@ -1,0 +1,1 @@
+"""Metrics of detections, found by :mod:`coordexp.detection.metric`."""

@@ -1,0 +1,96 @@
+"""How far scores are from the share of detections that is correct: reliability diagram and calibration error."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import Bools, Floats
+from coordexp.detection.metric import DetectionMetric
+from coordexp.metrics import Metric
+
+NUM_SCORE_BINS = 10
+
+
+@dataclass(frozen=True)
+class ScoreBin:
+    """Detections with scores in ``[low, high)``, the last bin with its upper end.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+        count: detections.
+        mean_score: None without detections.
+        fraction_correct: share that is correct at IoU .5; None without detections.
+    """
+
+    low: float
+    high: float
+    count: int
+    mean_score: float | None
+    fraction_correct: float | None
+
+
+def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
+    """Return the reliability diagram: score bins with the share that is correct, a match at IoU .5.
+
+    Detections on crowds are left out.
+    """
+    pairs = boxes.pairs(0.5)
+    counted = ~pairs.ignored
+    return bins_of(boxes.detections.scores[counted], pairs.matched[counted])
+
+
+def bins_of(scores: Floats, correct: Bools) -> tuple[ScoreBin, ...]:
+    """Sort detections into 10 equal bins of their score; 1.0 falls into the last.
+
+    Args:
+        scores: ``[D]`` in [0, 1].
+        correct: ``[D]``.
+    """
+    index = np.clip((scores * NUM_SCORE_BINS).astype(np.int64), 0, NUM_SCORE_BINS - 1)
+    counts = np.bincount(index, minlength=NUM_SCORE_BINS)
+    score_sums = np.bincount(index, weights=scores, minlength=NUM_SCORE_BINS)
+    correct_sums = np.bincount(index, weights=correct, minlength=NUM_SCORE_BINS)
+    return tuple(
+        ScoreBin(
+            low=k / NUM_SCORE_BINS,
+            high=(k + 1) / NUM_SCORE_BINS,
+            count=int(count),
+            mean_score=float(score_sums[k] / count) if count else None,
+            fraction_correct=float(correct_sums[k] / count) if count else None,
+        )
+        for k, count in enumerate(counts)
+    )
+
+
+def calibration_error(bins: Sequence[ScoreBin]) -> float | None:
+    """Return the expected calibration error of a reliability diagram; None without detections.
+
+    It is the sum over bins of (share of detections) x |mean score - share correct|.
+    """
+    total = sum(part.count for part in bins)
+    gaps = (
+        part.count * abs(part.mean_score - part.fraction_correct)
+        for part in bins
+        if part.mean_score is not None and part.fraction_correct is not None
+    )
+    return sum(gaps) / total if total else None
+
+
+def _calibration_error(boxes: BoxEvaluation) -> float | None:
+    return calibration_error(score_bins(boxes))
+
+
+METRICS = (
+    DetectionMetric(
+        Metric(
+            "calibration_error",
+            "expected calibration error of the score at IoU .50, 10 equal bins",
+            direction="lower",
+            head="calib. error",
+        ),
+        _calibration_error,
+    ),
+)

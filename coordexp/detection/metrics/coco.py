@@ -1,0 +1,29 @@
+"""COCO's own: average precision by IoU and by size, and average recall."""
+
+from functools import partial
+
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.metric import DetectionMetric
+from coordexp.metrics import AP_METRICS, Metric
+
+
+def _average_precision(name: str, boxes: BoxEvaluation) -> float | None:
+    return boxes.average_precision(name)
+
+
+def _average_recall(boxes: BoxEvaluation) -> float | None:
+    return boxes.table().average_recall()
+
+
+METRICS = (
+    *(DetectionMetric(metric, partial(_average_precision, metric.name)) for metric in AP_METRICS),
+    DetectionMetric(
+        Metric(
+            "AR100",
+            "COCO average recall with 100 detections an image",
+            direction="higher",
+            in_report=False,
+        ),
+        _average_recall,
+    ),
+)

@@ -1,0 +1,46 @@
+"""What ranking adds to the boxes: AP under a perfect score and under none.
+
+The distance from ``AP_constant_score`` to ``AP_oracle_score`` is what ranking can win; ``AP`` says how much of it the
+score wins.
+"""
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision, unit_weights
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.metric import DetectionMetric
+from coordexp.metrics import Metric
+
+
+def _oracle_score(boxes: BoxEvaluation) -> float | None:
+    """AP after replacing each score by the largest IoU of the box with ground truth of its category in its image.
+
+    It is the AP that these boxes would have if better boxes always came first. Crowds do not count as ground truth.
+    """
+    table = PrecisionTable.of(boxes.oracle_matches, unit_weights(len(boxes.truth.sizes_px)))
+    return table.average_precision(AVERAGE_PRECISIONS["AP"])
+
+
+def _constant_score(boxes: BoxEvaluation) -> float | None:
+    """AP if all scores were equal; boxes are matched best IoU first, so that the order of emission does not matter."""
+    return tied_precision(boxes.oracle_matches)
+
+
+METRICS = (
+    DetectionMetric(
+        Metric(
+            "AP_oracle_score",
+            "AP if each score were the box's best IoU: what perfect ranking would give",
+            direction="higher",
+            head="oracle score",
+        ),
+        _oracle_score,
+    ),
+    DetectionMetric(
+        Metric(
+            "AP_constant_score",
+            "AP if all scores were equal: what the boxes give without any ranking",
+            direction="higher",
+            head="constant score",
+        ),
+        _constant_score,
+    ),
+)

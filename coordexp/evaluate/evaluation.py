@@ -1,0 +1,124 @@
+"""One evaluation: which images, which ground truth, how; and its one loop over decodings.
+
+Training, the verb ``evaluate`` and an evaluation on Ray differ in who generates: each hands :meth:`Evaluation.run` a
+function that does.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordexp.data.sample import Sample
+from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.score import ScoreName
+from coordexp.errors import DataError
+from coordexp.evaluate.distributions import images_with_curves
+from coordexp.evaluate.objects import ImageRecord
+from coordexp.evaluate.results import in_order, write_results
+from coordexp.metrics import Decoding, MetricName
+from coordexp.runs.folder import EvaluationFolder
+
+Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
+"""Generates under a decoding: the records of each process, or nothing in a process that has handed its own over."""
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """How to evaluate, equal for every group.
+
+    Attributes:
+        batch_size: images generated together.
+        max_new_tokens: length limit of an answer, the end token included.
+        decoding: ``constrained`` (under the object grammar), ``free``, or both.
+        score: the named score of a detection.
+        aliases: further descriptions -> category names.
+    """
+
+    batch_size: int = 16
+    max_new_tokens: int = 512
+    decoding: tuple[Decoding, ...] = ("constrained", "free")
+    score: ScoreName = "coord_desc"
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Evaluation:
+    """The images of one evaluation with their ground truth; needs no model.
+
+    Attributes:
+        truth: the split's annotations.
+        samples: the images that answers are generated for.
+        spec: how to evaluate.
+        categories: finds the category that a description names.
+        images_with_curves: ids of the images whose bin distributions are kept.
+    """
+
+    def __init__(
+        self,
+        truth: GroundTruth,
+        samples: Sequence[Sample],
+        spec: EvaluationSpec,
+        *,
+        subset: bool = False,
+        details: bool = True,
+    ) -> None:
+        """Check what can be checked before anything is generated.
+
+        Args:
+            truth: the split's annotations.
+            samples: the images to generate for.
+            spec: how to evaluate.
+            subset: AP over the samples' images only; otherwise over all images of the annotations, so that an image
+                without a sample counts as one without detections.
+            details: also write ``analysis.json`` and ``distributions.json``.
+
+        Raises:
+            DataError: if there are no images, names of categories are ambiguous, or an alias stands for none.
+        """
+        if not samples:
+            raise DataError(f"{truth.path}: there is no image to evaluate")
+        self.truth = truth
+        self.samples = samples
+        self.spec = spec
+        self.categories = CategoryIndex(truth.categories, aliases=spec.aliases)
+        ids = [sample.image_id for sample in samples]
+        self.images_with_curves = images_with_curves(truth, ids) if details else frozenset[int]()
+        self._subset = subset
+        self._details = details
+
+    def run(self, decode: Decode, output: EvaluationFolder) -> dict[str, float]:
+        """Generate under each decoding, write the files, and compute the metrics.
+
+        Args:
+            decode: generates.
+            output: folder of the files, one folder a decoding.
+
+        Returns:
+            ``{decoding}/{boxes}/AP`` and so on, undefined ones absent; nothing in a process that does not finish.
+
+        Raises:
+            DataError: if annotations and records do not fit together.
+        """
+        metrics: dict[str, float] = {}
+        for decoding in self.spec.decoding:
+            started = time.monotonic()
+            parts = decode(decoding)
+            if parts:
+                metrics |= self._finish(decoding, parts, output)
+                metrics[str(MetricName(decoding, "seconds"))] = time.monotonic() - started
+        return metrics
+
+    def _finish(
+        self, decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], output: EvaluationFolder
+    ) -> dict[str, float]:
+        records = in_order(parts, self.truth, num_images=len(self.samples))
+        truth = self.truth.on_images([record.image_id for record in records]) if self._subset else self.truth
+        return write_results(
+            output.decoding(decoding),
+            records,
+            decoding=decoding,
+            truth=truth,
+            sizes_px={sample.image_id: (sample.width, sample.height) for sample in self.samples},
+            published="expected" if decoding == "constrained" and not self._subset else None,
+            details=self._details,
+        )

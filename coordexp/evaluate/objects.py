@@ -1,0 +1,177 @@
+"""What an evaluation keeps of every object that was generated, in memory, in ``objects.jsonl`` and as arrays.
+
+A new quantity of an object is computed in :mod:`coordexp.evaluate.generate.token_statistics` and kept in a field of
+:class:`DetectedObject`; files and readers follow.
+
+Legend of shapes: ``D`` objects of known categories, images by id, each image's in generated order.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.coord_tokens.bins import decode_array
+from coordexp.coord_tokens.grammar.parse import FailureKind
+from coordexp.detection.boxes import Floats, Ints, to_boxes_px_xywh
+from coordexp.detection.ground_truth import Detections
+from coordexp.errors import DataError
+from coordexp.evaluate.distributions import ObjectCurves
+from coordexp.files import write_text
+from coordexp.metrics import BoxKind
+
+Four = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class DetectedObject:
+    """One well-formed object, as it stands in ``objects.jsonl``.
+
+    Attributes:
+        desc: the description as written.
+        category_id: the category it names; None for none.
+        bins: emitted bins x1, y1, x2, y2; corners may be swapped.
+        expected: expected coordinates at the same positions, as fractions of the image side.
+        width: standard deviations of the bin distributions there, in bins.
+        score: the named score of the evaluation.
+    """
+
+    desc: str
+    category_id: int | None
+    bins: tuple[int, int, int, int]
+    expected: Four
+    width: Four
+    score: float
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """What was generated for one image; picklable, so that ranks can send it.
+
+    Attributes:
+        image_id: id in the annotation file.
+        objects: in generated order.
+        failures: one for each malformed piece.
+        truncated: the length limit came before the end token.
+        coord_mass: probability of the coord vocabulary at each position that emitted a coord token.
+        curves: bin distributions of its first objects, where the image is one of those that keep them.
+    """
+
+    image_id: int
+    objects: tuple[DetectedObject, ...]
+    failures: tuple[FailureKind, ...] = ()
+    truncated: bool = False
+    coord_mass: tuple[float, ...] = ()
+    curves: tuple[ObjectCurves, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ImageLine:
+    """One line of ``objects.jsonl``; see :class:`ImageRecord`."""
+
+    image_id: int
+    objects: tuple[DetectedObject, ...]
+    failures: tuple[str, ...]
+    truncated: bool
+
+
+_LINE = TypeAdapter(ImageLine)
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectTable:
+    """Objects of known categories as arrays: one for each detection, in its order.
+
+    Attributes:
+        image_ids: ``[D]``.
+        category_ids: ``[D]``.
+        bins: ``[D, 4]`` emitted bins x1, y1, x2, y2.
+        expected: ``[D, 4]`` expected coordinates.
+        width: ``[D, 4]`` standard deviations in bins.
+        scores: ``[D]``.
+    """
+
+    image_ids: Ints
+    category_ids: Ints
+    bins: Ints
+    expected: Floats
+    width: Floats
+    scores: Floats
+
+    @classmethod
+    def of(cls, images: Sequence[ImageRecord] | Sequence[ImageLine]) -> "ObjectTable":
+        """Take the objects of known categories out of images."""
+        known = [
+            (image.image_id, item.category_id, item)
+            for image in images
+            for item in image.objects
+            if item.category_id is not None
+        ]
+        return cls(
+            image_ids=np.array([image_id for image_id, _, _ in known], np.int64),
+            category_ids=np.array([category_id for _, category_id, _ in known], np.int64),
+            bins=np.array([item.bins for _, _, item in known], np.int64).reshape(-1, 4),
+            expected=np.array([item.expected for _, _, item in known], np.float64).reshape(-1, 4),
+            width=np.array([item.width for _, _, item in known], np.float64).reshape(-1, 4),
+            scores=np.array([item.score for _, _, item in known], np.float64),
+        )
+
+    def boxes_norm_xyxy(self, kind: BoxKind) -> Floats:
+        """Return ``[D, 4]`` boxes in fractions of the image's sides; corners may be swapped."""
+        return decode_array(self.bins) if kind == "argmax" else self.expected
+
+    def detections(self, kind: BoxKind, sizes_px: Mapping[int, tuple[int, int]]) -> Detections:
+        """Return the detections, in pixels of the original images.
+
+        Args:
+            kind: which boxes.
+            sizes_px: image id -> original width and height.
+        """
+        sizes = np.array([sizes_px[image_id] for image_id in self.image_ids.tolist()], np.float64).reshape(-1, 2)
+        boxes = to_boxes_px_xywh(self.boxes_norm_xyxy(kind), sizes)
+        return Detections(self.image_ids, self.category_ids, boxes, self.scores)
+
+    def ordered_width(self, kind: BoxKind) -> Floats:
+        """Return the widths in the order of the box's ordered corners: swapped corners swap theirs."""
+        corners = self.boxes_norm_xyxy(kind)
+        swapped = corners[:, :2] > corners[:, 2:]
+        low, high = self.width[:, :2], self.width[:, 2:]
+        return np.concatenate([np.where(swapped, high, low), np.where(swapped, low, high)], axis=1)
+
+
+def write_objects(path: Path, records: Sequence[ImageRecord]) -> None:
+    """Write ``objects.jsonl``: all objects of an image in a line, also those that name no category."""
+    lines = (
+        {
+            "image_id": record.image_id,
+            "objects": [vars(item) for item in record.objects],
+            "failures": record.failures,
+            "truncated": record.truncated,
+        }
+        for record in records
+    )
+    write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
+
+
+def read_objects(path: Path) -> list[ImageLine]:
+    """Read ``objects.jsonl``.
+
+    Raises:
+        DataError: naming the file, the line and what is wrong with it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    images: list[ImageLine] = []
+    # Not splitlines: a description may hold any character, and JSON leaves exotic line ends alone.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        try:
+            images.append(_LINE.validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return images

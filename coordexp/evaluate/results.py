@@ -1,0 +1,149 @@
+"""What one decoding of a split leaves behind: files and metrics."""
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import iou_table, to_boxes_px_xywh
+from coordexp.detection.categories import fold
+from coordexp.detection.coco_eval import published_precision
+from coordexp.detection.ground_truth import GroundTruth, write_detections
+from coordexp.detection.metric import measure
+from coordexp.errors import DataError
+from coordexp.evaluate.analysis import analyse_boxes
+from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves
+from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_objects
+from coordexp.files import write_json
+from coordexp.metrics import BOX_KINDS, BoxKind, Decoding, MetricName
+from coordexp.runs.folder import DecodingFolder
+
+_DUPLICATE_IOU = 0.9
+
+
+def write_results(
+    folder: DecodingFolder,
+    records: Sequence[ImageRecord],
+    *,
+    decoding: Decoding,
+    truth: GroundTruth,
+    sizes_px: Mapping[int, tuple[int, int]],
+    published: BoxKind | None,
+    details: bool,
+) -> dict[str, float]:
+    """Write the files of one decoding and return its metrics.
+
+    - ``detections.argmax.json`` and ``detections.expected.json`` in COCO's results format;
+    - ``objects.jsonl`` with everything that was generated;
+    - ``unknown.json``: descriptions that name no category, most frequent first, with their counts;
+    - with ``details`` also ``analysis.json`` and ``distributions.json``.
+
+    Args:
+        folder: ``.../constrained`` or ``.../free``.
+        records: of every image, by image id.
+        decoding: how they were generated.
+        truth: annotations of the images over which AP is computed; an image without a record has no detections.
+        sizes_px: image id -> original width and height.
+        published: the boxes whose AP, AP50 and AP75 are pycocotools' own; our matcher gives the same numbers in a
+            fraction of the time, and gives them for the others.
+        details: also write what stands behind the numbers.
+
+    Returns:
+        ``{decoding}/{boxes}/AP`` and so on, and the counts; undefined values are absent.
+    """
+    unmeasured = {record.image_id for record in records} - sizes_px.keys()
+    if unmeasured:
+        raise DataError(f"image {min(unmeasured)}: its width and height are not given")
+    objects = ObjectTable.of(records)
+    evaluated: dict[BoxKind, BoxEvaluation] = {}
+    for kind in BOX_KINDS:
+        detections = objects.detections(kind, sizes_px)
+        write_detections(folder.detections(kind), detections)
+        evaluated[kind] = BoxEvaluation(truth, detections)
+    write_objects(folder.objects, records)
+    unknown = unknown_descriptions(records)
+    write_json(folder.unknown, dict(unknown.most_common()), indent=1)
+    metrics = {str(MetricName(decoding, name)): value for name, value in generation_metrics(records).items()}
+    for kind, boxes in evaluated.items():
+        found = measure(boxes)
+        if kind == published:
+            found |= published_precision(boxes.truth, boxes.detections)
+        metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
+    if details:
+        analyse_boxes(evaluated, objects).write(folder.path)
+        curves = [ImageCurves(record.image_id, record.curves) for record in records if record.curves is not None]
+        Distributions(NUM_BINS, 1 / UNITS, tuple(curves)).write(folder.path)
+    return metrics
+
+
+def in_order(parts: Sequence[Sequence[ImageRecord]], truth: GroundTruth, *, num_images: int) -> list[ImageRecord]:
+    """Order the records of all processes by image id: the files do not depend on who made them.
+
+    Raises:
+        DataError: if an image is missing, there twice or unknown.
+    """
+    records = sorted((record for part in parts for record in part), key=lambda record: record.image_id)
+    ids = [record.image_id for record in records]
+    repeated = {a for a, b in itertools.pairwise(ids) if a == b}
+    if repeated:
+        raise DataError(f"image {min(repeated)} is evaluated twice; expected each image once")
+    unknown = set(ids) - truth.sizes_px.keys()
+    if unknown:
+        raise DataError(f"{truth.path}: no image has id {min(unknown)}, but it was evaluated")
+    if len(records) != num_images:
+        raise DataError(f"evaluation returned {len(records)} of {num_images} images; expected each once")
+    return records
+
+
+def generation_metrics(records: Sequence[ImageRecord]) -> dict[str, float]:
+    """Return what does not depend on the kind of boxes, by name; undefined values are absent.
+
+    - ``duplicates``: objects with the description, after folding, of an earlier object of their image
+      and an IoU above 0.9 with it (arg-max boxes, as emitted).
+    - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
+    """
+    failures = Counter(kind for record in records for kind in record.failures)
+    num_objects = sum(len(record.objects) for record in records)
+    num_pieces = num_objects + failures.total()
+    masses = [mass for record in records for mass in record.coord_mass]
+    metrics = {
+        "num_objects": float(num_objects),
+        "malformed": float(failures.total()),
+        "malformed_fraction": failures.total() / num_pieces if num_pieces else 0.0,
+        "unknown_category": float(unknown_descriptions(records).total()),
+        "empty_images": float(sum(not record.objects for record in records)),
+        "truncated_images": float(sum(record.truncated for record in records)),
+        "duplicates": float(sum(num_duplicates(record.objects) for record in records)),
+    }
+    metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in FAILURE_KINDS}
+    return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
+
+
+def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
+    """Count the descriptions that name no category."""
+    return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
+
+
+def num_duplicates(objects: Sequence[DetectedObject]) -> int:
+    """Count objects that repeat an earlier one: the same description after folding, IoU above 0.9."""
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    for row, item in enumerate(objects):
+        rows_of[fold(item.desc)].append(row)
+    alike = [rows for rows in rows_of.values() if len(rows) > 1]
+    if not alike:
+        return 0
+    # In bins, which gives the IoU that pixels give.
+    bins = np.array([item.bins for item in objects], np.float64)
+    boxes = to_boxes_px_xywh(bins, np.ones((1, 2)))
+    count = 0
+    for rows in alike:
+        own = boxes[rows]
+        repeats = iou_table(own, own) > _DUPLICATE_IOU
+        repeats |= (own[:, None] == own[None]).all(axis=2)  # a box without area has no IoU, but can be the same
+        count += int(np.tril(repeats, -1).any(axis=1).sum())
+    return count

@@ -1,0 +1,287 @@
+"""An evaluation from images to files and metrics, alone and shared by ranks."""
+
+import json
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.data.batches.collate import EncodedSample
+from coordexp.data.images.patches import read_image, to_patches
+from coordexp.data.sample import Sample
+from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
+from coordexp.detection import evaluate_detections
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.metric import detection_metrics
+from coordexp.errors import DataError
+from coordexp.evaluate.analysis import analyse
+from coordexp.evaluate.analysis_file import Analysis
+from coordexp.evaluate.distributions import Distributions
+from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.objects import ImageRecord
+from coordexp.metrics import MetricName, unregistered
+from coordexp.runs.folder import EvaluationFolder
+from tests.unit.evaluate.evaluate_support import item, sample_of
+
+NUM_IMAGES = 6
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=NUM_IMAGES))
+
+
+class Encoded:
+    """Encoded samples in memory."""
+
+    def __init__(self, samples: list[EncodedSample]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> EncodedSample:
+        return self.samples[index]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [sample.length for sample in self.samples]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with their annotations, and a model to evaluate on them."""
+
+    base: object
+    annotations: Path
+    samples: list[Sample]
+    encoded: list[EncodedSample]
+
+    def evaluation(self, spec: EvaluationSpec, *, num_images: int = NUM_IMAGES, **options) -> Evaluation:
+        return Evaluation(read_ground_truth(self.annotations), self.samples[:num_images], spec, **options)
+
+    def decoder(self, evaluation: Evaluation) -> SplitDecoder:
+        base = self.base
+        return SplitDecoder(
+            evaluation,
+            base.model,
+            tokenizer=base.tokenizer,
+            vocab=base.vocab,
+            image_spec=base.image_spec,
+            samples=Encoded(self.encoded[: len(evaluation.samples)]),
+        )
+
+    def run(self, spec: EvaluationSpec, output: Path, **options) -> dict[str, float]:
+        """Evaluate in one process."""
+        evaluation = self.evaluation(spec, **options)
+        decoder = self.decoder(evaluation)
+        return evaluation.run(lambda way: [decoder.decode(way, decoder.batches)], EvaluationFolder(output))
+
+
+def split_of(base, shapes: Path) -> Split:
+    """The split as the readers give it: sizes from the file, encoded images."""
+    annotations = shapes / "instances_val.json"
+    images = json.loads(annotations.read_text())["images"]
+    encoded = []
+    for image in images:
+        patches, grid = to_patches(read_image(shapes / "val" / image["file_name"]), base.image_spec)
+        tokens = base.image_spec.num_tokens(width=image["width"], height=image["height"])
+        template = base.sample(1)
+        pad = base.model.config.image_token_id
+        text = [i for i in template.prompt_ids if i != pad]
+        at = template.prompt_ids.index(pad)
+        prompt = [*text[:at], *[pad] * tokens, *text[at:]]
+        encoded.append(replace(template, prompt_ids=prompt, patches=patches, grid=grid, image_id=image["id"]))
+    samples = [sample_of(image["id"], (image["width"], image["height"])) for image in images]
+    return Split(base, annotations, samples, encoded)
+
+
+def without_time(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith("/seconds")}
+
+
+def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
+    split = split_of(base, shapes)
+    evaluation = split.evaluation(EvaluationSpec(batch_size=4, max_new_tokens=48), details=False)
+    decoder = split.decoder(evaluation)
+    done: list[int] = []
+    base.model.train()
+    metrics = evaluation.run(
+        lambda way: [decoder.decode(way, decoder.batches, on_batch=done.append)], EvaluationFolder(tmp_path)
+    )
+    assert base.model.training
+    base.model.eval()
+    assert done == [4, 2, 4, 2]
+    for decoding in ("constrained", "free"):
+        folder = tmp_path / decoding
+        names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "unknown.json"}
+        assert {path.name for path in folder.iterdir()} == names
+        lines = [json.loads(line) for line in (folder / "objects.jsonl").read_text().splitlines()]
+        assert [line["image_id"] for line in lines] == sorted(sample.image_id for sample in split.samples)
+        assert metrics[f"{decoding}/num_objects"] == sum(len(line["objects"]) for line in lines)
+        assert metrics[f"{decoding}/malformed"] == sum(len(line["failures"]) for line in lines)
+        assert metrics[f"{decoding}/seconds"] > 0
+        for box in ("argmax", "expected"):
+            ap = evaluate_detections(split.annotations, folder / f"detections.{box}.json").AP
+            assert metrics[f"{decoding}/{box}/AP"] == ap == 0.0
+            # No shape is smaller than 32 x 32 px: an undefined AP is absent, not -1.
+            assert metrics.get(f"{decoding}/{box}/AP_small", 0.0) >= 0.0
+    assert metrics["constrained/malformed/unclosed"] == metrics["constrained/malformed"]
+    assert metrics["constrained/num_objects"] > 0
+    assert metrics["free/malformed"] > 0
+    assert metrics["constrained/unknown_category"] == metrics["constrained/num_objects"], "random text names no shape"
+    unknown = json.loads((tmp_path / "constrained" / "unknown.json").read_text())
+    assert sum(unknown.values()) == metrics["constrained/unknown_category"]
+    assert unregistered(metrics) == []
+    of_boxes = {MetricName.parse(name).metric for name in metrics if MetricName.parse(name).boxes}
+    assert of_boxes <= {metric.name for metric in detection_metrics()}
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
+    # Batches are the same for any number of ranks: other neighbours would round other digits.
+    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=2, max_new_tokens=32)
+    alone = split.run(spec, tmp_path / "one")
+    evaluation = split.evaluation(spec)
+    decoder = split.decoder(evaluation)
+    sent: dict[str, list[ImageRecord]] = {}
+
+    def on_second_rank(way: str) -> list[list[ImageRecord]]:
+        sent[way] = pickle.loads(pickle.dumps(decoder.decode(way, decoder.batches[1::2])))
+        return []  # handed over to the first rank
+
+    output = EvaluationFolder(tmp_path / "two")
+    assert evaluation.run(on_second_rank, output) == {}
+    assert not output.path.exists()
+    found = evaluation.run(lambda way: [decoder.decode(way, decoder.batches[0::2]), sent[way]], output)
+    assert without_time(found) == without_time(alone)
+    for decoding in spec.decoding:
+        assert len(list((tmp_path / "one" / decoding).iterdir())) == 6
+        for path in (tmp_path / "one" / decoding).iterdir():
+            assert path.read_text() == (tmp_path / "two" / decoding / path.name).read_text()
+
+
+def perfect_answers(split: Split) -> list[ImageRecord]:
+    """What a perfect model would have written; the corners of every other box are swapped."""
+    data = json.loads(split.annotations.read_text())
+    records = []
+    for sample in split.samples:
+        objects = []
+        for a in (a for a in data["annotations"] if a["image_id"] == sample.image_id):
+            x, y, w, h = a["bbox"]
+            norm = (x / sample.width, y / sample.height, (x + w) / sample.width, (y + h) / sample.height)
+            norm = norm if len(objects) % 2 else (norm[2], norm[3], norm[0], norm[1])
+            bins = tuple(min(999, round(1000 * c)) for c in norm)
+            name = CATEGORIES[a["category_id"] - 1]
+            score = 1 / (1 + len(objects))
+            objects.append(item(name, bins, category_id=a["category_id"], expected=norm, score=score))
+        records.append(ImageRecord(sample.image_id, tuple(objects)))
+    return records
+
+
+def metrics_of(split: Split, records: list[ImageRecord], output: Path, decoding: str, **options) -> dict[str, float]:
+    """Evaluate records as if they had been generated."""
+    spec = EvaluationSpec(decoding=(decoding,))
+    return split.evaluation(spec, **options).run(lambda way: [records], EvaluationFolder(output))
+
+
+def test_perfect_answers_score_one_and_missing_images_cost(native, shapes: Path, tmp_path: Path) -> None:
+    split = split_of(native, shapes)
+    records = perfect_answers(split)
+    metrics = metrics_of(split, records, tmp_path, "constrained")
+    assert metrics["constrained/expected/AP"] == pytest.approx(1.0)
+    assert 0.9 < metrics["constrained/argmax/AP"] <= 1.0
+    assert metrics["constrained/empty_images"] == metrics["constrained/unknown_category"] == 0
+    argmax, expected = (
+        json.loads((tmp_path / "constrained" / f"detections.{kind}.json").read_text())
+        for kind in ("argmax", "expected")
+    )
+    assert [d["score"] for d in argmax] == [d["score"] for d in expected]
+    assert all(d["bbox"][2] > 0 and d["bbox"][3] > 0 for d in argmax)
+
+    # Only the first two samples are given: on the whole split the other images count as empty.
+    partial = metrics_of(split, records[:2], tmp_path, "constrained", num_images=2)
+    subset = metrics_of(split, records[:2], tmp_path, "constrained", num_images=2, subset=True)
+    assert subset["constrained/expected/AP"] == pytest.approx(1.0)
+    assert partial["constrained/expected/AP"] < 0.7
+
+
+def test_the_published_headline_is_pycocotools_own(native, shapes: Path, tmp_path: Path, monkeypatch) -> None:
+    split = split_of(native, shapes)
+    records = perfect_answers(split)
+    plain = {way: metrics_of(split, records, tmp_path, way) for way in ("constrained", "free")}
+    for name in ("AP", "AP50", "AP75"):
+        assert plain["constrained"][f"constrained/expected/{name}"] == plain["free"][f"free/expected/{name}"]
+    monkeypatch.setattr("coordexp.evaluate.results.published_precision", lambda truth, detections: {"AP": 0.125})
+    marked = metrics_of(split, records, tmp_path, "constrained")
+    assert marked["constrained/expected/AP"] == 0.125
+    assert marked["constrained/argmax/AP"] == plain["constrained"]["constrained/argmax/AP"]
+    assert metrics_of(split, records, tmp_path, "free")["free/expected/AP"] == plain["free"]["free/expected/AP"]
+    subset = metrics_of(split, records, tmp_path, "constrained", subset=True)
+    assert subset["constrained/expected/AP"] == pytest.approx(1.0)
+
+
+def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_path: Path) -> None:
+    split = split_of(native, shapes)
+    split.run(EvaluationSpec(batch_size=4, max_new_tokens=48), tmp_path)
+    for decoding in ("constrained", "free"):
+        folder = tmp_path / decoding
+        assert analyse(split.annotations, folder) == Analysis.read(folder / "analysis.json")
+        curves = Distributions.read(folder / "distributions.json")
+        lines = {
+            row["image_id"]: row["objects"]
+            for row in map(json.loads, (folder / "objects.jsonl").read_text().splitlines())
+        }
+        assert [image.image_id for image in curves.images] == sorted(sample.image_id for sample in split.samples)
+        num_objects = 0
+        for image in curves.images:
+            assert len(image.objects) == min(4, len(lines[image.image_id]))
+            for found, row in zip(image.objects, lines[image.image_id], strict=False):
+                assert (list(found.bins), list(found.expected)) == (row["bins"], row["expected"])
+                for curve, mean, width in zip(found.curves, row["expected"], row["width"], strict=True):
+                    p, k = np.array(curve.units) / 1e5, np.arange(len(curve.units)) + curve.start
+                    assert p.sum() == pytest.approx(1, abs=5e-3)
+                    assert (p @ k) / p.sum() / 1000 == pytest.approx(mean, abs=2e-3)
+                    assert (p @ (k - p @ k / p.sum()) ** 2 / p.sum()) ** 0.5 == pytest.approx(width, rel=2e-2)
+                num_objects += 1
+        assert num_objects > 0 or decoding == "free"
+
+
+def test_unknown_descriptions_are_counted_and_aliases_help(native, shapes: Path, tmp_path: Path) -> None:
+    split = split_of(native, shapes)
+    aliases = EvaluationSpec(aliases={"Crimson disc": "red circle"})
+    plain, aliased = (split.evaluation(spec).categories for spec in (EvaluationSpec(), aliases))
+    assert plain.find("crimson disc") is None
+    assert aliased.find("crimson disc") == plain.find("red circle")
+
+    def metrics_with(category_id: int | None) -> dict[str, float]:
+        thing = item("crimson disc", category_id=category_id)
+        records = [ImageRecord(s.image_id, (thing, thing), ("stray_tokens",), truncated=True) for s in split.samples]
+        return metrics_of(split, records, tmp_path, "free")
+
+    metrics = metrics_with(plain.find("crimson disc"))
+    assert metrics["free/unknown_category"] == metrics["free/num_objects"] == 2 * NUM_IMAGES
+    assert metrics["free/malformed/stray_tokens"] == metrics["free/truncated_images"] == NUM_IMAGES
+    assert metrics["free/malformed_fraction"] == pytest.approx(1 / 3)
+    assert json.loads((tmp_path / "free" / "detections.argmax.json").read_text()) == []
+    assert metrics_with(aliased.find("crimson disc"))["free/unknown_category"] == 0
+    assert len(json.loads((tmp_path / "free" / "detections.argmax.json").read_text())) == 2 * NUM_IMAGES
+
+
+def test_what_does_not_fit_together_is_refused(native, shapes: Path, tmp_path: Path) -> None:
+    split = split_of(native, shapes)
+    records = perfect_answers(split)
+    with pytest.raises(DataError, match="no image to evaluate"):
+        split.evaluation(EvaluationSpec(), num_images=0)
+    with pytest.raises(DataError, match="image 1 is evaluated twice"):
+        metrics_of(split, [records[0]] * 2, tmp_path, "free", num_images=2)
+    with pytest.raises(DataError, match="returned 1 of 6 images"):
+        metrics_of(split, records[:1], tmp_path, "free")
+    with pytest.raises(DataError, match="no image has id 77"):
+        metrics_of(split, [ImageRecord(77, ())], tmp_path, "free", num_images=1)
+    with pytest.raises(DataError, match="image 2: its width and height"):
+        metrics_of(split, [records[1]], tmp_path, "free", num_images=1)
+    assert not list(tmp_path.glob("free/detections*"))

@@ -1,0 +1,154 @@
+"""Counts of generated text, and the files of one decoding: duplicates, coord mass, malformed pieces."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
+from coordexp.detection import evaluate_detections
+from coordexp.errors import DataError
+from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, read_objects
+from coordexp.evaluate.results import generation_metrics, num_duplicates
+from coordexp.metrics import BOX_KINDS
+from tests.unit.detection.detection_support import crowded_scene, scene
+from tests.unit.evaluate.evaluate_support import evaluated, item
+
+BOX = (100, 100, 200, 200)
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ([], 0),
+        ([item()], 0),
+        ([item(), item()], 1),
+        ([item(), item(), item()], 2),
+        ([item("a cat"), item("  A  Cat ")], 1),  # the same after folding
+        ([item("cat"), item("dog")], 0),
+        # 100 x 100 in 100 x 111: IoU .9009; in 100 x 112: .893.
+        ([item(), item(bins=(100, 100, 200, 211))], 1),
+        ([item(), item(bins=(100, 100, 200, 212))], 0),
+        ([item(), item(bins=(200, 200, 100, 100))], 1),  # corners are ordered first
+        ([item(bins=(5, 5, 5, 9)), item(bins=(5, 5, 5, 9))], 1),  # no area, but the same box twice
+        ([item(bins=(5, 5, 5, 9)), item(bins=(5, 5, 5, 8))], 0),
+        ([item(), item(bins=(500, 500, 600, 600)), item()], 1),  # any earlier one, not just the last
+    ],
+)
+def test_duplicates_by_hand(objects: list[DetectedObject], expected: int) -> None:
+    assert num_duplicates(objects) == expected
+
+
+def test_counts_by_hand() -> None:
+    stranger = item("dog", category_id=None)
+    records = [
+        ImageRecord(1, (item(), item(), stranger), ("unclosed",), truncated=True, coord_mass=(0.5,) * 12),
+        ImageRecord(2, (item(),), ("unclosed", "stray_tokens"), coord_mass=(1.0,) * 4),
+        ImageRecord(3, ()),
+    ]
+    kinds = {f"malformed/{kind}": 0.0 for kind in FAILURE_KINDS}
+    assert generation_metrics(records) == kinds | {
+        "num_objects": 4,
+        "malformed": 3,
+        "malformed/unclosed": 2,
+        "malformed/stray_tokens": 1,
+        "malformed_fraction": pytest.approx(3 / 7),
+        "unknown_category": 1,
+        "duplicates": 1,  # within an image: the one of image 2 is new there
+        "empty_images": 1,
+        "truncated_images": 1,
+        "coord_mass": pytest.approx((12 * 0.5 + 4) / 16),
+    }
+
+
+def test_no_coord_token_no_mass() -> None:
+    assert "coord_mass" not in generation_metrics([ImageRecord(1, ())])
+
+
+def test_detections_and_objects_go_together() -> None:
+    records = [
+        ImageRecord(1, (item("dog", category_id=None), item(bins=BOX, score=0.25))),
+        ImageRecord(2, (item(bins=(300, 2, 1, 4)),)),
+    ]
+    table = ObjectTable.of(records)
+    assert table.image_ids.tolist() == [1, 2]
+    assert table.bins.tolist() == [list(BOX), [300, 2, 1, 4]]
+    found = table.detections("argmax", {1: (200, 100), 2: (1000, 1000)})
+    assert found.boxes_px_xywh == pytest.approx(np.array([[20, 10, 20, 10], [1, 2, 299, 2]]))  # corners in order
+    assert found.scores.tolist() == [0.25, 0.5]
+    assert table.ordered_width("argmax").tolist() == [[1, 2, 3, 4], [3, 2, 1, 4]]
+
+
+def test_the_files_of_a_decoding(tmp_path: Path) -> None:
+    given = scene((1, 1, [20, 10, 20, 10]), num_images=2)
+    objects = {1: [item(bins=BOX), item("wolf", category_id=None)], 2: [item("wolf", category_id=None)]}
+    metrics = evaluated(tmp_path, given, objects)
+    folder = tmp_path / "free"
+    names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "unknown.json"}
+    assert {path.name for path in folder.iterdir()} == names | {"analysis.json", "distributions.json"}
+    assert json.loads((folder / "unknown.json").read_text()) == {"wolf": 2}
+    entry = {"image_id": 1, "category_id": 1, "bbox": [20.0, 10.0, 20.0, 10.0], "score": 0.5}
+    assert json.loads((folder / "detections.argmax.json").read_text()) == [entry]
+    first = json.loads((folder / "objects.jsonl").read_text().splitlines()[0])
+    assert first == {
+        "image_id": 1,
+        "objects": [
+            {
+                "desc": "thing 1",
+                "category_id": 1,
+                "bins": [100, 100, 200, 200],
+                "expected": [0.1, 0.1, 0.2, 0.2],
+                "width": [1.0, 2.0, 3.0, 4.0],
+                "score": 0.5,
+            },
+            {
+                "desc": "wolf",
+                "category_id": None,
+                "bins": [100, 100, 200, 200],
+                "expected": [0.1, 0.1, 0.2, 0.2],
+                "width": [1.0, 2.0, 3.0, 4.0],
+                "score": 0.5,
+            },
+        ],
+        "failures": [],
+        "truncated": False,
+    }
+    assert metrics["argmax/AP"] == metrics["expected/AP"] == pytest.approx(1.0)
+    assert metrics["unknown_category"] == 2
+
+
+def test_objects_are_read_as_they_were_written(tmp_path: Path) -> None:
+    exotic = item("a\u2028b\x85c \U0001f600")  # line ends of other alphabets are no line ends
+    evaluated(tmp_path, scene((1, 1, [1, 2, 3, 4])), {1: [exotic, item(category_id=None)]})
+    (image,) = read_objects(tmp_path / "free" / "objects.jsonl")
+    assert image.objects == (exotic, item(category_id=None))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ap_is_what_pycocotools_says_of_the_files(tmp_path: Path, seed: int) -> None:
+    given, rows = crowded_scene(seed)
+    objects: dict[int, list[DetectedObject]] = {}
+    for row in rows:
+        x, y, w, h = row.box
+        norm = [min(c, 0.999) for c in (x / 200, y / 100, (x + w) / 200, (y + h) / 100)]
+        bins = tuple(10 * int(100 * c) for c in norm)
+        named = {"desc": f"thing {row.category_id}", "category_id": row.category_id, "score": row.score}
+        found = item(bins=bins, expected=tuple(norm), **named)
+        objects.setdefault(row.image_id, []).append(found)
+    metrics = evaluated(tmp_path, given, objects)
+    annotations = given.write(tmp_path / "gt.json")
+    for kind in BOX_KINDS:
+        theirs = evaluate_detections(annotations, tmp_path / "free" / f"detections.{kind}.json").as_dict()
+        for name in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100"):
+            assert metrics.get(f"{kind}/{name}") == theirs[name]
+    assert metrics["argmax/AP"] != metrics["expected/AP"]
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "objects.jsonl"
+    with pytest.raises(DataError, match="file not found"):
+        read_objects(path)
+    path.write_text('{"image_id": 2, "objects": [{"bins": 3}], "failures": [], "truncated": false}\n')
+    with pytest.raises(DataError, match=r"objects\.jsonl:1: objects\.0\."):
+        read_objects(path)

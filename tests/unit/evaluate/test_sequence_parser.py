@@ -1,0 +1,66 @@
+"""A generated sequence becomes the record of its image: every object with its own numbers."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.detection.categories import CategoryIndex
+from coordexp.evaluate.distributions import NUM_OBJECTS
+from coordexp.evaluate.generate.generation import GeneratedSequence
+from coordexp.evaluate.generate.parse import SequenceParser
+
+Build = Callable[..., GeneratedSequence]
+
+
+@pytest.fixture
+def parser(native) -> SequenceParser:
+    categories = CategoryIndex({1: "red circle", 7: "cat"})
+    return SequenceParser(native.vocab, native.tokenizer, categories=categories, score="coord_desc")
+
+
+def written(base, desc: str, bins: list[int]) -> list[int]:
+    vocab = base.vocab
+    text = base.tokenizer.encode(desc, add_special_tokens=False)
+    coords = [vocab.coord_ids.start + k for k in bins]
+    return [vocab.obj_start_id, *text, vocab.box_start_id, *coords, vocab.obj_end_id]
+
+
+def test_an_object_carries_the_numbers_of_its_own_tokens(native, parser: SequenceParser, sequence: Build) -> None:
+    first = written(native, " CAT", [10, 20, 30, 40])
+    second = written(native, "dog", [5, 6, 7, 8])
+    found = parser.record(sequence([*first, *second]))
+    cat, dog = found.objects
+    assert (cat.desc, cat.category_id, cat.bins) == (" CAT", 7, (10, 20, 30, 40))
+    assert (dog.desc, dog.category_id, dog.bins) == ("dog", None, (5, 6, 7, 8))
+    at = len(first) - 5  # the first coord token; the fixture's numbers tell their position
+    assert cat.expected == pytest.approx([0.001 * (at + n) for n in range(4)])
+    assert cat.width == pytest.approx([10.0 + at + n for n in range(4)])
+    coord = -0.01 * np.mean([at + n for n in range(4)])
+    desc = -0.01 * np.mean(range(1, at - 1))
+    assert cat.score == pytest.approx(0.7 * math.exp(coord) + 0.3 * math.exp(desc))
+    assert (found.failures, found.truncated, found.curves) == ((), False, None)
+    places = [at + n for n in range(4)] + [len(first) + len(second) - 5 + n for n in range(4)]
+    assert found.coord_mass == pytest.approx([0.5 + 0.01 * place for place in places])
+
+
+def test_curves_lie_at_the_emitted_positions(native, parser: SequenceParser, sequence: Build) -> None:
+    ids = [token for _ in range(NUM_OBJECTS + 2) for token in written(native, "cat", [1, 2, 3, 4])]
+    seq = sequence(ids)
+    probs = np.zeros((len(ids), NUM_BINS), np.float32)
+    probs[np.arange(len(ids)), np.arange(len(ids)) * 5] = 1.0
+    curves = parser.record(GeneratedSequence(**{**vars(seq), "coord_probs": probs})).curves
+    each = len(ids) // (NUM_OBJECTS + 2)
+    assert len(curves) == NUM_OBJECTS
+    for number, item in enumerate(curves):
+        first = number * each + each - 5
+        assert [curve.start for curve in item.curves] == [5 * (first + n) for n in range(4)]
+        assert (item.desc, item.bins) == ("cat", (1, 2, 3, 4))
+
+
+def test_malformed_pieces_are_kept_by_kind(native, parser: SequenceParser, sequence: Build) -> None:
+    good = written(native, "cat", [1, 2, 3, 4])
+    found = parser.record(sequence([*good, *good[:-1]], truncated=True))
+    assert (len(found.objects), found.failures, found.truncated) == (1, ("unclosed",), True)
