@@ -16,11 +16,11 @@ from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment
 from coordexp.train.setup.strategy import check_strategy
 
 
-def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
-    """Prepare the data and base of every run, once for each distinct pair; return them by run name.
+def check_plans(plans: Sequence[RunPlan]) -> None:
+    """Check what can be said of the runs together before anything is read.
 
     Raises:
-        CoordExpError: whatever would stop a run later and can be known now.
+        ConfigError: if groups differ in the data set that is generated for all, or a loss cannot be built.
     """
     if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
         raise ConfigError(
@@ -28,6 +28,16 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
         )
     for plan in plans:
         build_criterion(plan.config)
+
+
+def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
+    """Prepare the data and base of every run, once for each distinct pair; return them by run name.
+
+    Raises:
+        CoordExpError: whatever would stop a run later and can be known now.
+    """
+    check_plans(plans)
+    for plan in plans:
         check_strategy(plan.config)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}

@@ -18,11 +18,10 @@ the output, the GELU's input, and the inputs of four linears. A merger keeps fou
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
+from coordexp.model.attention import AttnImplementation
 from coordexp.model.checkpoint.empty_model import Dimensions
-
-Attention = Literal["sdpa", "eager", "flash_attention_2"]
+from coordexp.model.lora import Tuning
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,13 @@ class Mode:
         packing: whether a batch is one row, whose samples meet in the mask.
     """
 
-    tuning: Literal["lora", "dora", "full"]
+    tuning: Tuning
     rank: int
     dropout: bool
     vision: bool
     autocast: bool
     weight_bytes: int
-    attention: Attention
+    attention: AttnImplementation
     checkpointing: bool
     packing: bool = False
 

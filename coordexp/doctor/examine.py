@@ -4,27 +4,41 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordexp.ablation.common_inputs import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
 from coordexp.config.identity.parts import without_loss
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.data.splits.splits import Split
+from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.files import DataFacts, check_categories, examine_descriptions, examine_split, merged
-from coordexp.doctor.finding import Finding, Findings
+from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, merged
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
-from coordexp.doctor.memory import EVALUATION, Estimate, Shape, estimate
+from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.doctor.services import examine_cluster, examine_tracking
-from coordexp.doctor.sizes import Sizes, check_optimizer, expanded_config, meta_run_model
-from coordexp.errors import ConfigError, DataError
+from coordexp.errors import DataError, ResourceError
+from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
 from coordexp.model.checkpoint.empty_model import Dimensions
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.components import param_groups
 
 _SPLITS: tuple[Split, ...] = ("train", "val")
 _DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says
 _ORDINARY_OBJECTS = 10  # COCO's images have seven on average
+
+
+@dataclass(frozen=True)
+class LongestBatch:
+    """The batch that needs the most memory.
+
+    Attributes:
+        memory: of one device.
+        sequence: the longest sequence, which all of the batch are.
+    """
+
+    memory: MemoryEstimate
+    sequence: SequenceSize
 
 
 @dataclass(frozen=True)
@@ -33,13 +47,11 @@ class Examination:
 
     Attributes:
         findings: in the order of the checks.
-        memory: of the longest batch on one device; None where the model is unknown.
-        sequence: the longest sequence, which the estimate is for.
+        longest_batch: None where the model is unknown.
     """
 
     findings: tuple[Finding, ...]
-    memory: Estimate | None = None
-    sequence: Shape | None = None
+    longest_batch: LongestBatch | None = None
 
     @property
     def would_start(self) -> bool:
@@ -54,140 +66,112 @@ def examine(path: Path, overrides: list[str]) -> Examination:
         path: YAML of the experiment.
         overrides: ``KEY=VALUE``.
     """
-    findings = Findings()
-    run = findings.attempt("configuration", lambda: load_config(path, overrides))
-    plans = None if run is None else findings.attempt("configuration", lambda: _planned(run))
+    findings, longest = collect(_examine(path, overrides))
+    return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
+
+
+def _examine(path: Path, overrides: list[str]) -> Check[LongestBatch | None]:
+    run = yield from attempt("configuration", lambda: load_config(path, overrides))
+    plans = None if run is None else (yield from attempt("configuration", lambda: _checked_plans(run)))
     if run is None or plans is None:
-        return Examination(tuple(findings.all))
+        return None
+    names = [plan.name for plan in plans]
+    names = names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
     runs = "run" if len(plans) == 1 else "runs"
-    findings.ok("configuration", f"{run.experiment.name}: {len(plans)} {runs}, {', '.join(_names(plans))}")
-    return _Examiner(run, plans, findings).examine()
+    yield ok("configuration", f"{run.experiment.name}: {len(plans)} {runs}, {', '.join(names)}")
+    machine = Machine.here()
+    yield ok("machine", machine.describe())
+    # Both may wait for an answer: they do it while files are read.
+    with ThreadPoolExecutor(2) as others:
+        cluster = others.submit(collect, examine_cluster(run, len(machine.gpu_names)))
+        tracking = others.submit(collect, examine_tracking(run))
+        yield from examine_experiment(run)
+        longest = yield from _examine_variants(plans, machine)
+        yield from (*cluster.result()[0], *tracking.result()[0])
+    return longest
 
 
-class _Examiner:
-    """Runs the checks of a configuration that is valid."""
-
-    def __init__(self, run: ExperimentConfig, plans: list[RunPlan], findings: Findings) -> None:
-        self._run, self._plans, self._findings = run, plans, findings
-
-    def examine(self) -> Examination:
-        run, findings = self._run, self._findings
-        machine = Machine.here()
-        findings.ok("machine", machine.describe())
-        cluster, tracking = Findings(), Findings()
-        # Both may wait for an answer: they do it while files are read.
-        with ThreadPoolExecutor(2) as others:
-            waiting = (
-                others.submit(examine_cluster, run, len(machine.gpu_names), cluster),
-                others.submit(examine_tracking, run, tracking),
-            )
-            examine_experiment(run, findings)
-            examined = self._examine_variants(machine)
-            for future in waiting:
-                future.result()
-        # Groups that differ in one thing share what was found of the others.
-        every = dict.fromkeys([*findings.all, *cluster.all, *tracking.all])
-        return Examination(tuple(every), *examined)
-
-    def _examine_variants(self, machine: Machine) -> tuple[Estimate | None, Shape | None]:
-        """Check data and base of every distinct pair; the estimate is that of the largest."""
-        largest: tuple[Estimate | None, Shape | None] = (None, None)
-        seen: set[str] = set()
-        for plan in self._plans:
-            parts = without_loss(plan.config)
-            if parts in seen:
-                continue
-            seen.add(parts)
-            found = self._examine_run(plan.config, machine)
-            if found[0] is not None and (largest[0] is None or found[0].num_bytes > largest[0].num_bytes):
-                largest = found
-        return largest
-
-    def _examine_run(self, run: ExperimentConfig, machine: Machine) -> tuple[Estimate | None, Shape | None]:
-        findings = self._findings
-        facts = {split: examine_split(run, split, findings) for split in _SPLITS}
-        val = facts["val"]
-        if val is not None and val.categories:
-            findings.attempt("categories", lambda: check_categories(run, val))
-        base = findings.attempt("checkpoint", lambda: examine_checkpoint(run, findings))
-        if base is not None and base.text is not None:
-            encode = text_encoder(base.text.tokenizer)
-            for split in _SPLITS:
-                found = facts[split]
-                if found is not None:
-                    examine_descriptions(split, found, encode, findings)
-        if base is None:
-            examine_disk(self._plans, None, findings)
-            findings.warn("memory", "not estimated: the model's shape is unknown")
-            return None, None
-        known = base
-        examine_disk(self._plans, findings.attempt("disk", lambda: known.weights_bytes), findings)
-        result = findings.attempt("memory", lambda: self._estimate(run, known, merged(facts["train"], val), machine))
-        return (None, None) if result is None else result
-
-    def _estimate(
-        self, run: ExperimentConfig, base: Base, facts: DataFacts | None, machine: Machine
-    ) -> tuple[Estimate, Shape]:
-        findings = self._findings
-        model = meta_run_model(
-            base.config, run, dtype=base.dtype, coord_ids=base.coord_ids, num_extra_ids=base.num_extra_ids
-        )
-        sizes = Sizes.of(model)
-        groups = findings.attempt("optimizer", lambda: check_optimizer(model, run))
-        if groups is not None:
-            findings.ok("optimizer", f"{sizes.num_trained:,} of {sizes.num:,} parameters train, in {groups} groups")
-        longest, ordinary = (_sequence(run, base, facts, ordinary=flag) for flag in (False, True))
-        if longest.prompt + 1 > run.data.max_length:
-            raise DataError(
-                f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "
-                "raise it, or lower data.max_pixels"
-            )
-        dimensions = Dimensions.of(expanded_config(base.config, num_tokens=base.num_tokens))
-        on_gpu = run.cluster.gpus_per_worker > 0 or bool(machine.gpu_bytes)
-        needed = estimate(dimensions, run, sizes, longest, on_gpu=on_gpu)
-        usual = estimate(dimensions, run, sizes, ordinary, on_gpu=on_gpu)
-        _judge_memory(run, needed, usual, machine, on_gpu=on_gpu, findings=findings)
-        if machine.gpu_bytes:
-            examine_loading(run, sizes.num_bytes, machine, findings)
-        return needed, longest
-
-
-def _planned(run: ExperimentConfig) -> list[RunPlan]:
+def _checked_plans(run: ExperimentConfig) -> list[RunPlan]:
     plans = plan_runs(run)
-    if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
-        raise ConfigError(
-            "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
-        )
-    for plan in plans:
-        build_criterion(plan.config)
+    check_plans(plans)
     return plans
 
 
-def _names(plans: list[RunPlan]) -> list[str]:
-    names = [plan.name for plan in plans]
-    return names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
+def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+    """Check data and base of every distinct pair; return the largest need of memory."""
+    variants = {without_loss(plan.config): plan.config for plan in reversed(plans)}
+    longest = None
+    for run in reversed(variants.values()):
+        found = yield from _examine_variant(run, plans, machine)
+        if found is not None and (longest is None or found.memory.num_bytes > longest.memory.num_bytes):
+            longest = found
+    return longest
 
 
-def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, ordinary: bool) -> Shape:
-    """Return the longest sequence that can occur, or one of a full-size image with ten objects."""
+def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
+    facts: dict[Split, DataFacts] = {}
+    for split in _SPLITS:
+        found = yield from examine_split(run, split)
+        if found is not None:
+            facts[split] = found
+    if "val" in facts and facts["val"].categories:
+        categories = dict(enumerate(facts["val"].categories))
+        yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
+    base = yield from guarded("checkpoint", examine_checkpoint(run))
+    if base is not None and base.encoding is not None:
+        encode = text_encoder(base.encoding.tokenizer)
+        for split, known in facts.items():
+            yield from examine_descriptions(split, known, encode)
+    if base is None:
+        yield from examine_disk(plans, None)
+        yield warning("memory", "not estimated: the model's shape is unknown")
+        return None
+    yield from examine_disk(plans, (yield from attempt("disk", lambda: base.weights_bytes)))
+    both = merged(facts.get("train"), facts.get("val"))
+    return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
+
+
+def _examine_memory(
+    run: ExperimentConfig, base: Base, facts: DataFacts | None, machine: Machine
+) -> Check[LongestBatch]:
+    model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
+    counts = ParameterCounts.of(model)
+    groups = yield from attempt("optimizer", lambda: param_groups(run, model))
+    if groups is not None:
+        trained = f"{counts.num_trained:,} of {counts.num:,} parameters train"
+        yield ok("optimizer", f"{trained}, in {len(groups)} groups")
+    longest = _sequence(run, base, facts, max_objects=run.data.max_objects)
+    ordinary = _sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
+    if longest.prompt + 1 > run.data.max_length:
+        raise DataError(
+            f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "
+            "raise it, or lower data.max_pixels"
+        )
+    on_gpu = run.cluster.gpus_per_worker > 0 or bool(machine.gpu_bytes)
+    needed, usual = estimate(model, run, [longest, ordinary], on_gpu=on_gpu)
+    yield judge_memory(run, needed, usual, machine, on_gpu=on_gpu)
+    if machine.gpu_bytes:
+        yield from examine_loading(run, counts.num_bytes, machine)
+    return LongestBatch(needed, longest)
+
+
+def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
+    """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
     prompt = base.num_prompt_tokens + image
-    most = run.data.max_objects if facts is None else facts.max_objects
-    objects = min(run.data.max_objects, most, _ORDINARY_OBJECTS if ordinary else most)
-    target = target_length([_description_tokens(base, facts)] * objects, run.data.structure)
-    return Shape(prompt, min(run.data.max_length, prompt + target), image * Dimensions.of(base.config).merge_size ** 2)
+    description = _DESCRIPTION_TOKENS
+    if base.encoding is not None and facts is not None and facts.categories:
+        encode = base.encoding.tokenizer.encode
+        description = max(len(encode(name, add_special_tokens=False)) for name in facts.categories)
+    num_objects = max_objects if facts is None else min(max_objects, facts.max_objects)
+    length = prompt + target_length([description] * num_objects, run.data.structure)
+    return SequenceSize(prompt, min(run.data.max_length, length), image * Dimensions.of(base.model).merge_size ** 2)
 
 
-def _description_tokens(base: Base, facts: DataFacts | None) -> int:
-    if base.text is None or facts is None or not facts.categories:
-        return _DESCRIPTION_TOKENS
-    encode = base.text.tokenizer.encode
-    return max(len(encode(name, add_special_tokens=False)) for name in facts.categories)
-
-
-def _judge_memory(
-    run: ExperimentConfig, needed: Estimate, usual: Estimate, machine: Machine, *, on_gpu: bool, findings: Findings
-) -> None:
+def judge_memory(
+    run: ExperimentConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
+) -> Finding:
+    """Hold what the longest batch needs, and an ordinary one, against what is there."""
     share = min(1.0, run.cluster.gpus_per_worker) or 1.0
     at_once = 1 if on_gpu else local_slots(run) * run.cluster.num_workers
     there = share * min(machine.gpu_bytes, default=0) if on_gpu else machine.ram_bytes
@@ -198,20 +182,18 @@ def _judge_memory(
         f"an ordinary one {_gib(usual.num_bytes)}"
     )
     if not there:
-        findings.ok("memory", f"{sentence}; there is no GPU here to compare with")
-    elif at_once * needed.num_bytes <= there:
-        findings.ok("memory", f"{sentence}; {_gib(there)} are there")
-    elif at_once * usual.num_bytes <= there:
-        findings.warn(
-            "memory", f"{sentence}; {_gib(there)} are there, so the longest may not fit; {_advice(run, needed)}"
-        )
-    else:
-        findings.fail("memory", f"{sentence}, but only {_gib(there)} are there; {_advice(run, needed)}")
+        return ok("memory", f"{sentence}; there is no GPU here to compare with")
+    if at_once * needed.num_bytes <= there:
+        return ok("memory", f"{sentence}; {_gib(there)} are there")
+    advice = _advice(run, needed)
+    if at_once * usual.num_bytes <= there:
+        return warning("memory", f"{sentence}; {_gib(there)} are there, so the longest may not fit; {advice}")
+    return failure("memory", ResourceError(f"{sentence}, but only {_gib(there)} are there; {advice}"))
 
 
-def _advice(run: ExperimentConfig, needed: Estimate) -> str:
+def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
     """Say what lowers the larger of the two peaks."""
-    if max(needed.phases, key=lambda phase: phase.num_bytes).name == EVALUATION:
+    if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:
         return "set training.gradient_checkpointing: true, or lower training.per_device_batch_size or data.max_pixels"

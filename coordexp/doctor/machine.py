@@ -10,11 +10,10 @@ import torch
 
 from coordexp.ablation.comparability import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.finding import Findings, size_text
-from coordexp.errors import ResourceError
+from coordexp.findings import Check, attempt, ok, size_text, warning
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.lock import check_unlocked
+from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
 
 _PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
@@ -39,7 +38,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """Look."""
+        """Return what this machine has."""
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         return cls(
             gpu_names=tuple(gpu.name for gpu in gpus),
@@ -56,67 +55,54 @@ class Machine:
         return f"{self.num_cpus} CPUs, {self.ram_bytes / 2**30:.0f} GiB of memory, {gpus or 'no GPU'}"
 
 
-def examine_experiment(run: ExperimentConfig, findings: Findings) -> None:
+def examine_experiment(run: ExperimentConfig) -> Check[None]:
     """Check that the experiment's name is free or goes on, and that its directory can be written."""
-    directory = ExperimentFolder.of(run).path
-    before = len(findings.all)
-    findings.attempt("experiment", lambda: check_experiment(run))
-    findings.attempt("runs_dir", lambda: _check_writable(directory))
-    findings.attempt("experiment", lambda: check_unlocked(ExperimentFolder(directory)))
-    if len(findings.all) == before:
-        goes_on = ExperimentFolder(directory).record.is_file()
-        findings.ok("runs_dir", f"{directory}: {'goes on there' if goes_on else 'new'}, writable")
+    folder = ExperimentFolder.of(run)
+    problems = [
+        *attempt("experiment", lambda: check_experiment(run)),
+        *attempt("runs_dir", lambda: check_writable(folder)),
+        *attempt("experiment", lambda: check_unlocked(folder)),
+    ]
+    yield from problems
+    if not problems:
+        yield ok("runs_dir", f"{folder.path}: {'goes on there' if folder.record.is_file() else 'new'}, writable")
 
 
-def examine_disk(plans: list[RunPlan], weights_bytes: int | None, findings: Findings) -> None:
+def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]:
     """Check that the disk holds the bases, the merged models and the checkpoints of unfinished runs.
 
     Args:
         plans: of the experiment.
         weights_bytes: of the expanded base; None where no model is known.
-        findings: takes what is found.
     """
     pending = [plan for plan in plans if not plan.is_finished()]
     if not pending:
-        findings.ok("disk", "all runs are finished")
+        yield ok("disk", "all runs are finished")
         return
     directory = pending[0].run_dir
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if weights_bytes is None:
-        findings.warn("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
+        yield warning("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
         return
     bases = {ExperimentFolder.of(plan.config).base(plan.config) for plan in pending}
     needed = needed_disk_bytes(pending, weights_bytes) + weights_bytes * sum(not base.exists() for base in bases)
-
-    def check() -> str:
-        check_disk(directory, needed_bytes=needed)
-        free = shutil.disk_usage(existing).free
-        runs = "run" if len(pending) == 1 else "runs"
-        return f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}"
-
-    sentence = findings.attempt("disk", check)
-    if sentence is not None:
-        findings.ok("disk", sentence)
+    problems = [*attempt("disk", lambda: check_disk(directory, needed_bytes=needed))]
+    yield from problems
+    if not problems:
+        free, runs = shutil.disk_usage(existing).free, "run" if len(pending) == 1 else "runs"
+        yield ok("disk", f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}")
 
 
-def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine, findings: Findings) -> None:
+def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine) -> Check[None]:
     """Check that the workers of a run can read their weights, which pass through the machine's own memory."""
     workers = min(run.cluster.num_workers, len(machine.gpu_bytes))
     needed = workers * (weight_bytes + _PROCESS_BYTES)
     if needed > machine.ram_bytes:
-        findings.warn(
+        yield warning(
             "loading",
             f"{workers} workers here read {size_text(weight_bytes)} of weights each before the GPUs have them: about "
             f"{size_text(needed)}, but the machine has {size_text(machine.ram_bytes)}",
         )
-
-
-def _check_writable(directory: Path) -> None:
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if not existing.is_dir():
-        raise ResourceError(f"{directory}: cannot be made, {existing} is a file; choose experiment.runs_dir")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ResourceError(f"{directory}: {existing} cannot be written; choose experiment.runs_dir")
 
 
 def _ram_bytes() -> int:

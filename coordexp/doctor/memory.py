@@ -1,4 +1,4 @@
-"""What a run needs of a device's memory, summand by summand: while it trains, and while it generates.
+"""What a run needs of a device's memory, part by part: while it trains, and while it generates.
 
 Training, all at once at the end of the forward pass:
 
@@ -23,24 +23,31 @@ On top of either: what the process itself takes (CUDA context, kernels, workspac
 libraries), and a twentieth for fragmentation.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import PreTrainedModel, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.doctor.activations import Mode, kept_bytes
-from coordexp.doctor.sizes import Sizes
-from coordexp.model.checkpoint.empty_model import Dimensions
-
-_CONTEXT_BYTES_GPU = 800 * 2**20
-_PROCESS_BYTES_CPU = 700 * 2**20
-_HEAD_CHUNK_ELEMENTS_GPU, _HEAD_CHUNK_ELEMENTS_CPU = 16 * 2**20, 2 * 2**20  # as losses.head_functions cuts them
-_FRAGMENTATION = 0.05
+from coordexp.losses.head_functions import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
+from coordexp.model.checkpoint.empty_model import Dimensions, empty_model
+from coordexp.train.setup.components import with_adapters
 
 TRAINING, EVALUATION = "training", "evaluation"  # the phases
 
+_CONTEXT_BYTES_GPU = 800 * 2**20
+_PROCESS_BYTES_CPU = 700 * 2**20
+_FRAGMENTATION = 0.05
+
 
 @dataclass(frozen=True)
-class Shape:
+class SequenceSize:
     """The longest sequence of a batch, or an ordinary one.
 
     Attributes:
@@ -55,160 +62,178 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Summand:
-    """One part of the memory."""
+class ParameterCounts:
+    """Parameters of a model.
 
-    name: str
+    Attributes:
+        num: all of them, the trained ones included; tied tables count once.
+        num_bytes: of all.
+        num_trained: that the optimizer moves.
+        trained_bytes: of those.
+        num_float32: in float32, of which autocast keeps bfloat16 copies.
+    """
+
+    num: int
     num_bytes: int
+    num_trained: int
+    trained_bytes: int
+    num_float32: int
 
-
-@dataclass(frozen=True)
-class Phase:
-    """What a device holds at the peak of training, or of evaluation."""
-
-    name: str
-    summands: tuple[Summand, ...]
+    @classmethod
+    def of(cls, model: nn.Module) -> "ParameterCounts":
+        """Count a model's parameters."""
+        every = list(model.parameters())
+        trained = [parameter for parameter in every if parameter.requires_grad]
+        return cls(
+            num=sum(parameter.numel() for parameter in every),
+            num_bytes=sum(parameter.nbytes for parameter in every),
+            num_trained=sum(parameter.numel() for parameter in trained),
+            trained_bytes=sum(parameter.nbytes for parameter in trained),
+            num_float32=sum(parameter.numel() for parameter in every if parameter.dtype == torch.float32),
+        )
 
     @property
-    def num_bytes(self) -> int:
-        """All of it."""
-        return sum(summand.num_bytes for summand in self.summands)
+    def frozen_width(self) -> int:
+        """Bytes of a number of the frozen base, also where float32 offsets lie beside it."""
+        num_frozen = self.num - self.num_trained
+        return round((self.num_bytes - self.trained_bytes) / num_frozen if num_frozen else self.num_bytes / self.num)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """Memory of one device with one run's worker on it.
 
     Attributes:
-        phases: training and evaluation; the larger one counts.
-        fixed_bytes: what any batch needs: weights, gradients, moments, the process.
+        phases: bytes of each part of training and of evaluation; the larger one counts.
     """
 
-    phases: tuple[Phase, ...]
-    fixed_bytes: int
+    phases: Mapping[str, Mapping[str, int]]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Bytes of each phase."""
+        return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def num_bytes(self) -> int:
         """At the peak."""
-        return max(phase.num_bytes for phase in self.phases)
+        return max(self.totals.values())
 
 
-def estimate(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shape, *, on_gpu: bool) -> Estimate:
-    """Estimate the memory of one worker with a batch of equal sequences.
+def expanded_base(config: Qwen3VLConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
+    """Return the base of a run without data, its tables with rows for ``num_tokens`` ids at least."""
+    expanded = Qwen3VLConfig.from_dict(config.to_dict())
+    text = Dimensions.of(expanded).text
+    text.vocab_size = max(text.vocab_size, num_tokens)
+    return empty_model(expanded, dtype=dtype)
+
+
+def run_model(
+    config: Qwen3VLConfig, run: ExperimentConfig, *, dtype: torch.dtype, offset_ids: range
+) -> PreTrainedModel | PeftModel:
+    """Return the model as a run trains it, without data: vocabulary expanded, offsets and adapters on it."""
+    base = expanded_base(config, num_tokens=offset_ids.stop, dtype=dtype)
+    with torch.device("meta"):
+        return with_adapters(run, base, offset_ids=offset_ids)
+
+
+def estimate(
+    model: nn.Module, run: ExperimentConfig, sizes: Sequence[SequenceSize], *, on_gpu: bool
+) -> list[MemoryEstimate]:
+    """Estimate the memory of one worker, for each of some sizes that all sequences of a batch may have.
 
     Args:
-        model: the base, its vocabulary expanded.
+        model: of :func:`run_model`.
         run: batch sizes, precision and what trains.
-        sizes: from :mod:`coordexp.doctor.sizes`.
-        shape: of every sequence in the batch.
+        sizes: of the sequences.
         on_gpu: whether a GPU computes.
     """
-    process = Summand(
-        "CUDA context" if on_gpu else "Python and libraries", _CONTEXT_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU
-    )
-    weights = Summand("weights", sizes.num_bytes)
-    moments = Summand("AdamW moments", 2 * sizes.trained_bytes // _shares(run))
-    fixed = [process, weights, moments]
-    gradients = Summand("gradients", _gradients(run, sizes))
-    training = [process, _training_weights(model, run, sizes), moments, gradients]
-    training += _training(model, run, sizes, shape, on_gpu=on_gpu)
-    evaluation = [*fixed, *_evaluation(model, run, sizes, shape)]
-    return Estimate(
-        phases=(_phase(TRAINING, training), _phase(EVALUATION, evaluation)),
-        fixed_bytes=sum(summand.num_bytes for summand in (*fixed, gradients)),
-    )
+    config = inner_model(model).config
+    assert isinstance(config, Qwen3VLConfig)
+    worker = _Worker(Dimensions.of(config), run, ParameterCounts.of(model), on_gpu)
+    return [MemoryEstimate({TRAINING: worker.training(size), EVALUATION: worker.evaluation(size)}) for size in sizes]
 
 
-def mode_of(run: ExperimentConfig, sizes: Sizes) -> Mode:
-    """Return what decides how much a forward pass keeps."""
-    training = run.training
-    frozen_bytes, num_frozen = sizes.num_bytes - sizes.trained_bytes, sizes.num - sizes.num_trained
-    # A frozen base with float32 offsets copied beside it is still one of two bytes.
-    width = round(frozen_bytes / num_frozen) if num_frozen else round(sizes.num_bytes / sizes.num)
-    return Mode(
-        tuning=training.tuning,
-        rank=training.lora.rank,
-        dropout=training.lora.dropout > 0,
-        vision=training.lora.vision or training.tuning == "full",
-        autocast=training.precision == "bfloat16",
-        weight_bytes=width,
-        attention=run.model.attn_implementation,
-        checkpointing=training.gradient_checkpointing,
-        packing=run.data.packing,
-    )
+class _Worker:
+    """Adds up what one worker holds; each method gives bytes by part."""
+
+    def __init__(self, dimensions: Dimensions, run: ExperimentConfig, counts: ParameterCounts, on_gpu: bool) -> None:
+        """Take what does not depend on the batch."""
+        self._text, self._vision, self._dimensions = dimensions.text, dimensions.vision, dimensions
+        self._run, self._counts, self._on_gpu = run, counts, on_gpu
+        self._mode = Mode(
+            tuning=run.training.tuning,
+            rank=run.training.lora.rank,
+            dropout=run.training.lora.dropout > 0,
+            vision=run.training.lora.vision or run.training.tuning == "full",
+            autocast=run.training.precision == "bfloat16",
+            weight_bytes=counts.frozen_width,
+            attention=run.model.attn_implementation,
+            checkpointing=run.training.gradient_checkpointing,
+            packing=run.data.packing,
+        )
+        # ZeRO divides optimizer states and gradients over the workers.
+        self._shares = 1 if run.cluster.strategy == "ddp" else run.cluster.num_workers
+
+    def training(self, size: SequenceSize) -> dict[str, int]:
+        run, counts, mode, batch = self._run, self._counts, self._mode, self._run.training.per_device_batch_size
+        weights, gradients = counts.num_bytes, 2 * counts.trained_bytes // self._shares
+        if run.cluster.strategy == "zero3":
+            table = self._text.vocab_size * self._text.hidden_size * mode.weight_bytes
+            weights = counts.num_bytes // run.cluster.num_workers + table
+        elif run.cluster.strategy == "ddp" and run.cluster.num_workers == 1:
+            gradients = counts.trained_bytes
+        text, vision = kept_bytes(self._dimensions, mode, batch_size=batch, length=size.length, patches=size.patches)
+        mlp = 3 * self._text.intermediate_size * mode.width
+        vision_mlp = 3 * self._vision.intermediate_size * mode.width if mode.vision else 0
+        parts = self._process() | {
+            "weights": weights,
+            "AdamW moments": 2 * counts.trained_bytes // self._shares,
+            "gradients": gradients,
+            "AdamW step": counts.trained_bytes // self._shares,
+            "autocast copies": 2 * counts.num_float32 if mode.autocast else 0,
+            "text activations": text,
+            "vision activations": vision,
+            "head": self._head(batch * max(1, size.length - size.prompt)),
+            "pixels": self._pixels(batch * size.patches),
+            "backward": batch * max(size.length * mlp, size.patches * vision_mlp),
+        }
+        return _with_fragmentation(parts)
+
+    def evaluation(self, size: SequenceSize) -> dict[str, int]:
+        text, vision, batch = self._text, self._vision, self._run.evaluation.batch_size
+        width = self._mode.weight_bytes  # evaluation runs without autocast
+        length = size.prompt + self._run.evaluation.max_new_tokens
+        cached = 2 * self._dimensions.key_width * width
+        # An adapter's input is cast to float32 while its linear runs.
+        text_widest = text.intermediate_size * (3 * width + 4) + 4 * text.hidden_size * width
+        vision_widest = max(vision.intermediate_size * (2 * width + 4), vision.hidden_size * (3 * width + 4 * 4))
+        vision_widest += 2 * vision.hidden_size * width
+        parts = self._process() | {
+            "weights": self._counts.num_bytes,
+            "AdamW moments": 2 * self._counts.trained_bytes // self._shares,
+            "key-value cache": batch * length * cached * (text.num_hidden_layers + 1),
+            "prefill": batch * max(size.prompt * text_widest, size.patches * vision_widest),
+            "pixels": self._pixels(batch * size.patches),
+            "logits": 4 * 4 * batch * text.vocab_size,
+        }
+        return _with_fragmentation(parts)
+
+    def _process(self) -> dict[str, int]:
+        return {"CUDA context": _CONTEXT_BYTES_GPU} if self._on_gpu else {"Python and libraries": _PROCESS_BYTES_CPU}
+
+    def _head(self, num_tokens: int) -> int:
+        width, vocab_size = self._text.hidden_size, self._text.vocab_size
+        hidden = 2 * 4 * num_tokens * width
+        if self._mode.tuning == "full":
+            return hidden + 2 * 4 * num_tokens * vocab_size
+        chunk = min(CHUNK_ELEMENTS_GPU if self._on_gpu else CHUNK_ELEMENTS_CPU, max(num_tokens, width) * vocab_size)
+        return hidden + 2 * 4 * num_tokens * NUM_BINS + 2 * 4 * NUM_BINS * width + 3 * 4 * chunk
+
+    def _pixels(self, num_patches: int) -> int:
+        values = self._vision.in_channels * self._dimensions.patch_size**2
+        return num_patches * values * (1 + 8 + self._dimensions.temporal_patch_size * (4 + self._mode.weight_bytes))
 
 
-def _shares(run: ExperimentConfig) -> int:
-    """Return over how many workers optimizer states and gradients are divided."""
-    return 1 if run.cluster.strategy == "ddp" else run.cluster.num_workers
-
-
-def _gradients(run: ExperimentConfig, sizes: Sizes) -> int:
-    if run.cluster.strategy == "ddp":
-        return sizes.trained_bytes * (2 if run.cluster.num_workers > 1 else 1)
-    return 2 * sizes.trained_bytes // _shares(run)  # a share of gradients, and as much again of copied weights
-
-
-def _training_weights(model: Dimensions, run: ExperimentConfig, sizes: Sizes) -> Summand:
-    if run.cluster.strategy != "zero3":
-        return Summand("weights", sizes.num_bytes)
-    table = model.text.vocab_size * model.text.hidden_size * mode_of(run, sizes).weight_bytes
-    return Summand("weights", sizes.num_bytes // run.cluster.num_workers + table)
-
-
-def _training(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shape, *, on_gpu: bool) -> list[Summand]:
-    mode, batch = mode_of(run, sizes), run.training.per_device_batch_size
-    text, vision = kept_bytes(model, mode, batch_size=batch, length=shape.length, patches=shape.patches)
-    middle = 3 * model.text.intermediate_size * mode.width
-    vision_middle = 3 * model.vision.intermediate_size * mode.width if mode.vision else 0
-    supervised = batch * max(1, shape.length - shape.prompt)
-    copies = 2 * sizes.num_float32 if mode.autocast else 0
-    return [
-        Summand("AdamW step", sizes.trained_bytes // _shares(run)),
-        Summand("autocast copies", copies),
-        Summand("text activations", text),
-        Summand("vision activations", vision),
-        Summand("head", _head(model, mode, supervised, on_gpu=on_gpu)),
-        Summand("pixels", _pixels(model, mode, batch * shape.patches)),
-        Summand("backward", batch * max(shape.length * middle, shape.patches * vision_middle)),
-    ]
-
-
-def _head(model: Dimensions, mode: Mode, num_tokens: int, *, on_gpu: bool) -> int:
-    text = model.text
-    hidden = 2 * 4 * num_tokens * text.hidden_size
-    if mode.tuning == "full":
-        return hidden + 2 * 4 * num_tokens * text.vocab_size
-    chunk = _HEAD_CHUNK_ELEMENTS_GPU if on_gpu else _HEAD_CHUNK_ELEMENTS_CPU
-    chunk = min(chunk, max(num_tokens, text.hidden_size) * text.vocab_size)
-    return hidden + 2 * 4 * num_tokens * NUM_BINS + 2 * 4 * NUM_BINS * text.hidden_size + 3 * 4 * chunk
-
-
-def _pixels(model: Dimensions, mode: Mode, num_patches: int) -> int:
-    vision = model.vision
-    values = vision.in_channels * model.patch_size**2
-    return num_patches * values * (1 + 8 + model.temporal_patch_size * (4 + mode.weight_bytes))
-
-
-def _evaluation(model: Dimensions, run: ExperimentConfig, sizes: Sizes, shape: Shape) -> list[Summand]:
-    mode, batch, text = mode_of(run, sizes), run.evaluation.batch_size, model.text
-    width = mode.weight_bytes  # evaluation runs without autocast
-    cached = 2 * model.key_width * width
-    length = shape.prompt + run.evaluation.max_new_tokens
-    vision = model.vision
-    # An adapter's input is cast to float32 while its linear runs.
-    text_widest = text.intermediate_size * (3 * width + 4) + 4 * text.hidden_size * width
-    vision_widest = max(vision.intermediate_size * (2 * width + 4), vision.hidden_size * (3 * width + 4 * 4)) + (
-        2 * vision.hidden_size * width
-    )
-    return [
-        Summand("key-value cache", batch * length * cached * (text.num_hidden_layers + 1)),
-        Summand("prefill", batch * max(shape.prompt * text_widest, shape.patches * vision_widest)),
-        Summand("pixels", _pixels(model, mode, batch * shape.patches)),
-        Summand("logits", 4 * 4 * batch * text.vocab_size),
-    ]
-
-
-def _phase(name: str, summands: list[Summand]) -> Phase:
-    total = sum(summand.num_bytes for summand in summands)
-    return Phase(name, (*summands, Summand("fragmentation", round(_FRAGMENTATION * total))))
+def _with_fragmentation(parts: dict[str, int]) -> dict[str, int]:
+    return parts | {"fragmentation": round(_FRAGMENTATION * sum(parts.values()))}

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coordexp.doctor.examine import Examination
-from coordexp.doctor.finding import Verdict, size_text
-from coordexp.doctor.memory import Estimate
+from coordexp.doctor.memory import MemoryEstimate
+from coordexp.findings import Verdict, size_text
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "failure": "bold red"}
 
@@ -25,46 +25,48 @@ def show(found: Examination, console: Console) -> None:
             Text(finding.check), Text(finding.verdict, style=_STYLES[finding.verdict]), Text(finding.sentence)
         )
     console.print(table)
-    if found.memory is not None and found.sequence is not None:
-        tokens = f"{found.sequence.length} tokens, {found.sequence.prompt} of them prompt"
+    if found.longest_batch is not None:
+        sequence = found.longest_batch.sequence
+        tokens = f"{sequence.length} tokens, {sequence.prompt} of them prompt"
         console.print(
             f"memory of one worker whose batches are all of the longest sequence ({tokens}):", highlight=False
         )
-        console.print(_memory_table(found.memory))
+        console.print(_memory_table(found.longest_batch.memory))
     console.print(_verdict(found), style=_STYLES["ok" if found.would_start else "failure"], highlight=False)
 
 
 def as_json(found: Examination) -> str:
     """Return it for machines."""
-    phases = () if found.memory is None else found.memory.phases
+    memory = None if found.longest_batch is None else found.longest_batch.memory
     return json.dumps(
         {
             "would_start": found.would_start,
-            "findings": [vars(finding) for finding in found.findings],
-            "memory": {
-                phase.name: {
-                    "bytes": phase.num_bytes,
-                    "summands": {summand.name: summand.num_bytes for summand in phase.summands},
-                }
-                for phase in phases
+            "findings": [
+                {"check": finding.check, "verdict": finding.verdict, "sentence": finding.sentence}
+                for finding in found.findings
+            ],
+            "memory": {}
+            if memory is None
+            else {
+                name: {"bytes": memory.totals[name], "summands": dict(memory.phases[name])} for name in memory.phases
             },
-            "longest_sequence": None if found.sequence is None else vars(found.sequence),
+            "longest_sequence": None if found.longest_batch is None else vars(found.longest_batch.sequence),
         },
         indent=2,
     )
 
 
-def _memory_table(memory: Estimate) -> Table:
+def _memory_table(memory: MemoryEstimate) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("part", no_wrap=True)
     for phase in memory.phases:
-        table.add_column(phase.name, justify="right", no_wrap=True)
-    sizes = [{summand.name: summand.num_bytes for summand in phase.summands} for phase in memory.phases]
-    for name in dict.fromkeys(name for parts in sizes for name in parts):
-        if any(parts.get(name) for parts in sizes):
-            table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in sizes))
+        table.add_column(phase, justify="right", no_wrap=True)
+    every = memory.phases.values()
+    for name in dict.fromkeys(name for parts in every for name in parts):
+        if any(parts.get(name) for parts in every):
+            table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in every))
     table.add_section()
-    table.add_row("together", *(size_text(phase.num_bytes) for phase in memory.phases))
+    table.add_row("together", *(size_text(total) for total in memory.totals.values()))
     return table
 
 

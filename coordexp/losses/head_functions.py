@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.codec import NUM_BINS
 
 # Elements of the largest temporary: what a CPU's cache holds, and what keeps a GPU's kernels long.
-_CHUNK_ELEMENTS_CPU = 2 * 1024 * 1024
-_CHUNK_ELEMENTS_GPU = 16 * 1024 * 1024
+CHUNK_ELEMENTS_CPU = 2 * 1024 * 1024
+CHUNK_ELEMENTS_GPU = 16 * 1024 * 1024
 _CHUNK_TOKENS = 4096
 
 
@@ -208,7 +208,7 @@ def _chunks(weight_VD: Tensor, *, num_tokens: int, without: range | None = None)
 
 
 def _chunk_elements(like: Tensor) -> int:
-    return _CHUNK_ELEMENTS_CPU if like.device.type == "cpu" else _CHUNK_ELEMENTS_GPU
+    return CHUNK_ELEMENTS_CPU if like.device.type == "cpu" else CHUNK_ELEMENTS_GPU
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -42,6 +42,7 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
         ResourceError: if another process holds it, or the file system cannot lock.
     """
     folder = ExperimentFolder.of(config)
+    check_writable(folder)
     try:
         folder.lock.parent.mkdir(parents=True, exist_ok=True)
         handle = folder.lock.open("a+", encoding="utf-8")
@@ -55,6 +56,19 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
         handle.write(json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname()))) + "\n")
         handle.flush()
         yield
+
+
+def check_writable(folder: ExperimentFolder) -> None:
+    """Refuse a place where the experiment's folder cannot be made or written; nothing is made.
+
+    Raises:
+        ResourceError: if it cannot.
+    """
+    existing = next(path for path in (folder.path, *folder.path.parents) if path.exists())
+    if not existing.is_dir():
+        raise ResourceError(f"{folder.path}: cannot be made, {existing} is a file; choose experiment.runs_dir")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ResourceError(f"{folder.path}: {existing} cannot be written; choose experiment.runs_dir")
 
 
 def check_unlocked(folder: ExperimentFolder) -> None:

@@ -81,8 +81,8 @@ def connect(uri: str) -> "MlflowClient":
         TrackingError: if it is another kind of URI, or cannot be used, within about 12 seconds.
     """
     _prepare_mlflow()
-    if uri.startswith(_SQLITE):
-        _check_sqlite(uri)
+    if path := sqlite_path(uri):
+        _check_sqlite(uri, path)
     elif "@" in urlsplit(uri).netloc:
         raise TrackingError(
             f"tracking URI {without_secrets(uri)!r} holds a password, and is written into configurations: expected "
@@ -151,11 +151,19 @@ def _prepare_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _check_sqlite(uri: str) -> None:
-    """Find out before MLflow does: it would retry for two minutes."""
-    path = sqlite_path(uri)
-    if path is None or not path.is_absolute() or path.is_dir():
+def check_names_file(uri: str, path: Path) -> None:
+    """Refuse a sqlite URI whose path can be no database file.
+
+    Raises:
+        TrackingError: if the path is not absolute, or a folder.
+    """
+    if not path.is_absolute() or path.is_dir():
         raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
+
+
+def _check_sqlite(uri: str, path: Path) -> None:
+    """Find out before MLflow does: it would retry for two minutes."""
+    check_names_file(uri, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(path, timeout=_LOCK_SECONDS)) as connection:

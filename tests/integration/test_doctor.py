@@ -12,6 +12,7 @@ from huggingface_hub import constants
 
 from coordexp.cluster.capacity import nodes_of
 from coordexp.doctor.examine import Examination, examine
+from coordexp.doctor.memory import TRAINING
 from coordexp.errors import ResourceError
 from tests.unit.doctor.doctor_support import failures, of, sparse_checkpoint, tree
 
@@ -100,11 +101,11 @@ def test_shipped_experiments_without_their_files(tmp_path, monkeypatch, size, bi
     for key in ("train_annotations", "train_images", "val_annotations", "val_images"):
         assert any(sentence.endswith(f"set data.{key}") for sentence in failed.values())
     assert f"Qwen/Qwen3-VL-{size.upper()}-Instruct: not in the cache" in failed["checkpoint"]
-    assert found.memory is not None
-    weights = next(part for part in found.memory.phases[0].summands if part.name == "weights")
+    assert found.longest_batch is not None
+    memory = found.longest_batch.memory
     # In bfloat16, with adapters and offsets in float32.
-    assert billions < weights.num_bytes / 2e9 < 1.06 * billions
-    assert found.memory.num_bytes < GPU_BYTES, "the longest batch does not fit the GPUs that the file names"
+    assert billions < memory.phases[TRAINING]["weights"] / 2e9 < 1.06 * billions
+    assert memory.num_bytes < GPU_BYTES, "the longest batch does not fit the GPUs that the file names"
     (disk,) = of(found, "disk")
     assert "needed" in disk.sentence or "12 runs need about" in disk.sentence  # before anything is downloaded
     assert tree(tmp_path) == {}

@@ -14,10 +14,12 @@ from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.data.splits.stratify import stratified_subset
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import sha256_of_file
+from coordexp.findings import Check, Finding, failure, ok, require, warning
 
 __all__ = [
     "Split",
     "annotations_path",
+    "check_split",
     "data_fingerprint",
     "images_path",
     "load_split",
@@ -44,18 +46,56 @@ def load_split(data_config: Data, split: Split, *, data_dir: Path, accept_prequa
     """
     if data_config.format == "shapes":
         write_shapes(data_dir, ShapesSpec(**data_config.shapes.model_dump()))
+    data = require(check_split(data_config, split, data_dir=data_dir, accept_prequantised=accept_prequantised))
+    assert data is not None  # a missing file was a failure
+    return data
+
+
+def check_split(
+    data_config: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False
+) -> Check[SplitData | None]:
+    """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
     annotations = annotations_path(data_config, split, data_dir=data_dir)
     images = images_path(data_config, split, data_dir=data_dir)
-    if annotations.suffix == ".jsonl":
-        if split == "val":
-            raise DataError(f"{annotations}: AP is measured on the original annotations; expected COCO JSON")
-        return read_jsonl(
+    missing = [*_missing_files(annotations, images, split)]
+    if missing:
+        yield from missing
+        return None
+    if annotations.suffix != ".jsonl":
+        data = read_coco(annotations, images, max_bad_fraction=data_config.max_bad_fraction)
+    elif split == "val":
+        raise DataError(f"{annotations}: AP is measured on the original annotations; expected COCO JSON")
+    else:
+        data = read_jsonl(
             annotations,
             images,
             max_bad_fraction=data_config.max_bad_fraction,
             accept_prequantised=accept_prequantised,
         )
-    return read_coco(annotations, images, max_bad_fraction=data_config.max_bad_fraction)
+    categories = f", {len(data.categories)} categories" if data.categories else ""
+    yield ok(
+        f"{split} annotations",
+        f"{len(data.samples):,} images, {data.counts['boxes']:,} boxes{categories}, each checked",
+    )
+    for rejected in data.rejected[:1]:
+        yield warning(
+            f"{split} annotations",
+            f"{len(data.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
+        )
+    return data
+
+
+def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Finding]:
+    if not annotations.is_file():
+        key = f"data.{split}_annotations"
+        error = DataError(f"{annotations}: file not found; put the annotations there, or set {key}")
+        yield failure(f"{split} annotations", error)
+    if not images.is_dir():
+        error = DataError(f"{images}: no such image folder; put the images there, or set data.{split}_images")
+        yield failure(f"{split} images", error)
+    elif next(images.iterdir(), None) is None:
+        error = DataError(f"{images}: the image folder is empty; put the images there, or set data.{split}_images")
+        yield failure(f"{split} images", error)
 
 
 def annotations_path(data_config: Data, split: Split, *, data_dir: Path) -> Path:

@@ -16,7 +16,8 @@ from coordexp.data.batches.positions import padded_positions
 from coordexp.data.batches.prompt import Prompt
 from coordexp.data.images.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
-from coordexp.data.splits.splits import Split, load_split
+from coordexp.data.splits.splits import Split, check_split, load_split
+from coordexp.findings import Check
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 
@@ -72,11 +73,22 @@ def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordV
 
 
 def read_split(config: ExperimentConfig, split: Split) -> SplitData:
-    """Read a split; boxes that are bins already are taken only if the configuration expects them.
+    """Read a split, which under ``data.format: shapes`` is generated first.
 
     Raises:
         DataError: as :func:`coordexp.data.splits.splits.load_split`.
     """
+    folder = ExperimentFolder.of(config).data
+    return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
+
+
+def check_split_of(config: ExperimentConfig, split: Split) -> Check[SplitData | None]:
+    """Check the files of a split by reading them; nothing is generated."""
+    folder = ExperimentFolder.of(config).data
+    return check_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
+
+
+def _accepts_bins(config: ExperimentConfig) -> bool:
+    """Return whether boxes that are bins already are taken: only if the configuration expects them."""
     tokens = config.custom.coord_tokens
-    prequantised = keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)
-    return load_split(config.data, split, data_dir=ExperimentFolder.of(config).data, accept_prequantised=prequantised)
+    return keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)

@@ -1,7 +1,6 @@
 """What all runs of an experiment share, made once before the first: the data and the expanded base."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,20 +10,16 @@ from typing import Literal
 import numpy as np
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.vocab import coord_vocab, expand_tokenizer
+from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import TokenizerError
-from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
-from coordexp.model.attention import check_attention
-from coordexp.model.checkpoint.find import find_checkpoint
-from coordexp.model.expand import expand_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.train.setup.base import check_attention_of, prepare_base, weights_hash
 from coordexp.train.setup.encoding import build_encoding, read_split
 from coordexp.train.setup.strategy import check_strategy
 
@@ -60,7 +55,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         CoordExpError: whatever would stop a run later and can be known now.
     """
     check_strategy(config)
-    _check_attention(config)
+    check_attention_of(config)
     root = ExperimentFolder.of(config).data
     train = read_split(config, "train")
     val = read_split(config, "val")
@@ -79,47 +74,6 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         data_hash=data_fingerprint(paths),
         weights_hash=weights_hash(base),
     )
-
-
-def prepare_base(config: ExperimentConfig) -> Path:
-    """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
-
-    Goes by files, so that memory holds some rows and not the model.
-
-    Raises:
-        CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
-        TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
-        ResourceError: if the disk is too small.
-    """
-    target = ExperimentFolder.of(config).base(config)
-    stamp = {
-        "path": config.model.path,
-        "revision": config.model.revision,
-        "vocab_init": config.model.vocab_init,
-        "structure": config.data.structure,
-        "dtype": config.model.dtype,
-    }
-    made = target / "base.json"
-    if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
-        _check_ids(config, target)
-        return target
-    directory = find_checkpoint(config.model.path, revision=config.model.revision)
-    _check_ids(config, directory)
-    with replace_directory(target) as building:
-        expand_checkpoint(
-            directory,
-            building,
-            init=config.model.vocab_init,
-            structure=config.data.structure,
-            dtype=config.model.dtype,
-        )
-        write_json(building / "base.json", stamp)
-    return target
-
-
-def weights_hash(checkpoint: Path) -> str:
-    """Return one SHA-256 over the weight files of a checkpoint, in name order."""
-    return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
 
 
 def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:
@@ -159,23 +113,3 @@ def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:
         return
     for sample in samples:
         read_image(sample.image, width=sample.width, height=sample.height)
-
-
-def _check_attention(config: ExperimentConfig) -> None:
-    # The driver of a cluster may have no GPU where its workers have.
-    elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
-    check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
-
-
-def _check_ids(config: ExperimentConfig, checkpoint: Path) -> None:
-    """Compare the ids of the configuration with those that the tokenizer has, or will get."""
-    ids = config.custom.coord_offset.ids
-    if not config.custom.coord_offset.enabled or ids is None:
-        return
-    tokenizer = Processor.from_directory(checkpoint).tokenizer
-    coord_ids = expand_tokenizer(tokenizer, structure=config.data.structure).coord_ids
-    if range(ids.start, ids.end + 1) != coord_ids:
-        raise TokenizerError(
-            f"custom.coord_offset.ids is {ids.start}..{ids.end}, but {config.model.path} has its coord tokens at "
-            f"{coord_ids.start}..{coord_ids.stop - 1}; leave ids out to take the tokenizer's"
-        )

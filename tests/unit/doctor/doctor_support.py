@@ -9,10 +9,10 @@ from PIL import Image
 from transformers import Qwen3VLConfig
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
+from coordexp.doctor.checkpoint import published_config
 from coordexp.doctor.examine import Examination
-from coordexp.doctor.finding import Finding
-from coordexp.doctor.published import published_config
-from coordexp.doctor.sizes import expected_shapes, meta_model
+from coordexp.findings import Finding
+from coordexp.model.checkpoint.empty_model import empty_model, needed_shapes
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 
 NUM_SHARDS = 2
@@ -37,7 +37,7 @@ def sparse_checkpoint(path: Path, *, model: str = "4B", tokenizer: Qwen2Tokenize
 
 def write_holes(path: Path, config: Qwen3VLConfig) -> None:
     """Write the shards of ``config`` and their index."""
-    shapes = sorted(expected_shapes(meta_model(config, dtype=torch.bfloat16)))
+    shapes = sorted(needed_shapes(empty_model(config, dtype=torch.bfloat16)).items())
     weight_map: dict[str, str] = {}
     for shard in range(NUM_SHARDS):
         file = f"model-{shard + 1:05d}-of-{NUM_SHARDS:05d}.safetensors"

@@ -7,8 +7,8 @@ import pytest
 from huggingface_hub import constants
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.finding import Findings
+from coordexp.doctor.checkpoint import Base, examine_checkpoint, published_config
+from coordexp.findings import collect
 from coordexp.model.checkpoint import directory, weights
 from coordexp.model.tiny.parts import build_tokenizer
 from tests.unit.doctor.doctor_support import sparse_checkpoint
@@ -47,9 +47,8 @@ def hub(tmp_path, monkeypatch) -> Path:
 
 def _examine(path: object, **sections: dict[str, object]) -> tuple[Base | None, dict[str, tuple[str, str]]]:
     values = {"model": {"path": str(path)}, **sections}
-    findings = Findings()
-    base = examine_checkpoint(ExperimentConfig.model_validate(values), findings)
-    return base, {finding.check: (finding.verdict, finding.sentence) for finding in findings.all}
+    findings, base = collect(examine_checkpoint(ExperimentConfig.model_validate(values)))
+    return base, {finding.check: (finding.verdict, finding.sentence) for finding in findings}
 
 
 def _only_failure(path: object, **sections: dict[str, object]) -> str:
@@ -213,7 +212,7 @@ def test_a_hub_id_that_is_not_cached(hub, monkeypatch):
     assert "not in the cache" in found["checkpoint"][1]
     assert "the hub does not answer" in found["checkpoint"][1]
     assert base is not None  # of the published shape, so that memory can be estimated
-    assert base.coord_ids == range(151_670, 152_670)
+    assert base.offset_ids == range(151_670, 152_670)
     assert not hub.exists()
     monkeypatch.setattr("coordexp.doctor.checkpoint.hub_answers", lambda: True)
     assert _examine(HUB_ID)[1]["checkpoint"] == (
@@ -245,7 +244,7 @@ def test_a_hub_id_that_is_cached(hub, whole):
     base, found = _examine(HUB_ID)
     assert {verdict for verdict, _ in found.values()} == {"ok"}
     assert base is not None
-    assert base.directory is not None
+    assert base.encoding is not None
 
 
 def test_a_hub_id_whose_weights_are_not_cached(hub, whole):
@@ -255,7 +254,7 @@ def test_a_hub_id_whose_weights_are_not_cached(hub, whole):
     base, found = _examine(HUB_ID)
     assert found["tokenizer"][0] == "ok"  # the small files are looked at all the same
     assert base is not None
-    assert base.directory is None
+    assert base.encoding is not None
 
 
 def test_nothing_is_written(whole):
@@ -263,3 +262,8 @@ def test_nothing_is_written(whole):
     _examine(whole)
     assert {path: path.stat().st_mtime_ns for path in whole.iterdir()} == before
     assert not os.path.exists(whole / "base.json")
+
+
+def test_an_unknown_model_has_no_published_shape():
+    assert published_config("Qwen/Qwen3-VL-30B-A3B-Instruct") is None
+    assert published_config("me/other") is None

@@ -9,10 +9,10 @@ from rich.console import Console
 from coordexp.cli.main import main
 from coordexp.doctor import examine as module
 from coordexp.doctor.examine import Examination, examine
-from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.machine import Machine
+from coordexp.doctor.memory import EVALUATION, TRAINING, MemoryEstimate
 from coordexp.doctor.view import as_json, show
-from coordexp.errors import DataError
+from coordexp.findings import Finding
 from tests.unit.doctor.doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
 
 ROOT = Path(__file__).parents[3]
@@ -77,9 +77,10 @@ def test_coco_files_give_the_longest_sequence(tmp_path):
     found = _examine(tmp_path, *coco_overrides(tmp_path), "data.max_pixels=9216")
     assert found.would_start, failures(found)
     # 64 x 48 pixels are 8 x 6 patches of 8 pixels, twelve tokens; 22 around the image; one object at most.
-    assert found.sequence is not None
-    assert (found.sequence.prompt, found.sequence.patches) == (22 + 12, 48)
-    num_target = found.sequence.length - found.sequence.prompt
+    assert found.longest_batch is not None
+    sequence = found.longest_batch.sequence
+    assert (sequence.prompt, sequence.patches) == (22 + 12, 48)
+    num_target = sequence.length - sequence.prompt
     assert num_target == 7 + 1 + 2  # markers and coordinates, the end, "red circle"
 
 
@@ -124,34 +125,50 @@ def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
 
 
 def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
-    findings = Findings()
     monkeypatch.setattr(module, "local_slots", lambda _: 2)
     run = module.load_config(TINY)
+    needed, usual = (_memory(training=size) for size in (6 * GIB, 4 * GIB))
     for ram, expected in ((100, "ok"), (10, "warning"), (5, "failure")):
-        findings.all.clear()
-        machine = Machine((), (), ram * GIB, 8)
-        needed, usual = (module.Estimate((module_phase(size),), fixed_bytes=0) for size in (6 * GIB, 4 * GIB))
-        module._judge_memory(run, needed, usual, machine, on_gpu=False, findings=findings)
-        assert [finding.verdict for finding in findings.all] == [expected]
-        assert "for each of 2 processes" in findings.all[0].sentence
+        found = module.judge_memory(run, needed, usual, Machine((), (), ram * GIB, 8), on_gpu=False)
+        assert found.verdict == expected
+        assert "for each of 2 processes" in found.sentence
 
 
-def module_phase(size: int, name: str = "training"):
-    from coordexp.doctor.memory import Phase, Summand
+@pytest.mark.parametrize(
+    ("memory", "checkpointing", "advice"),
+    [
+        ({"training": 2, "evaluation": 3}, False, "lower evaluation.batch_size, "),
+        ({"training": 2, "evaluation": 3}, True, "lower evaluation.batch_size, "),
+        ({"training": 3, "evaluation": 2}, False, "set training.gradient_checkpointing: true, or lower "),
+        ({"training": 3, "evaluation": 2}, True, "lower training.per_device_batch_size "),
+    ],
+)
+def test_the_advice_is_for_the_phase_that_does_not_fit(memory, checkpointing, advice):
+    run = module.load_config(TINY, [f"training.gradient_checkpointing={str(checkpointing).lower()}"])
+    needed = _memory(**{phase: size * GIB for phase, size in memory.items()})
+    found = module.judge_memory(run, needed, needed, Machine((), (), GIB, 8), on_gpu=False)
+    assert f"are there; {advice}" in found.sentence
 
-    return Phase(name, (Summand("all", size),))
+
+def _memory(*, training: int, evaluation: int = 0) -> MemoryEstimate:
+    return MemoryEstimate({TRAINING: {"all": training}, EVALUATION: {"all": evaluation}})
 
 
-def test_the_advice_is_for_the_phase_that_does_not_fit():
-    run = module.load_config(TINY)
-    checkpointing = module.load_config(TINY, ["training.gradient_checkpointing=true"])
-    evaluates = module.Estimate((module_phase(2), module_phase(3, "evaluation")), fixed_bytes=0)
-    trains = module.Estimate((module_phase(3), module_phase(2, "evaluation")), fixed_bytes=0)
-    for config in (run, checkpointing):
-        advice = module._advice(config, evaluates)
-        assert advice == "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
-    assert module._advice(run, trains).startswith("set training.gradient_checkpointing: true, or lower training.per_de")
-    assert module._advice(checkpointing, trains) == "lower training.per_device_batch_size or data.max_pixels"
+def test_groups_whose_data_sets_differ_are_refused(tmp_path):
+    groups = "{A: {}, B: {data: {shapes: {num_train: 9}}}}"
+    found = _examine(tmp_path, f"ablation.groups={groups}", "ablation.factor=[data.shapes]")
+    assert "groups differ in data.shapes" in failures(found)["configuration"]
+
+
+def test_categories_that_cannot_be_told_apart(tmp_path):
+    overrides = coco_overrides(tmp_path)
+    annotations = tmp_path / "val.json"
+    data = json.loads(annotations.read_text())
+    data["categories"].append({"id": 2, "name": "Red  Circle"})
+    annotations.write_text(json.dumps(data))
+    assert "reads like category" in failures(_examine(tmp_path, *overrides))["categories"]
+    aliased = _examine(tmp_path, "evaluation.aliases={disc: purple circle}")
+    assert "stands for 'purple circle'" in failures(aliased)["categories"]
 
 
 def test_groups_with_different_data_are_all_examined(tmp_path):
@@ -163,27 +180,6 @@ def test_groups_with_different_data_are_all_examined(tmp_path):
     assert len(of(found, "tokenizer")) == 2
     assert len(of(found, "train data")) == len(of(found, "weights")) == len(of(found, "disk")) == 1
     assert "1,003 tokens will be added" in of(found, "tokenizer")[1].sentence
-
-
-def test_a_check_that_breaks_is_a_finding_too():
-    findings = Findings()
-
-    def breaks(error: Exception):
-        def function() -> None:
-            raise error
-
-        return function
-
-    assert findings.attempt("a", breaks(DataError("wrong"))) is None
-    assert findings.attempt("b", breaks(PermissionError(13, "Permission denied", "/x"))) is None
-    assert findings.attempt("c", breaks(KeyError("k"))) is None
-    assert findings.attempt("d", lambda: 7) == 7
-    assert [finding.sentence for finding in findings.all] == [
-        "wrong",
-        "/x: Permission denied",
-        "the check itself failed (KeyError: 'k')",
-    ]
-    assert findings.has_failure
 
 
 def _shown(found: Examination) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.finding import Findings
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
 from coordexp.files import write_text
+from coordexp.findings import collect
 from coordexp.runs.experiment import open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import plan_runs
@@ -22,15 +22,12 @@ def _config(runs_dir: Path, **sections: object) -> ExperimentConfig:
 
 
 def _experiment(config: ExperimentConfig) -> dict[str, tuple[str, str]]:
-    findings = Findings()
-    examine_experiment(config, findings)
-    return {finding.check: (finding.verdict, finding.sentence) for finding in findings.all}
+    findings, _ = collect(examine_experiment(config))
+    return {finding.check: (finding.verdict, finding.sentence) for finding in findings}
 
 
 def _disk(config: ExperimentConfig, weights_bytes: int | None) -> tuple[str, str]:
-    findings = Findings()
-    examine_disk(plan_runs(config), weights_bytes, findings)
-    (found,) = findings.all
+    (found,) = examine_disk(plan_runs(config), weights_bytes)
     return found.verdict, found.sentence
 
 
@@ -105,13 +102,10 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
 def test_workers_that_load_more_than_there_is_memory():
     config = _config(Path("/runs"), cluster={"num_workers": 8, "gpus_per_worker": 1.0})
     eight = Machine(("H",) * 8, (80 * GIB,) * 8, 64 * GIB, 64)
-    findings = Findings()
-    examine_loading(config, 9 * GIB, eight, findings)
-    assert [finding.verdict for finding in findings.all] == ["warning"]
-    assert "8 workers here read 9.00 GiB" in findings.all[0].sentence
-    findings = Findings()
-    examine_loading(config, 5 * GIB, eight, findings)
-    assert findings.all == []
+    (found,) = examine_loading(config, 9 * GIB, eight)
+    assert found.verdict == "warning"
+    assert "8 workers here read 9.00 GiB" in found.sentence
+    assert [*examine_loading(config, 5 * GIB, eight)] == []
 
 
 def test_the_machine_here():

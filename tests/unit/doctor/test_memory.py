@@ -7,17 +7,27 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.doctor import memory
-from coordexp.doctor.memory import Shape, estimate
-from coordexp.doctor.published import published_config
-from coordexp.doctor.sizes import Sizes, expanded_config, meta_run_model
-from coordexp.model.checkpoint.empty_model import Dimensions
+from coordexp.doctor.checkpoint import published_config
+from coordexp.doctor.memory import (
+    EVALUATION,
+    TRAINING,
+    MemoryEstimate,
+    ParameterCounts,
+    SequenceSize,
+    estimate,
+    run_model,
+)
+from coordexp.model.checkpoint.empty_model import empty_model
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 
-SHAPE = Shape(prompt=60, length=100, patches=144)
+SIZE = SequenceSize(prompt=60, length=100, patches=144)
+IDS = range(641, 1641)
 
 
-def _run(tuning: str = "lora", *, workers: int = 1, packing: bool = False, **training: object) -> ExperimentConfig:
+def _run(
+    tuning: str = "lora", *, workers: int = 1, packing: bool = False, tie_head: bool = True, **training: object
+) -> ExperimentConfig:
     offset = tuning != "full"
     return ExperimentConfig.model_validate(
         {
@@ -27,22 +37,20 @@ def _run(tuning: str = "lora", *, workers: int = 1, packing: bool = False, **tra
                 "per_device_batch_size": 4,
                 **training,
             },
-            "custom": {"coord_offset": {"enabled": offset, "dtype": "float32"}},
+            "custom": {"coord_offset": {"enabled": offset, "tie_head": tie_head, "dtype": "float32"}},
             "cluster": {"num_workers": workers},
             "data": {"packing": packing},
         }
     )
 
 
-def _estimate(run: ExperimentConfig, *, dtype: torch.dtype = torch.float32, on_gpu: bool = False, shape: Shape = SHAPE):
+def _estimate(
+    run: ExperimentConfig, *, dtype: torch.dtype = torch.float32, on_gpu: bool = False, size: SequenceSize = SIZE
+) -> MemoryEstimate:
     config = build_model(build_tokenizer()).config
-    model = meta_run_model(config, run, dtype=dtype, coord_ids=range(641, 1641), num_extra_ids=0)
-    dimensions = Dimensions.of(expanded_config(config, num_tokens=1641))
-    return estimate(dimensions, run, Sizes.of(model), shape, on_gpu=on_gpu)
-
-
-def _parts(found, phase: int = 0) -> dict[str, int]:
-    return {summand.name: summand.num_bytes for summand in found.phases[phase].summands}
+    model = run_model(config, run, dtype=dtype, offset_ids=IDS)
+    (found,) = estimate(model, run, [size], on_gpu=on_gpu)
+    return found
 
 
 @pytest.mark.parametrize("tuning", ["lora", "dora", "full"])
@@ -62,15 +70,15 @@ def test_weights_gradients_and_moments_are_exact(tuning, dtype):
     optimizer = torch.optim.AdamW(trained, lr=1e-3)
     optimizer.step()
     state = [value for entry in optimizer.state.values() for name, value in entry.items() if name != "step"]
-    parts = _parts(_estimate(run, dtype=dtype))
+    parts = _estimate(run, dtype=dtype).phases[TRAINING]
     assert parts["weights"] == sum(parameter.nbytes for parameter in model.parameters())
     assert parts["gradients"] == sum(parameter.grad.nbytes for parameter in trained)
     assert parts["AdamW moments"] == sum(value.nbytes for value in state)
 
 
-def test_every_summand_is_in_the_docstring():
+def test_every_part_is_in_the_docstring():
     text = memory.__doc__.lower()
-    names = {name for phase in (0, 1) for name in _parts(_estimate(_run(), on_gpu=True), phase)}
+    names = {name for parts in _estimate(_run(), on_gpu=True).phases.values() for name in parts}
     assert len(names) >= 14
     for name in names:
         words = {"adamw moments": "two moments", "adamw step": "while it steps", "autocast copies": "autocast"}
@@ -80,30 +88,30 @@ def test_every_summand_is_in_the_docstring():
 
 def test_the_peak_is_the_larger_phase():
     found = _estimate(_run())
-    assert found.num_bytes == max(phase.num_bytes for phase in found.phases)
-    assert found.phases[0].num_bytes == sum(_parts(found).values())
-    assert found.fixed_bytes < found.num_bytes
+    assert found.num_bytes == max(found.totals.values())
+    assert found.totals == {name: sum(parts.values()) for name, parts in found.phases.items()}
 
 
 def test_what_costs_memory_and_what_saves_it():
     plain = _estimate(_run())
-    assert _parts(_estimate(_run(workers=2)))["gradients"] == 2 * _parts(plain)["gradients"]
-    checkpointed = _parts(_estimate(_run(gradient_checkpointing=True)))
-    assert checkpointed["text activations"] < _parts(plain)["text activations"]
-    assert _parts(_estimate(_run(precision="bfloat16")))["autocast copies"] > 0
-    assert _parts(plain)["autocast copies"] == 0
-    twice = _parts(_estimate(_run(per_device_batch_size=8)))
-    assert twice["text activations"] == 2 * _parts(plain)["text activations"]
+    assert _estimate(_run(workers=2)).phases[TRAINING]["gradients"] == 2 * plain.phases[TRAINING]["gradients"]
+    checkpointed = _estimate(_run(gradient_checkpointing=True)).phases[TRAINING]
+    assert checkpointed["text activations"] < plain.phases[TRAINING]["text activations"]
+    assert _estimate(_run(precision="bfloat16")).phases[TRAINING]["autocast copies"] > 0
+    assert plain.phases[TRAINING]["autocast copies"] == 0
+    twice = _estimate(_run(per_device_batch_size=8)).phases[TRAINING]
+    assert twice["text activations"] == 2 * plain.phases[TRAINING]["text activations"]
     # 4 rows of 100 tokens with a mask each, or one row of 400 with one mask; 4 bytes, 4 layers
-    packed = _parts(_estimate(_run(packing=True)))
-    assert packed["text activations"] - _parts(plain)["text activations"] == 4 * 4 * (400**2 - 4 * 100**2)
-    frozen = _parts(_estimate(_run(lora={"vision": False})))
+    packed = _estimate(_run(packing=True)).phases[TRAINING]
+    assert packed["text activations"] - plain.phases[TRAINING]["text activations"] == 4 * 4 * (400**2 - 4 * 100**2)
+    frozen = _estimate(_run(lora={"vision": False})).phases[TRAINING]
     assert frozen["vision activations"] == 0
-    full = _parts(_estimate(_run("full")))
+    full = _estimate(_run("full")).phases[TRAINING]
     assert full["head"] > 2 * 4 * 4 * 40 * 1641
-    longer = _estimate(_run(), shape=Shape(60, 200, 144))
-    assert longer.phases[0].num_bytes > plain.phases[0].num_bytes
-    assert longer.phases[1] == plain.phases[1]  # evaluation ends at max_new_tokens, whatever the targets are
+    longer = _estimate(_run(), size=SequenceSize(60, 200, 144))
+    assert longer.totals[TRAINING] > plain.totals[TRAINING]
+    # Evaluation ends at max_new_tokens, whatever the targets are.
+    assert longer.phases[EVALUATION] == plain.phases[EVALUATION]
 
 
 def test_zero_divides_over_the_workers():
@@ -111,7 +119,7 @@ def test_zero_divides_over_the_workers():
         run = _run(workers=4)
         cluster = run.cluster.model_copy(update={"strategy": strategy})
         found = _estimate(run.model_copy(update={"cluster": cluster}))
-        return _parts(found), _parts(found, 1)
+        return found.phases[TRAINING], found.phases[EVALUATION]
 
     (ddp, _), (zero2, _), (zero3, evaluation) = map(parts_of, ("ddp", "zero2", "zero3"))
     assert 4 * zero2["AdamW moments"] == 4 * zero3["AdamW moments"] == ddp["AdamW moments"]
@@ -132,7 +140,57 @@ def test_the_cache_of_the_published_4b_by_hand():
             "custom": {"coord_offset": {"enabled": True}},
         }
     )
-    model = meta_run_model(config, run, dtype=torch.bfloat16, coord_ids=range(151_670, 152_670), num_extra_ids=0)
-    found = estimate(Dimensions.of(config), run, Sizes.of(model), Shape(430, 1500, 1600), on_gpu=True)
-    assert _parts(found, 1)["key-value cache"] == 32 * (430 + 1024) * 4096 * 37
-    assert _parts(found, 1)["logits"] == 4 * 4 * 32 * 151_936
+    model = run_model(config, run, dtype=torch.bfloat16, offset_ids=range(151_670, 152_670))
+    (found,) = estimate(model, run, [SequenceSize(430, 1500, 1600)], on_gpu=True)
+    assert found.phases[EVALUATION]["key-value cache"] == 32 * (430 + 1024) * 4096 * 37
+    assert found.phases[EVALUATION]["logits"] == 4 * 4 * 32 * 152_670  # the expanded table
+
+
+@pytest.mark.parametrize(
+    ("tuning", "tied", "tie_head", "vision", "structure", "dtype"),
+    [
+        ("lora", True, True, True, "native", torch.bfloat16),
+        ("lora", False, False, False, "spec", torch.float32),
+        ("dora", True, True, True, "native", torch.float32),
+        ("full", False, True, True, "native", torch.bfloat16),
+    ],
+)
+def test_parameters_are_counted_as_in_the_real_model(tuning, tied, tie_head, vision, structure, dtype):
+    run = _run(tuning, tie_head=tie_head, lora={"rank": 4, "vision": vision})
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, tie_word_embeddings=tied)
+    ids = range(IDS.start, IDS.stop + (2 if structure == "spec" else 0))
+    counted = run_model(model.config, run, dtype=dtype, offset_ids=ids)
+    assert {parameter.device.type for parameter in counted.parameters()} == {"meta"}
+
+    vocab = expand_vocab(model, tokenizer, structure=structure)
+    assert [*vocab.coord_ids, *vocab.added_structure_ids] == [*ids]
+    model = model.to(dtype)
+    if run.custom.coord_offset.enabled:
+        install_coord_offset_adapter(model, coord_ids=ids, tie_head=tie_head, dtype="float32")
+    real = apply_tuning(model, tuning=tuning, rank=4, alpha=8.0, dropout=0.0, vision=vision, seed=0)
+    assert ParameterCounts.of(counted) == ParameterCounts.of(real)
+
+
+def test_other_adapters_are_counted_otherwise():
+    config = build_model(build_tokenizer()).config
+    counts = {
+        name: ParameterCounts.of(run_model(config, _run(name), dtype=torch.float32, offset_ids=IDS))
+        for name in ("lora", "dora")
+    }
+    assert counts["lora"].num_trained < counts["dora"].num_trained
+
+
+@pytest.mark.parametrize(("model", "expected"), [("2B", 2_127_532_032), ("4B", 4_437_815_808), ("8B", 8_767_123_696)])
+def test_published_shapes(model, expected):
+    # 4B by hand: embedding 151,936 x 2,560; 36 layers of 2 x 2,560 x 4,096 + 2 x 2,560 x 1,024 + 3 x 2,560 x 9,728
+    # + 2 x 2,560 + 2 x 128; last norm 2,560; the vision tower 415.3 M.
+    config = published_config(f"Qwen/Qwen3-VL-{model}-Instruct")
+    found = ParameterCounts.of(empty_model(config, dtype=torch.bfloat16))
+    assert found.num == expected
+    assert found.num_bytes == 2 * expected
+    if model == "4B":
+        layer = 2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728 + 2 * 2560 + 2 * 128
+        text = 151_936 * 2560 + 36 * layer + 2560
+        assert found.num - text == 415_347_712
+        assert abs(found.num - 4.4e9) < 0.05e9

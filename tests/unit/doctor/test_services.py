@@ -8,9 +8,9 @@ import pytest
 
 from coordexp.cluster import capacity
 from coordexp.config.schema import ExperimentConfig
-from coordexp.doctor.finding import Finding, Findings
 from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.errors import ResourceError
+from coordexp.findings import Finding
 from tests.unit.doctor.doctor_support import tree
 
 
@@ -30,15 +30,11 @@ def silent_port():
 
 
 def _cluster(num_gpus: int = 0, **values: object) -> list[Finding]:
-    findings = Findings()
-    examine_cluster(ExperimentConfig.model_validate({"cluster": values}), num_gpus, findings)
-    return findings.all
+    return [*examine_cluster(ExperimentConfig.model_validate({"cluster": values}), num_gpus)]
 
 
 def _tracking(uri: str) -> Finding:
-    findings = Findings()
-    examine_tracking(ExperimentConfig.model_validate({"tracking": {"uri": uri}}), findings)
-    (found,) = findings.all
+    (found,) = examine_tracking(ExperimentConfig.model_validate({"tracking": {"uri": uri}}))
     return found
 
 
@@ -67,9 +63,8 @@ def test_ray_that_is_not_installed(monkeypatch):
 
 
 def test_more_loaders_than_cpus():
-    findings = Findings()
-    examine_cluster(ExperimentConfig.model_validate({"data": {"num_workers": 9}}), 0, findings)
-    assert [finding.verdict for finding in findings.all] == ["ok", "warning"]
+    config = ExperimentConfig.model_validate({"data": {"num_workers": 9}})
+    assert [finding.verdict for finding in examine_cluster(config, 0)] == ["ok", "warning"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ TOKENS, CHUNK = 32, 70_000  # T x V = 192,000 and V x D = 384,000; T x K = 32,00
 
 @pytest.fixture
 def costly(monkeypatch):
-    monkeypatch.setattr(head_functions, "_CHUNK_ELEMENTS_CPU", CHUNK)
+    monkeypatch.setattr(head_functions, "CHUNK_ELEMENTS_CPU", CHUNK)
     return make_problem(COST, num_boxes=4, num_loose=0, num_text=TOKENS - 16, width=64)
 
 

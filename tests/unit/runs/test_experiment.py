@@ -142,7 +142,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
 def test_a_runs_dir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "runs").write_text("")
     with (
-        pytest.raises(ResourceError, match=r"runs: cannot be written"),
+        pytest.raises(ResourceError, match=r"runs is a file; choose experiment.runs_dir"),
         experiment_lock(make_config(tmp_path / "runs")),
     ):
         pass

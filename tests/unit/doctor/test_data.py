@@ -1,14 +1,13 @@
 import json
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.doctor.files import DataFacts, check_categories, examine_split, merged
-from coordexp.doctor.finding import Findings
-from coordexp.errors import DataError
+from coordexp.doctor.data import DataFacts, examine_split, merged
+from coordexp.findings import collect
+from coordexp.train.setup.encoding import read_split
 from tests.unit.data.sample_support import write_jsonl
 from tests.unit.doctor.doctor_support import write_coco
 
@@ -25,10 +24,9 @@ def _config(annotations: Path, images: Path, root: Path, **data: object) -> Expe
 
 
 def _examine(config: ExperimentConfig, split: str = "train") -> tuple[DataFacts | None, dict[str, tuple[str, str]]]:
-    findings = Findings()
-    facts = examine_split(config, split, findings)
+    findings, facts = collect(examine_split(config, split))
     # The first that is not well, or the last of a check.
-    worst_last = sorted(findings.all, key=lambda finding: finding.verdict != "ok")
+    worst_last = sorted(findings, key=lambda finding: finding.verdict != "ok")
     return facts, {finding.check: (finding.verdict, finding.sentence) for finding in worst_last}
 
 
@@ -105,8 +103,6 @@ def test_an_image_name_that_leaves_the_folder(tmp_path):
 def test_jsonl(tmp_path):
     annotations, images = write_coco(tmp_path)
     config = _config(annotations, images, tmp_path)
-    from coordexp.train.setup.encoding import read_split
-
     samples = read_split(config, "train").samples
     lines = tmp_path / "train.jsonl"
     write_jsonl(samples, lines, coord_tokens=False, image_root=images)
@@ -128,15 +124,6 @@ def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):
     assert facts is not None
     assert facts.sizes_px == sizes
     assert found["train data"][0] == "ok"
-
-
-def test_categories_and_aliases():
-    facts = DataFacts(frozenset(), 1, ("red circle", "Red  Circle"), ())
-    with pytest.raises(DataError, match="reads like category"):
-        check_categories(ExperimentConfig(), facts)
-    config = ExperimentConfig.model_validate({"evaluation": {"aliases": {"disc": "blue circle"}}})
-    with pytest.raises(DataError, match="stands for 'blue circle'"):
-        check_categories(config, DataFacts(frozenset(), 1, ("red circle",), ()))
 
 
 def test_what_is_known_of_both_splits():

@@ -1,0 +1,103 @@
+"""The data of a run: the run's own reading of its annotations, and a look at the images, within seconds."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.grammar.sequence import EncodeText
+from coordexp.data.images.image_file import check_image
+from coordexp.data.sample import Sample
+from coordexp.data.sources.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
+from coordexp.data.splits.splits import Split
+from coordexp.errors import DataError
+from coordexp.findings import Check, failure, guarded, ok
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.train.setup.encoding import check_split_of
+
+_OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a split tells about its sequences.
+
+    Attributes:
+        sizes_px: widths and heights that occur.
+        max_objects: of an image.
+        categories: names of the categories; empty where unknown.
+        descriptions: that targets are written with.
+    """
+
+    sizes_px: frozenset[tuple[int, int]]
+    max_objects: int
+    categories: tuple[str, ...]
+    descriptions: tuple[str, ...]
+
+
+def examine_split(run: ExperimentConfig, split: Split) -> Check[DataFacts | None]:
+    """Check the annotations and images of a split; None where nothing could be read."""
+    if run.data.format == "shapes":
+        spec = ShapesSpec(**run.data.shapes.model_dump())
+        count = spec.num_train if split == "train" else spec.num_val
+        folder = ExperimentFolder.of(run).data
+        yield ok(f"{split} data", f"{count:,} images will be generated in {folder}, unless they are there")
+        return DataFacts(frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES, CATEGORIES)
+    data = yield from guarded(f"{split} annotations", check_split_of(run, split))
+    if data is None:
+        return None
+    yield from _open_images(split, data.samples)
+    descriptions = tuple(dict.fromkeys(desc for sample in data.samples for desc in sample.objects.descs))
+    return DataFacts(
+        sizes_px=frozenset((sample.width, sample.height) for sample in data.samples),
+        max_objects=max((len(sample.objects) for sample in data.samples), default=0),
+        categories=tuple(data.categories.values()) or descriptions,
+        descriptions=descriptions,
+    )
+
+
+def merged(train: DataFacts | None, val: DataFacts | None) -> DataFacts | None:
+    """Return what is known of both splits' sequences; None where training data is unknown."""
+    if train is None or val is None:
+        return train
+    return DataFacts(
+        train.sizes_px | val.sizes_px,
+        train.max_objects,
+        train.categories or val.categories,
+        tuple(dict.fromkeys(train.descriptions + val.descriptions)),
+    )
+
+
+def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText) -> Check[None]:
+    """Check that descriptions can be written as tokens, which a run would find out before it trains."""
+    problems: list[str] = []
+    for text in facts.descriptions:
+        try:
+            encode(text)
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        sentence = f"{len(problems)} of {len(facts.descriptions)} descriptions cannot be used: {problems[0]}"
+        yield failure(f"{split} descriptions", DataError(sentence))
+
+
+def _open_images(split: Split, samples: Sequence[Sample]) -> Check[None]:
+    """Open a few images, evenly spread, as long as there is time; headers only."""
+    check = f"{split} images"
+    until = time.monotonic() + _OPENING_SECONDS
+    opened = 0
+    problems: list[str] = []
+    for sample in samples[:: max(1, -(-len(samples) // _OPENED_IMAGES))]:
+        if time.monotonic() > until:
+            break
+        opened += 1
+        try:
+            check_image(sample.image, width=sample.width, height=sample.height)
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        sentence = f"{len(problems)} of {opened:,} images that were opened cannot be used: {problems[0]}"
+        yield failure(check, DataError(sentence))
+    elif opened:
+        some = f"all {opened:,} images" if opened == len(samples) else f"{opened:,} of {len(samples):,} images"
+        yield ok(check, f"{some} opened and of the annotated size (headers; not decoded)")

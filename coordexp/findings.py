@@ -1,0 +1,106 @@
+"""What checks find: a run stops at the first failure, and ``doctor`` shows everything.
+
+A check is written once, in the room of the run that needs it, as a generator: it yields a finding for
+each thing it looked at, and returns what it read.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, cast
+
+from coordexp.errors import CoordExpError, summary
+
+Verdict = Literal["ok", "warning", "failure"]
+
+_Value = TypeVar("_Value")
+# What the libraries behind a check raise; torch's own errors are RuntimeErrors.
+_LIBRARY_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OSError, ImportError)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: what was looked at.
+        verdict: ``ok``; ``warning``: a run would start, but look at this; ``failure``: it would not.
+        sentence: what is there, or what is wrong, where, and what to do.
+        error: what a run raises; None unless it is a failure.
+    """
+
+    check: str
+    verdict: Verdict
+    sentence: str
+    error: Exception | None = field(default=None, compare=False, repr=False)
+
+
+Check = Generator[Finding, None, _Value]
+
+
+def ok(check: str, sentence: str) -> Finding:
+    """Return that something is as it should be."""
+    return Finding(check, "ok", sentence)
+
+
+def warning(check: str, sentence: str) -> Finding:
+    """Return what does not stop a run."""
+    return Finding(check, "warning", sentence)
+
+
+def failure(check: str, error: Exception) -> Finding:
+    """Return what would stop a run."""
+    if isinstance(error, CoordExpError):
+        sentence = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        sentence = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        sentence = f"the check itself failed ({summary(error)})"
+    return Finding(check, "failure", sentence, error)
+
+
+def attempt(check: str, function: Callable[[], _Value]) -> Check[_Value | None]:
+    """Call a function that raises what is wrong: that becomes a failure of ``check``, and the value None."""
+    try:
+        return function()
+    except _LIBRARY_ERRORS as error:  # ours are ValueErrors
+        yield failure(check, error)
+        return None
+
+
+def guarded(check: str, steps: Check[_Value]) -> Check[_Value | None]:
+    """Pass on what ``steps`` yields; an error that ends them becomes a failure of ``check``, and the value None."""
+    try:
+        return (yield from steps)
+    except _LIBRARY_ERRORS as error:
+        yield failure(check, error)
+        return None
+
+
+def require(check: Check[_Value]) -> _Value:
+    """Do a check as a run does: raise its first failure, and return its value.
+
+    Raises:
+        Exception: what the check found, of the kind that it names.
+    """
+    while True:
+        try:
+            finding = next(check)
+        except StopIteration as end:
+            return cast("_Value", end.value)
+        if finding.error is not None:
+            raise finding.error
+
+
+def collect(check: Check[_Value]) -> tuple[list[Finding], _Value]:
+    """Do a check as ``doctor`` does: return all findings, and its value."""
+    found: list[Finding] = []
+    while True:
+        try:
+            found.append(next(check))
+        except StopIteration as end:
+            return found, cast("_Value", end.value)
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a number of bytes as a person reads it."""
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"

@@ -1,0 +1,189 @@
+"""The base of a run: a checkpoint that is checked, and written once with its vocabulary expanded."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
+
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, check_rows, digit_ids, expand_tokenizer
+from coordexp.data.batches.prompt import IMAGE_TOKEN
+from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
+from coordexp.model.attention import check_attention
+from coordexp.model.checkpoint.directory import model_config
+from coordexp.model.checkpoint.empty_model import HEAD, Dimensions
+from coordexp.model.checkpoint.find import find_checkpoint
+from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.expand import expand_checkpoint
+from coordexp.model.processor import Processor
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.train.setup.encoding import Encoding, build_encoding
+
+
+@dataclass(frozen=True)
+class CheckedBase:
+    """What is known of a checkpoint before it is expanded.
+
+    Attributes:
+        model: its configuration.
+        stored: its weights; None where they were not looked at, or something is wrong with them.
+        encoding: the tokenizer, expanded in memory, with prompt and image sizes; None where something is wrong.
+    """
+
+    model: Qwen3VLConfig
+    stored: StoredModel | None
+    encoding: Encoding | None
+
+
+def prepare_base(config: ExperimentConfig) -> Path:
+    """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
+
+    Goes by files, so that memory holds some rows and not the model.
+
+    Raises:
+        CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
+        TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
+        ResourceError: if the disk is too small.
+    """
+    target = ExperimentFolder.of(config).base(config)
+    stamp = {
+        "path": config.model.path,
+        "revision": config.model.revision,
+        "vocab_init": config.model.vocab_init,
+        "structure": config.data.structure,
+        "dtype": config.model.dtype,
+    }
+    made = target / "base.json"
+    if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
+        require(check_base(config, target))
+        return target
+    directory = find_checkpoint(config.model.path, revision=config.model.revision)
+    require(check_base(config, directory))
+    with replace_directory(target) as building:
+        expand_checkpoint(
+            directory,
+            building,
+            init=config.model.vocab_init,
+            structure=config.data.structure,
+            dtype=config.model.dtype,
+        )
+        write_json(building / "base.json", stamp)
+    return target
+
+
+def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
+    """Check that the files of a checkpoint belong together and suit the run; no weight is read.
+
+    Args:
+        config: one run's resolved configuration.
+        directory: of the checkpoint.
+        weights: whether its weights are there to be looked at.
+
+    Yields:
+        What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
+
+    Returns:
+        What was read; None if it is no dense Qwen3-VL.
+    """
+    model = yield from attempt("checkpoint", lambda: model_config(directory))
+    if model is None:
+        return None
+    stored = (yield from guarded("weights", _check_weights(directory))) if weights else None
+    encoding = yield from guarded("tokenizer", _check_tokenizer(config, directory, model))
+    return CheckedBase(model, stored, encoding)
+
+
+def check_attention_of(config: ExperimentConfig) -> None:
+    """Refuse a way to compute attention that cannot work where the run will be.
+
+    Raises:
+        ConfigError: if it cannot compute in the model's dtype.
+        ResourceError: if its package or a CUDA device is not there.
+    """
+    # The driver of a cluster may have no GPU where its workers have.
+    elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
+    check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
+
+
+def weights_hash(checkpoint: Path) -> str:
+    """Return one SHA-256 over the weight files of a checkpoint, in name order."""
+    return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
+
+
+def _check_weights(directory: Path) -> Check[StoredModel]:
+    stored = StoredModel.of_headers(directory)
+    specs = stored.weights.specs.values()
+    num_files = len(set(stored.weights.files.values()))
+    yield ok(
+        "weights",
+        f"{sum(spec.num_elements for spec in specs):,} numbers ({', '.join(sorted({s.dtype_name for s in specs}))}, "
+        f"{size_text(sum(spec.num_bytes for spec in specs))}) in {num_files} {'file' if num_files == 1 else 'files'}: "
+        "every name and shape fits; headers read, no weight loaded",
+    )
+    if stored.stores_tied_head:
+        yield warning("weights", f"{HEAD} is stored beside a tied embedding; whether they are equal was not read")
+    return stored
+
+
+def _check_tokenizer(config: ExperimentConfig, directory: Path, model: Qwen3VLConfig) -> Check[Encoding]:
+    processor = Processor.from_directory(directory)
+    tokenizer = processor.tokenizer
+    num_before = len(tokenizer)
+    check_rows(num_before, Dimensions.of(model).text.vocab_size, where=f"{directory}: ")
+    _check_special_ids(tokenizer, model, directory)
+    known = tokenizer.get_vocab()
+    num_new = sum(token not in known for token in added_tokens(config.data.structure))
+    vocab = expand_tokenizer(tokenizer, structure=config.data.structure)
+    if num_new and config.model.vocab_init == "numeric":
+        digit_ids(tokenizer)
+    encoding = build_encoding(config, processor, vocab)
+    _check_patches(encoding, model, directory)
+    ids = vocab.coord_ids
+    origin = f"{num_new:,} tokens will be added" if num_new else "there already"
+    yield ok("tokenizer", f"{num_before:,} entries; coord tokens {ids.start}..{ids.stop - 1} ({origin})")
+    yield from _check_offset_ids(config, vocab)
+    spec = encoding.image_spec
+    yield ok(
+        "processor",
+        f"chat template renders ({len(encoding.prompt)} tokens around the image); {spec.min_pixels:,} to "
+        f"{spec.max_pixels:,} pixels in patches of {spec.patch_size}",
+    )
+    return encoding
+
+
+def _check_special_ids(tokenizer: PreTrainedTokenizerBase, model: Qwen3VLConfig, directory: Path) -> None:
+    found = tokenizer.get_vocab().get(IMAGE_TOKEN)
+    if found != model.image_token_id:
+        raise TokenizerError(
+            f"{directory}: {IMAGE_TOKEN} is {'missing' if found is None else found} in the tokenizer, but "
+            f"{model.image_token_id} in config.json; tokenizer and model do not belong together"
+        )
+    if not isinstance(tokenizer.pad_token_id, int):
+        raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
+
+
+def _check_patches(encoding: Encoding, model: Qwen3VLConfig, directory: Path) -> None:
+    spec, dimensions = encoding.image_spec, Dimensions.of(model)
+    made = (spec.patch_size, spec.temporal_patch_size, spec.merge_size)
+    taken = (dimensions.patch_size, dimensions.temporal_patch_size, dimensions.merge_size)
+    if made != taken:
+        raise CheckpointError(
+            f"{directory}: the image processor makes patches of {made} (size, frames, merged), the model takes "
+            f"{taken}; they do not belong together"
+        )
+
+
+def _check_offset_ids(config: ExperimentConfig, vocab: CoordVocab) -> Check[None]:
+    """Compare the ids of the configuration with those that the tokenizer has, or will get."""
+    ids, coords = config.custom.coord_offset.ids, vocab.coord_ids
+    if config.custom.coord_offset.enabled and ids is not None and range(ids.start, ids.end + 1) != coords:
+        yield failure(
+            "coord_offset.ids",
+            TokenizerError(
+                f"custom.coord_offset.ids is {ids.start}..{ids.end}, but {config.model.path} has its coord tokens at "
+                f"{coords.start}..{coords.stop - 1}; leave ids out to take the tokenizer's"
+            ),
+        )

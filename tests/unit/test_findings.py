@@ -1,0 +1,62 @@
+"""A check that stops a run at its first failure, and shows everything to a reader."""
+
+import pytest
+
+from coordexp.errors import DataError
+from coordexp.findings import Check, attempt, collect, failure, guarded, ok, require, warning
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _steps(error: Exception | None = None) -> Check[int]:
+    yield ok("a", "fine")
+    yield warning("b", "look")
+    if error is not None:
+        yield failure("c", error)
+    yield ok("d", "fine")
+    return 7
+
+
+def test_a_run_stops_at_the_first_failure_with_its_own_error():
+    assert require(_steps()) == 7
+    with pytest.raises(PermissionError):
+        require(_steps(PermissionError(13, "Permission denied", "/x")))
+    with pytest.raises(DataError, match="wrong"):
+        require(attempt("a", lambda: _raise(DataError("wrong"))))
+
+
+def test_a_failure_hides_no_later_finding():
+    findings, value = collect(_steps(DataError("wrong")))
+    assert [(finding.check, finding.verdict) for finding in findings] == [
+        ("a", "ok"),
+        ("b", "warning"),
+        ("c", "failure"),
+        ("d", "ok"),
+    ]
+    assert value == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (DataError("wrong"), "wrong"),
+        (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (KeyError("k"), "the check itself failed (KeyError: 'k')"),
+    ],
+)
+def test_what_is_raised_is_a_finding(error, sentence):
+    (finding,), value = collect(attempt("a", lambda: _raise(error)))
+    assert (finding.check, finding.verdict, finding.sentence, value) == ("a", "failure", sentence, None)
+
+
+def test_an_error_that_ends_a_check_keeps_what_it_found_before():
+    def breaks() -> Check[int]:
+        yield ok("a", "fine")
+        raise KeyError("k")
+
+    findings, value = collect(guarded("b", breaks()))
+    assert [(finding.check, finding.verdict) for finding in findings] == [("a", "ok"), ("b", "failure")]
+    assert value is None
+    assert collect(guarded("b", _steps()))[1] == collect(attempt("b", lambda: 7))[1] == 7
