@@ -11,7 +11,7 @@ from coordexp.errors import ConfigError
 from coordexp.files import sha256_of_file, write_json
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.objective import check_objective
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment
 from coordexp.train.setup.strategy import check_strategy
 
@@ -20,14 +20,14 @@ def check_plans(plans: Sequence[RunPlan]) -> None:
     """Check what can be said of the runs together before anything is read.
 
     Raises:
-        ConfigError: if groups differ in the data set that is generated for all, or a loss cannot be built.
+        ConfigError: if groups differ in the data set that is generated for all, or a loss cannot be computed.
     """
     if len({plan.config.data.shapes.model_dump_json() for plan in plans}) > 1:
         raise ConfigError(
             "groups differ in data.shapes, but an experiment holds one generated data set; use two experiments"
         )
     for plan in plans:
-        build_criterion(plan.config)
+        check_objective(plan.config)
 
 
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:

@@ -7,6 +7,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
+from coordexp.ablation.common_inputs import check_plans
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity
@@ -31,10 +32,11 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     """Print what would run.
 
     Raises:
-        ConfigError: if the name exists with another configuration, or the strategy or ``min_workers`` cannot be.
+        ConfigError: if the name exists with another configuration, or a run cannot be.
     """
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
+    check_plans(plans)
     for plan in plans:
         check_strategy(plan.config)
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)

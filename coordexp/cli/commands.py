@@ -27,7 +27,11 @@ def train(options: argparse.Namespace) -> int:
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
-        sys.stdout.write(to_yaml(group_config(config, group, seed)))
+        from coordexp.train.setup.objective import check_objective
+
+        run = group_config(config, group, seed)
+        check_objective(run)
+        sys.stdout.write(to_yaml(run))
         return 0
     from rich.console import Console
 

@@ -7,6 +7,7 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.space import Point
 from coordexp.sweep.trials import recorded_points, rungs, upcoming_points
+from coordexp.train.setup.objective import check_objective
 from coordexp.train.setup.strategy import check_strategy
 
 
@@ -17,6 +18,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         ConfigError: if the name exists with another configuration or search, or the strategy cannot be.
     """
     check_experiment(sweep.config)
+    check_objective(sweep.config)
     check_strategy(sweep.config)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
     for line in [*summary(sweep), *_point_lines(sweep)]:

@@ -20,9 +20,9 @@ from coordexp.files import sha256_of_text
 PACKAGE = Path(__file__).parents[2]
 _START = Path("train", "run.py")
 _TERMS = Path("losses", "terms")
-# Imported by every run, without influence on its numbers: a configuration is compared key by key, errors are
-# sentences, and a number is what it is under any name.
-_WITHOUT_INFLUENCE = ("config", "errors.py", "metrics.py")
+# Imported by every run, without influence on its numbers: a configuration is compared key by key, errors and
+# findings are sentences, and a number is what it is under any name.
+_WITHOUT_INFLUENCE = ("config", "errors.py", "findings.py", "metrics.py")
 
 
 @functools.cache

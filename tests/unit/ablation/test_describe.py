@@ -86,16 +86,20 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, on_cluster):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "sentence"),
+    ("sections", "sentence"),
     [
-        ({"num_workers": 8, "min_workers": 7}, "do not divide over 7 workers"),
-        ({"strategy": "zero2"}, "has nothing to share"),
-        ({"strategy": "zero2", "num_workers": 2, "min_workers": 1}, "cannot be read by another"),
+        ({"cluster": {"num_workers": 8, "min_workers": 7}}, "do not divide over 7 workers"),
+        ({"cluster": {"strategy": "zero2"}}, "has nothing to share"),
+        ({"cluster": {"strategy": "zero2", "num_workers": 2, "min_workers": 1}}, "cannot be read by another"),
+        ({"objective": {"extra": {"smoth_l1": 1}}}, r"objective\.extra\.smoth_l1.*did you mean smooth_l1"),
+        (
+            {"custom": {"coord_offset": {"ids": {"start": 3, "end": 9}}}},
+            r"custom\.coord_offset\.ids.* 3\.\.9 .*expected 1000",
+        ),
     ],
 )
-def test_a_dry_run_refuses_what_the_run_would(tmp_path, cluster, sentence):
-    config = ExperimentConfig.model_validate(
-        {"experiment": {"name": "x", "runs_dir": str(tmp_path)}, "cluster": cluster, "ablation": {"groups": {"A": {}}}}
-    )
+def test_a_dry_run_refuses_what_the_run_would(tmp_path, sections, sentence):
+    experiment = {"name": "x", "runs_dir": str(tmp_path)}
+    config = ExperimentConfig.model_validate({"experiment": experiment, "ablation": {"groups": {"A": {}}}, **sections})
     with pytest.raises(ConfigError, match=sentence):
         describe(config, Console())

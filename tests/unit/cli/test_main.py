@@ -146,6 +146,7 @@ def test_dry_run_prints_the_resolved_run(capsys: pytest.CaptureFixture[str], tmp
         (["training.max_stpes=3"], "unknown key training.max_stpes; did you mean training.max_steps?\n"),
         (["training.max_steps=x"], "training.max_steps: got 'x', expected an integer\n"),
         (["--seed", "-1"], "experiment.seed: got -1, expected a number of at least 0\n"),
+        (["objective.extra={smoth_l1: 1}", "--dry-run"], "objective.extra.smoth_l1: there is no such loss term"),
     ],
 )
 def test_wrong_runs_are_refused_before_anything_is_written(

@@ -166,7 +166,7 @@ def test_bad_overrides(override: str, message: str):
         ("ablation: {seeds: [1, 1]}\n", r"ablation: seeds must be distinct, got \[1, 1\]"),
         ("ablation: {seeds: [-1]}\n", r"ablation\.seeds\.0: got -1, expected a number of at least 0"),
         ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
-        ("custom: {coord_offset: {ids: {start: 3, end: 9}}}\n", r"must hold 1000 ids, got 7"),
+        ("custom: {coord_offset: {ids: {start: 3, end: 2}}}\n", r"coord_offset\.ids: end 2 is below start 3"),
         (
             "custom: {coord_offset: {enabled: true}}\ntraining: {tuning: full}\n",
             r"^config\.yaml: custom\.coord_offset needs",
