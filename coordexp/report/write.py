@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import write_text
-from coordexp.report.charts.plots import write_plots
+from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.progress import Progress as OnProgress
 from coordexp.report.publish import record_report

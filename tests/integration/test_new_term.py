@@ -69,7 +69,7 @@ def test_it_trains_and_is_logged_tabled_and_plotted(project):
     assert "bin_error 0." in (root / "A_error-s0" / "progress.log").read_text(encoding="utf-8")
     report = root / "report"
     assert "bin_error" in (report / "report.html").read_text(encoding="utf-8")
-    assert "loss term bin_error" in (report / "losses.svg").read_text(encoding="utf-8")
+    assert "Loss term bin_error" in (report / "losses.svg").read_text(encoding="utf-8")
     (head,) = [
         line for line in (report / "report.md").read_text(encoding="utf-8").splitlines() if "| coord ce |" in line
     ]

@@ -145,6 +145,37 @@ def test_text_stands_out_from_its_ground(shown: webdriver.Chrome, scheme: str) -
     assert (contrast("rgb(255, 255, 255)", paper) > 10) == (scheme == "dark")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_stand_out_from_the_ground_of_either_scheme(shown: webdriver.Chrome, scheme: str) -> None:
+    emulate(shown, scheme=scheme)
+    script = (
+        "return [...document.querySelectorAll('.chart text, .chart path, .chart use')].map(e => getComputedStyle(e))"
+        ".map(s => s.fill !== 'none' ? s.fill : s.stroke)"
+    )
+    paper = shown.execute_script("return getComputedStyle(document.body).backgroundColor")
+    inks = set(shown.execute_script(script)) - {paper, "none"}
+    strong = {ink for ink in inks if contrast(ink, paper) >= 3}
+    assert len(strong) >= 5  # three groups, ink and labels
+    texts = "return [...document.querySelectorAll('.chart text')].map(e => getComputedStyle(e).fill)"
+    assert min(contrast(ink, paper) for ink in set(shown.execute_script(texts))) >= 4.5
+
+
+def test_every_chart_is_named_and_whole_at_any_width(shown: webdriver.Chrome) -> None:
+    names = shown.execute_script("return [...document.querySelectorAll('.chart')].map(e => e.ariaLabel)")
+    assert len(set(names)) == len(names) > 15
+    ids = shown.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(set(ids)) == len(ids)
+    script = (
+        "return [...document.querySelectorAll('.chart text, .chart use')].filter(e => {"
+        "const r = e.getBoundingClientRect(), c = e.closest('.chart').getBoundingClientRect();"
+        "return r.left < c.left - 2 || r.right > c.right + 2 || r.top < c.top - 2 || r.bottom > c.bottom + 2;})"
+        ".map(e => e.closest('.chart').ariaLabel + ': ' + e.textContent)"
+    )
+    for width in (1280, 360):
+        emulate(shown, width=width)
+        assert shown.execute_script(script) == []
+
+
 def contrast(a: str, b: str) -> float:
     """Return WCAG's contrast of two ``rgb(...)`` colours."""
 

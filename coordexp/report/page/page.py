@@ -11,9 +11,17 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from coordexp.report.charts import figures
-from coordexp.report.charts.coord_charts import CurveRow, curve_rows
-from coordexp.report.charts.figures import Figure
+from coordexp.report.charts.drawing import PALETTE, Chart
+from coordexp.report.charts.output import chart_svg
+from coordexp.report.charts.study_charts import (
+    ap_charts,
+    box_charts,
+    breakdown_charts,
+    edge_charts,
+    forest_charts,
+    group_numbers,
+    loss_charts,
+)
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
@@ -40,6 +48,23 @@ class FairnessView:
 
 
 @dataclass(frozen=True)
+class DrawnChart:
+    """A chart as the page shows it."""
+
+    title: str
+    svg: Markup
+    note: str
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """The distributions of one edge of one object."""
+
+    title: str
+    charts: Sequence[DrawnChart]
+
+
+@dataclass(frozen=True)
 class Page:
     """What the template reads."""
 
@@ -60,14 +85,14 @@ class Page:
     quality: Sequence[Table]
     runs: Table
     notes: Sequence[str]
-    forest: Sequence[Figure]
-    curves: Sequence[Figure]
-    boxes: Sequence[Figure]
-    breakdowns: Sequence[Figure]
+    forest: Sequence[DrawnChart]
+    curves: Sequence[DrawnChart]
+    boxes: Sequence[DrawnChart]
+    breakdowns: Sequence[DrawnChart]
     gallery: Sequence[GalleryImage]
     gallery_seed: str
     num_images: int
-    coord_curves: Sequence[CurveRow]
+    edges: Sequence[DrawnEdge]
     fairness: FairnessView | None
     commands: Sequence[tuple[str, str]]
     footer: str
@@ -82,7 +107,7 @@ def render_page(study: Study) -> str:
 
 def _page(study: Study) -> Page:
     data = study.data
-    styles = figures.group_styles(study)
+    styles = group_numbers(study)
     quality = quality_tables(data)
     found, convergence = study_tables(study), convergence_tables(study)
     return Page(
@@ -103,20 +128,35 @@ def _page(study: Study) -> Page:
         quality=quality,
         runs=runs_table(data),
         notes=notes(data),
-        forest=figures.forest(study),
-        curves=figures.curves(study),
-        boxes=figures.boxes(study),
-        breakdowns=figures.breakdowns(study),
+        forest=_drawn(forest_charts(study)),
+        curves=_drawn([*ap_charts(study), *loss_charts(study)]),
+        boxes=_drawn(box_charts(study)),
+        breakdowns=_drawn(breakdown_charts(study)),
         gallery=study.gallery,
         gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
         num_images=study.num_images,
-        coord_curves=curve_rows(study),
+        edges=_edges(study),
         fairness=_fairness(study.fairness) if study.fairness is not None else None,
         commands=next_commands(data),
         footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
         script=Markup(_script()),  # ours, from the package
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
     )
+
+
+def _drawn(charts: Sequence[Chart], *, of: str = "") -> list[DrawnChart]:
+    """Draw charts; ``of`` tells one that has only a group's name as title from others with it."""
+    drawn = [(chart, chart_svg(chart, label=of + chart.title)) for chart in charts]  # where all text was escaped
+    return [DrawnChart(chart.title, Markup(svg), chart.note) for chart, svg in drawn]
+
+
+def _edges(study: Study) -> list[DrawnEdge]:
+    numbers = group_numbers(study)
+    found: list[DrawnEdge] = []
+    for edge in study.coord_curves:
+        title = f"{edge.coordinate} of {edge.desc}, image {edge.image_id}"
+        found.append(DrawnEdge(title, _drawn(edge_charts(edge, numbers), of=f"{title}, group ")))
+    return found
 
 
 def _unbroken(text: str) -> str:
@@ -160,4 +200,4 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name)
+    return environment.get_template(name, globals={"palette": PALETTE})

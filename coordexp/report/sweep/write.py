@@ -1,23 +1,28 @@
 """The report of a sweep: printed, written as files, stored in MLflow; and the chosen weights as a group file."""
 
 import importlib.metadata
-from collections.abc import Sequence
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+from markupsafe import Markup
 from rich.console import Console
 
+from coordexp.config import group_names
+from coordexp.config.trees import Tree, with_value
 from coordexp.data.splits.tuning_split import TuningSplit
 from coordexp.errors import ResourceError
 from coordexp.files import write_text
 from coordexp.report.page.page import page_template
-from coordexp.report.sweep.group import group_file, next_commands, tuned_group
-from coordexp.report.sweep.plot import write_response
-from coordexp.report.sweep.tables import trials_table, winners_table
+from coordexp.report.sweep.response import short, write_response
 from coordexp.report.text.render import rich_table
-from coordexp.report.text.tables import Table
+from coordexp.report.text.tables import UNDEFINED, Row, Table
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
+from coordexp.sweep.schema import Number
 from coordexp.sweep.trials import SweepTrials
 
 
@@ -33,7 +38,7 @@ class SweepPage:
     tables: Sequence[Table]
     group_file: str
     commands: Sequence[str]
-    chart: str
+    chart: Markup
     footer: str
 
 
@@ -53,11 +58,9 @@ def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console
     output = folder.report
     try:
         output.mkdir(parents=True, exist_ok=True)
-        paths = write_response(
-            sweep_trials.sweep.settings.name, sweep_trials.sweep.settings.space, trials, ranked, output
-        )
-        chart = paths[-1].read_text(encoding="utf-8")
-        page = make_page(sweep_trials, split, trials, ranked, chart=chart[chart.index("<svg") :])
+        settings = sweep_trials.sweep.settings
+        paths, svg = write_response(settings.name, settings.space, trials, ranked, output)
+        page = make_page(sweep_trials, split, trials, ranked, chart=Markup(svg))  # text was escaped where it was drawn
         write_text(output / "report.html", page_template("page.sweep.html.jinja").render(page=page))
         paths.append(output / "report.html")
         if page.group_file:
@@ -77,7 +80,7 @@ def make_page(
     trials: Sequence[TrialResult],
     ranked: Sequence[Winner],
     *,
-    chart: str,
+    chart: Markup,
 ) -> SweepPage:
     """Put together what the report says."""
     settings = sweep_trials.sweep.settings
@@ -114,6 +117,80 @@ def make_page(
     )
 
 
+def trials_table(trials: Sequence[TrialResult]) -> Table:
+    """Return one row for each trial, in the order of proposal."""
+    keys = list(trials[0].point) if trials else []
+    rows = [
+        Row((trial.name, *_point_cells(trial.point), _trial_ap(trial), str(trial.step), trial.state))
+        for trial in trials
+    ]
+    return Table("Trials", ("trial", *map(short, keys), "AP", "steps", "state"), tuple(rows))
+
+
+def winners_table(ranked: Sequence[Winner]) -> Table:
+    """Return one row for each winner, the chosen one first."""
+    keys = list(ranked[0].point) if ranked else []
+    seeds = list(ranked[0].aps) if ranked else []
+    heads = ("trial", *map(short, keys), "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
+    rows = [
+        Row(
+            (
+                item.name,
+                *_point_cells(item.point),
+                _number(item.mean),
+                _number(item.spread),
+                *(_number(ap) for ap in item.aps.values()),
+                _number(item.search_ap),
+            )
+        )
+        for item in ranked
+    ]
+    return Table("Winners, run again with seeds that the search has not seen", heads, tuple(rows))
+
+
+def tuned_group(sweep_trials: SweepTrials) -> str:
+    """Return the name of the new group."""
+    return f"{sweep_trials.sweep.settings.group}_tuned"
+
+
+def group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -> str:
+    """Return the text of ``groups/GROUP_tuned.yaml``: the tuned group with the chosen weights.
+
+    Args:
+        sweep_trials: of the sweep.
+        chosen: its best winner.
+        split: what it was chosen on.
+    """
+    settings = sweep_trials.sweep.settings
+    tree: Tree = dict(sweep_trials.sweep.overlay)
+    for key, value in chosen.point.items():
+        tree = with_value(tree, key.split("."), value, place=settings.name)
+    spread = f" (standard deviation {chosen.spread:.4f})" if chosen.spread is not None else ""
+    seeds = f"seeds {', '.join(str(seed) for seed in chosen.aps)}" if chosen.aps else f"seed {sweep_trials.seed}"
+    comment = (
+        f"# Group {settings.group} with the weights that sweep {settings.name} chose: trial {chosen.name}.\n"
+        f"# AP {chosen.mean or 0.0:.4f}{spread} over {seeds}, on {split.num_val} images held out from the "
+        f"{split.num_val + split.num_train + split.num_excluded} training images (seed {settings.tuning_split.seed});\n"
+        "# the final validation images had no part in it.\n"
+    )
+    return comment + yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=120)
+
+
+def next_commands(sweep_trials: SweepTrials) -> list[str]:
+    """Return the commands that take the new group into the experiment, beside those it has."""
+    sweep = sweep_trials.sweep
+    group = tuned_group(sweep_trials)
+    source = sweep.config.experiment.runs_dir / sweep.settings.name / f"{group}.yaml"
+    target = sweep.settings.experiment.parent / "groups" / f"{group}.yaml"
+    groups = ",".join(dict.fromkeys([*group_names(sweep.experiment), group]))
+    overrides = [text for text in sweep.overrides if not text.startswith("ablation.groups=")]
+    ablation = ["python", "ray_jobs/ablation.py", "--config", _shown(sweep.settings.experiment)]
+    return [
+        shlex.join(["cp", _shown(source), _shown(target)]),
+        shlex.join([*ablation, *overrides, f"ablation.groups=[{groups}]"]),
+    ]
+
+
 def _missing(trials: Sequence[TrialResult], ranked: Sequence[Winner]) -> list[str]:
     lines = [f"{trial.name} failed: {trial.message}" for trial in trials if trial.state == "failed"]
     lines += [f"{trial.name} was stopped: {trial.message}" for trial in trials if trial.state == "stopped"]
@@ -144,3 +221,23 @@ def _print(page: SweepPage, paths: Sequence[Path], console: Console) -> None:
         show("\nCompare the new group with the others:")
         for command in page.commands:
             show(command)
+
+
+def _point_cells(point: Mapping[str, Number]) -> list[str]:
+    """Return the values of a point as text."""
+    return [f"{value:g}" for value in point.values()]
+
+
+def _trial_ap(trial: TrialResult) -> str:
+    """Return an AP; one of a subset, before the last step, stands in parentheses."""
+    text = _number(trial.ap)
+    return text if trial.state == "finished" or trial.ap is None else f"({text})"
+
+
+def _number(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{value:.4f}"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as it would be typed here."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -24,6 +24,7 @@ def test_it_prints_the_table_and_writes_the_pictures(
     assert {"ap.png", "ap.svg", "losses.png", "report.html", "report.md"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_database_of_the_runs_directory_is_the_default(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,9 +33,10 @@ def test_the_database_of_the_runs_directory_is_the_default(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     assert main(["single", "--runs-dir", str(tmp_path / "elsewhere"), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("experiment,kind,group")
-    assert (tmp_path / "elsewhere" / "single" / "report" / "losses.png").is_file()
+    assert (tmp_path / "elsewhere" / "single" / "report" / "report.html").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_user_errors_are_one_sentence_and_exit_code_2(
     uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +74,7 @@ def test_the_module_runs_and_says_nothing_but_the_report(database: Path, tmp_pat
     assert "Free decoding" in done.stdout
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_experiment_with_files_as_latex(
     paired_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +86,7 @@ def test_an_experiment_with_files_as_latex(
     assert (tmp_path / "statistics.json").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_chosen_runs_get_a_title_and_a_folder_of_their_own(
     paired_dir: Path, paired: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_it_refers_to_nothing_outside_itself(text: str) -> None:
     assert "default-src 'none'" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_names_from_the_data_are_text_and_never_markup(text: str, bare: Study) -> None:
     assert SPITEFUL not in text
     assert "&lt;script&gt;" in text
@@ -99,6 +100,7 @@ def test_names_from_the_data_are_text_and_never_markup(text: str, bare: Study) -
     assert SPITEFUL not in render_page(named)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_experiment_without_files_still_makes_a_page(bare: Study) -> None:
     page = render_page(bare)
     assert "There is nothing to compare yet." in page
@@ -108,6 +110,7 @@ def test_an_experiment_without_files_still_makes_a_page(bare: Study) -> None:
     assert Outline(page).open == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_undeclared_differences_are_told_at_the_top(paired: Study) -> None:
     row = FairnessRow("data.prompt", declared=False, values=(("A-s0", "one"), ("C-s0", "two")))
     unfair = Fairness(False, ("objective",), (row,), checked=("A-s0", "C-s0"))

@@ -11,7 +11,7 @@ import pytest
 
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, ConfigError
-from coordexp.report.charts.plots import write_plots
+from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.analysis import Settings, make_study
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts

@@ -1,12 +1,13 @@
 """What a sweep's report says: the choice, its noise, tables, and figures that are the same again."""
 
 import math
+import re
 from collections.abc import Mapping
 
 import pytest
 
-from coordexp.report.sweep.plot import write_response
-from coordexp.report.sweep.tables import trials_table, winners_table
+from coordexp.report.sweep.response import short, write_response
+from coordexp.report.sweep.write import trials_table, winners_table
 from coordexp.sweep.results import TrialResult, Winner, verdict
 from coordexp.sweep.schema import Parameter
 
@@ -81,22 +82,11 @@ def test_figures_are_drawn_for_any_number_of_keys_and_repeat(tmp_path, num_keys)
     made: list[list[bytes]] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        paths = write_response("find $x$", space, trials, ranked, tmp_path / name)
+        paths, svg = write_response("find $x$", space, trials, ranked, tmp_path / name)
         assert [path.name for path in paths] == ["response.png", "response.svg"]
-        made.append([path.read_bytes() for path in paths])
+        made.append([*(path.read_bytes() for path in paths), svg.encode()])
+        assert {*map(short, keys)} <= {word.partition(",")[0] for word in re.findall(r">([^<>]+)</text>", svg)}
+        assert "find $x$: AP on the tuning split" in svg
     assert made[0] == made[1]
     if num_keys == 2:
-        assert write_response("nothing yet", space, [], [], tmp_path / "a")[0].read_bytes() != made[0][0]
-
-
-def test_a_cell_of_the_surface_invents_no_value_beyond_those_seen():
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    from coordexp.report.sweep.plot import _heat
-
-    done = [trial(f"t{x}{y}", {"x": 10.0**x, "y": float(y)}, 0.1 * x + 0.05 * y) for x in range(3) for y in range(3)]
-    image = _heat(Figure().subplots(), ("x", "y"), (True, False), done)
-    values = np.asarray(image.get_array())
-    assert 0.0 <= values.min() < 0.02
-    assert 0.28 < values.max() <= 0.3
+        assert write_response("nothing yet", space, [], [], tmp_path / "a")[0][0].read_bytes() != made[0][0]

@@ -2,15 +2,13 @@ import dataclasses
 import io
 import shlex
 from pathlib import Path
-from xml.etree import ElementTree
 
-from PIL import Image
+import pytest
 from rich.console import Console
 
 from coordexp.report import render_report, report_experiment
-from coordexp.report.charts.plots import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.export import to_json
 from coordexp.report.text.next_commands import next_commands
@@ -53,25 +51,12 @@ def test_the_next_commands_name_the_run_and_the_annotations(tiny: ExperimentData
     assert '"/r/tiny/data/instances_val.json"' in program
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_password_in_the_uri_stays_out_of_the_report(tiny: ExperimentData) -> None:
     server = Study(dataclasses.replace(tiny, uri="https://me:secret@mlflow.example:5000"))
     everything = to_markdown(server) + to_json(server) + render_page(server) + "".join(printed(server, 120))
     assert "https://me:***@mlflow.example:5000" in everything
     assert "secret" not in everything
-
-
-def test_plots_are_pictures_and_differ_from_empty_ones(bare: Study, tmp_path: Path) -> None:
-    losses, losses_svg, ap, ap_svg = write_plots(bare, tmp_path)
-    assert (losses.name, ap.name) == ("losses.png", "ap.png")
-    for path in (losses_svg, ap_svg):
-        assert ElementTree.fromstring(path.read_text()).tag.endswith("svg")
-    with Image.open(losses) as picture:
-        assert picture.size == (1440, 960)
-    nothing = Study(ExperimentData(name="tiny", uri="", runs=(RunData("r", "A", 0, "waiting"),)))
-    (tmp_path / "empty").mkdir()
-    empty_losses, *_ = write_plots(nothing, tmp_path / "empty")
-    assert empty_losses.read_bytes() != losses.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ap.png", "ap.svg", "empty", "losses.png", "losses.svg"]
 
 
 def test_the_verdict_and_the_intervals_come_before_the_other_tables(paired: Study) -> None:
@@ -89,12 +74,6 @@ def test_the_verdict_and_the_intervals_come_before_the_other_tables(paired: Stud
     assert "…" not in text
     assert "What is missing" in to_markdown(paired)
     assert "B&lt;i>" in to_markdown(paired)
-
-
-def test_a_study_with_statistics_has_every_plot_twice(paired: Study, tmp_path: Path) -> None:
-    names = [path.name for path in write_plots(paired, tmp_path)]
-    kinds = ("losses", "ap", "differences", "iou", "calibration")
-    assert names == [f"{kind}.{form}" for kind in kinds for form in ("png", "svg")]
 
 
 def test_an_ablation_ends_with_the_report_and_its_files(uri: str, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.report.charts.plots import save_figure
-from coordexp.report.sweep.tables import short
+from coordexp.report.charts.drawing import PALETTE
+from coordexp.report.charts.output import figure_style, inline_svg, save_figure
 from coordexp.sweep.results import TrialResult, Winner
 from coordexp.sweep.schema import Parameter
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_FINISHED, _OTHER, _CHOSEN = "#0072B2", "#565d66", "#D55E00"
+_FINISHED, _OTHER, _CHOSEN, _INK, _PAPER = (PALETTE[name] for name in ("c0", "soft", "c1", "ink", "paper"))
 _CELLS = 60
 
 
@@ -27,8 +27,8 @@ def write_response(
     trials: Sequence[TrialResult],
     ranked: Sequence[Winner],
     output: Path,
-) -> list[Path]:
-    """Draw the response as PNG and SVG and return their paths.
+) -> tuple[list[Path], str]:
+    """Draw the response as PNG and SVG; return their paths, and the same as an ``<svg>`` for the page.
 
     Args:
         name: of the sweep.
@@ -40,17 +40,20 @@ def write_response(
     from matplotlib.figure import Figure
 
     seen = [trial for trial in trials if trial.ap is not None]
-    figure = Figure(figsize=(4.2 * max(1, len(space) if len(space) > 2 else 1) + 3.2, 5), layout="constrained")
-    figure.suptitle(f"{name}: AP on the tuning split".replace("$", r"\$"), fontsize=11)
-    if len(space) == 2:
-        _surface(figure, space, seen, ranked)
-    else:
-        panels = figure.subplots(1, len(space), squeeze=False, sharey=True)
-        for axes, (key, parameter) in zip(panels[0], space.items(), strict=True):
-            _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
-        panels[0][0].set_ylabel("AP, expected boxes, constrained decoding")
-        panels[0][0].legend(fontsize=8, frameon=False)
-    return save_figure(figure, output / "response")
+    with figure_style():
+        figure = Figure(figsize=(4.2 * max(1, len(space) if len(space) > 2 else 1) + 3.2, 5), layout="constrained")
+        figure.suptitle(f"{name}: AP on the tuning split", fontsize=12, color=_INK)
+        if len(space) == 2:
+            _surface(figure, space, seen, ranked)
+        else:
+            panels = figure.subplots(1, len(space), squeeze=False, sharey=True)
+            for axes, (key, parameter) in zip(panels[0], space.items(), strict=True):
+                _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
+            panels[0][0].set_ylabel("AP, expected boxes, constrained decoding")
+            panels[0][0].legend(fontsize=9)
+        figure.patch.set_facecolor(_PAPER)
+        paths = save_figure(figure, output / "response")
+        return paths, inline_svg(figure, label="AP against the searched weights; the same numbers are in the tables")
 
 
 def _curve(
@@ -77,10 +80,9 @@ def _curve(
         axes.set_xscale("log")
         _plain_ticks(axes.xaxis, parameter)
     axes.set_xlabel(short(key) + (", log scale" if parameter.scale == "log" else ""))
-    axes.grid(visible=True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True)
     if not seen:
-        axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color="gray")
+        axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=_OTHER)
 
 
 def _surface(
@@ -97,8 +99,8 @@ def _surface(
     for trial in seen:
         finished = trial.state == "finished"
         axes.plot(
-            [trial.point[x]], [trial.point[y]], "o" if finished else "x", markersize=6, markeredgecolor="black",
-            markerfacecolor="white" if finished else "none",
+            [trial.point[x]], [trial.point[y]], "o" if finished else "x", markersize=6, markeredgecolor=_INK,
+            markerfacecolor=_PAPER if finished else "none",
         )  # fmt: skip
     if ranked:
         point = ranked[0].point
@@ -106,8 +108,8 @@ def _surface(
             [point[x]], [point[y]], "D", markersize=12, markerfacecolor="none", markeredgecolor=_CHOSEN,
             markeredgewidth=2, label="chosen",
         )  # fmt: skip
-    axes.plot([], [], "o", markerfacecolor="white", markeredgecolor="black", label="every step done")
-    axes.plot([], [], "x", color="black", label="stopped early")
+    axes.plot([], [], "o", markerfacecolor=_PAPER, markeredgecolor=_INK, label="every step done")
+    axes.plot([], [], "x", color=_INK, label="stopped early")
     if seen:
         axes.set_xscale("log" if log[0] else "linear")
         axes.set_yscale("log" if log[1] else "linear")
@@ -115,10 +117,10 @@ def _surface(
             if is_log:
                 _plain_ticks(axis, parameter)
     else:
-        axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color="gray")
+        axes.text(0.5, 0.5, "no AP yet", ha="center", va="center", transform=axes.transAxes, color=_OTHER)
     axes.set_xlabel(short(x) + (", log scale" if log[0] else ""))
     axes.set_ylabel(short(y) + (", log scale" if log[1] else ""))
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
+    axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
 
 
 def _heat(axes: "Axes", keys: tuple[str, str], log: tuple[bool, bool], done: Sequence[TrialResult]) -> "AxesImage":
@@ -165,3 +167,8 @@ def _points(key: str, seen: Sequence[TrialResult], *, finished: bool) -> list[tu
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
+
+
+def short(key: str) -> str:
+    """Return ``lambda_coord`` of ``objective.lambda_coord``."""
+    return key.rpartition(".")[2]

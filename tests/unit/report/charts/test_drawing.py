@@ -1,0 +1,157 @@
+"""What a reader sees of a chart: its words, its tooltips and where its marks lie."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from coordexp.report.charts.drawing import (
+    PALETTE,
+    AxisRange,
+    Chart,
+    ChartRow,
+    HeatMap,
+    LineChart,
+    Look,
+    RowChart,
+    RowMark,
+    Series,
+    number,
+)
+from coordexp.report.charts.output import chart_svg, write_charts
+from tests.unit.report.report_support import SPITEFUL
+
+UNIT = AxisRange("x", 0.0, 1.0)
+
+
+def parsed(chart: Chart, label: str = "chart") -> ElementTree.Element:
+    return ElementTree.fromstring(chart_svg(chart, label=label))
+
+
+def words(root: ElementTree.Element) -> list[str]:
+    return [str(element.text) for element in root.iter("text")]
+
+
+def tooltips(root: ElementTree.Element) -> list[str]:
+    return [str(element.text) for element in root.iter("title")]
+
+
+def place(root: ElementTree.Element, tip: str) -> tuple[float, float]:
+    """Return where the mark with a tooltip lies, in pixels from the upper left."""
+    (mark,) = [use for use in root.iter("use") if tip in tooltips(use)]
+    return float(mark.attrib["x"]), float(mark.attrib["y"])
+
+
+def lines(*series: Series, x: AxisRange = UNIT, y: AxisRange = UNIT, **more) -> LineChart:
+    return LineChart(title="t", series=series, x=x, y=y, **more)
+
+
+def test_a_point_lies_where_its_values_say_and_tells_them() -> None:
+    points = [(0.0, 0.0), (0.5, 1.0), (1.0, 1.0)]
+    root = parsed(lines(Series("A", 0, points, marked=True)))
+    assert tooltips(root) == ["A: 0 at 0", "A: 1 at 0.5", "A: 1 at 1"]
+    (x0, y0), (x1, y1), (x2, y2) = (place(root, tip) for tip in tooltips(root))
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
+    assert y0 > y1 == y2  # upwards is more
+
+
+def test_an_interval_reaches_from_low_to_high_and_one_without_ends_is_not_drawn() -> None:
+    def rows(low: float | None, high: float | None) -> ElementTree.Element:
+        marks = [RowMark("A", 0, 0.5, low, high), RowMark("left", 1, 0.25), RowMark("right", 2, 0.75)]
+        return parsed(RowChart(title="t", rows=[ChartRow("r", marks, note="so much")], x=UNIT))
+
+    root = rows(0.25, 0.75)
+    assert "A: 0.5 [0.25, 0.75]" in tooltips(root)
+    assert {"r", "so much", "x"} <= set(words(root))
+    ends = sorted(place(root, tip)[0] for tip in ("left: 0.25", "right: 0.75"))
+    places = [float(use.attrib["x"]) for use in root.iter("use")]
+    assert [places.count(end) for end in ends] == [2, 2]  # a mark and an end of the interval
+    assert "A: 0.5" in tooltips(rows(None, None))
+
+
+def test_the_diagonal_of_a_heat_map_goes_up_and_stronger_is_more() -> None:
+    def cells(counts: list[list[int]]) -> list[tuple[float, float, float]]:
+        root = parsed(HeatMap(title="t", counts=counts, group=0, x="predicted", y="true"))
+        assert {"predicted", "true"} <= set(words(root))
+        found = [path.attrib for path in root.iter("path") if "fill: var(--c0)" in path.get("style", "")]
+        numbers = [[float(text) for text in re.findall(r"[\d.]+", each["d"])] for each in found]
+        opacity = [float(re.search(r"opacity: ([\d.]+)|$", each["style"])[1] or 1) for each in found]
+        return [(min(n[::2]), min(n[1::2]), o) for n, o in zip(numbers, opacity, strict=True)]
+
+    # A pair that is true in the first of two bins and predicted in the second lies right and below.
+    ((right, below, _),) = cells([[0, 5], [0, 0]])
+    ((left, above, _),) = cells([[0, 0], [5, 0]])
+    assert right > left
+    assert below > above
+    weak, strong = sorted(opacity for *_, opacity in cells([[9, 0], [0, 1]]))
+    assert 0.1 < weak < 0.6
+    assert strong == 1
+
+
+def test_a_line_at_a_place_of_the_axis_says_what_it_is() -> None:
+    chart = lines(Series("A", 0, [(0.0, 1.0), (1.0, 1.0)]), marks=((0.5, "true bin 500"),))
+    assert {"true bin 500", "A"} <= set(tooltips(parsed(chart)))
+
+
+def test_names_are_text_and_never_markup_or_mathematics() -> None:
+    name = f"{SPITEFUL} & \"B\" $x_1$ 'c'"
+    for chart in (
+        lines(Series(name, 2, [(0.0, 1.0)], marked=True), x=AxisRange(name), y=AxisRange(name)),
+        RowChart(title=name, rows=[ChartRow(name, [RowMark(name, 3, 0.5, 0.4, 0.6)], name)], x=UNIT, zero=True),
+    ):
+        assert "<script" not in chart_svg(chart, label=name)
+        root = parsed(chart, name)
+        assert (root.get("role"), root.get("aria-label")) == ("img", name)
+        assert name in words(root)
+        assert any(tip.startswith(name) for tip in tooltips(root))
+
+
+def test_nothing_to_draw_says_so_and_one_value_needs_no_range() -> None:
+    nothing: list[Chart] = [
+        lines(),
+        RowChart(title="t", rows=[ChartRow("r", [RowMark("A", 0, None)])], x=UNIT),
+        HeatMap(title="t", counts=[[0, 0], [0, 0]], group=0, x="x", y="y"),
+    ]
+    for chart in nothing:
+        assert words(parsed(chart)) == ["nothing to draw yet"]
+    flat = Series("A", 0, [(5.0, 0.0)])
+    assert not any("\u2212" in word for word in words(parsed(lines(flat, x=AxisRange("s"), y=AxisRange("AP", 0.0)))))
+    assert any("\u2212" in word for word in words(parsed(lines(flat, x=AxisRange("s"), y=AxisRange("loss")))))
+
+
+def test_seven_groups_look_different_and_numbers_have_a_true_minus() -> None:
+    looks = [Look.of(index) for index in range(7)]
+    assert len({look.color for look in looks}) == len({look.dashes for look in looks}) == 7
+    assert [number(value) for value in (-0.5, 0.25, 200_000.0)] == ["\u22120.5", "0.25", "200\u2009000"]
+
+
+def test_colours_are_the_pages_own_and_ids_the_charts_own() -> None:
+    chart = lines(Series("A", 0, [(0.0, 0.0), (1.0, 1.0)], marked=True), Series("B", 1, [(0.0, 1.0)], marked=True))
+    one, two = chart_svg(chart, label="one"), chart_svg(chart, label="two")
+    assert {"var(--c0)", "var(--c1)", "var(--soft)"} <= set(re.findall(r"var\(--\w+\)", one))
+    assert not any(color in one for color in PALETTE.values())
+    assert one == chart_svg(chart, label="one")
+    ids = [re.findall(r' id="([^"]+)"', svg) for svg in (one, two)]
+    assert ids[0]
+    assert not set(ids[0]) & set(ids[1])
+    assert set(re.findall(r'href="#([^"]+)"', one)) == set(ids[0])
+    assert "<style" not in one
+
+
+def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
+    charts = [lines(Series("A", 0, [(0.0, 0.0), (1.0, 1.0)])), lines()]
+    made: list[list[bytes]] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        paths = write_charts(charts, tmp_path / name / "plot", title="of $x$", groups={"A": 0, "B": 1})
+        assert [path.name for path in paths] == ["plot.png", "plot.svg"]
+        made.append([path.read_bytes() for path in paths])
+    assert made[0] == made[1]
+    found = [element.text for element in ElementTree.fromstring(made[0][1]).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"of $x$", "t", "A", "B", "nothing to draw yet"} <= set(found)
+    assert "#0072b2" in made[0][1].decode()  # a file has no page to take colours from
+    with Image.open(tmp_path / "a" / "plot.png") as picture:
+        assert picture.width > 1000
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 50
