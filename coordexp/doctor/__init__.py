@@ -1,1 +1,1 @@
-"""``python -m coordexp doctor``: tells, without loading weights, whether a run would start."""
+"""``coordexp doctor``: says, without loading weights, whether a run would start."""

@@ -20,7 +20,7 @@ _OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a split tells about its sequences.
+    """What the sequences of a split depend on.
 
     Attributes:
         sizes_px: widths and heights that occur.

@@ -1,4 +1,4 @@
-"""Whether a way to compute attention can work, told before anything is loaded or prepared."""
+"""Check whether a way to compute attention can work, before anything is loaded or prepared."""
 
 import importlib.util
 from typing import Literal

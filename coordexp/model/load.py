@@ -141,7 +141,7 @@ def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInf
             model,
             coord_ids=info.offset.coord_ids or coord_vocab(processor.tokenizer).coord_ids,
             tie_head=info.offset.tie_head,
-            dtype=getattr(torch, info.offset.dtype),
+            dtype=info.offset.dtype,
             tokenizer=processor.tokenizer,
         )
     try:

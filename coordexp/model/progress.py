@@ -1,4 +1,4 @@
-"""What long work shows of itself: how far it is, and no noise of other libraries."""
+"""How far long work is, and silence for the bars and warnings of other libraries."""
 
 import contextlib
 import warnings

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from torch import Tensor
@@ -24,13 +25,13 @@ class OffsetInfo:
         coord_ids: the ids of its rows; None if the file does not say.
         num_ids: how many rows it has.
         tie_head: one table, or two.
-        dtype: of the tables, as torch names it.
+        dtype: of the tables.
     """
 
     coord_ids: list[int] | None
     num_ids: int
     tie_head: bool
-    dtype: str
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -114,5 +115,5 @@ def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
         coord_ids=ids,
         num_ids=table.shape[0],
         tie_head="head_offset" not in by_name,
-        dtype=str(table.dtype).removeprefix("torch."),
+        dtype=table.dtype,
     )

@@ -27,8 +27,8 @@ from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece
 from coordexp.model.progress import quiet
 
-# PEFT's wrappers use the weight inside them without calling the module that has it.
 _CPU = torch.device("cpu")
+# PEFT's wrappers use the weight inside them without calling the module that has it.
 _WRAPPERS = ("Linear", "TrainableTokensWrapper")
 
 

@@ -6,11 +6,12 @@ from disk, are compared on a real sample, and a merge that does not agree leaves
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from peft import PeftModel
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -18,13 +19,14 @@ from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offse
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import AdapterInfo, read_adapter, save_adapter
+from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.rewrite import write_config, write_weights
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.expand import expand_checkpoint, lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta
 from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk, logits_of
 from coordexp.model.merge.places import base_directory, building_of, checked_output
 from coordexp.model.merge.report import MergeReport, write_report
-from coordexp.model.merge.write import write_merged
 from coordexp.model.processor import Processor
 from coordexp.model.progress import Progress, quiet, silent
 
@@ -129,7 +131,7 @@ def _merge(
     stored = StoredModel.of(base)
     processor = Processor.from_directory(base)
     samples = samples or default_samples(processor)
-    written = write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
+    written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     processor.save_pretrained(building)
     before = logits_from_disk(
         stored, samples, adapter=info, tokenizer=processor.tokenizer, progress=progress, stage="logits of the adapter"
@@ -145,6 +147,59 @@ def _merge(
         num_offset_rows=delta.num_offset_rows,
         num_unused_weights=len(stored.unused),
     )
+
+
+def _write_merged(
+    base: StoredModel,
+    delta: AdapterDelta,
+    output: Path,
+    *,
+    dtype: DTypeName,
+    base_dtype: DTypeName,
+    progress: Progress,
+) -> str:
+    """Write config and weights of ``base`` with ``delta`` baked in, piece by piece.
+
+    A tied base stays tied unless the adapter has a head table of its own: then ``lm_head.weight`` is written
+    next to the embedding and the configuration says so. Tensors that the model has no place for stay behind.
+
+    Args:
+        base: the checkpoint, its headers checked.
+        delta: what to add.
+        output: an existing directory.
+        dtype: of the weights written; ``auto`` keeps each one's own.
+        base_dtype: what the base was rounded to when the adapter was trained; ``auto`` for as stored.
+        progress: called with the bytes written.
+
+    Returns:
+        The dtype of the embedding written, by name.
+
+    Raises:
+        CheckpointError: if the adapter is for another base, or a merged weight is not finite.
+        ResourceError: if the disk is too small.
+        OSError: as the disk says.
+    """
+    delta.check_fits(base)
+    stored = base.weights
+    specs = {name: stored.specs[name].cast_to(dtype) for name in base.shapes}
+    unties = base.tied and delta.unties_head
+    if unties:
+        specs[HEAD] = specs[EMBEDDING]
+
+    def pieces(name: str) -> Iterator[Tensor]:
+        source = EMBEDDING if name == HEAD and unties else name
+        rounded = stored.specs[source].cast_to(base_dtype).dtype
+        for start, rows in stored.pieces(source):
+            merged = delta.apply(name, rows.to(rounded), start)
+            written = merged.to(specs[name].dtype)
+            # What is written as it is stored is the base's own affair; what was computed must be a number.
+            if written is not rows and written.is_floating_point() and not torch.isfinite(written).all():
+                raise CheckpointError(f"{name}: the merged weight does not fit {specs[name].dtype_name}")
+            yield written
+
+    write_weights(base, output, specs, pieces, changed=delta.changes, progress=progress, stage="writing shards")
+    write_config(base, output, specs, tied=base.tied and not unties, says_dtype=True)
+    return specs[EMBEDDING].dtype_name
 
 
 def _save_whole(

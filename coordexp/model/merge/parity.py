@@ -1,4 +1,4 @@
-"""Does a checkpoint on disk say what a model said? Compare logits on real input."""
+"""Compare the logits of a merged checkpoint on disk with those of the model it was made from."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def logits_from_disk(
     progress: Progress = silent,
     stage: str = "logits",
 ) -> list[Tensor]:
-    """Return what a checkpoint says, as plain transformers would load it, without loading it.
+    """Return the logits of a checkpoint as plain transformers would load it, without ever holding it whole.
 
     Args:
         stored: the checkpoint.

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
-from transformers import (
-    Qwen3VLForConditionalGeneration,
-)
+from transformers import Qwen3VLForConditionalGeneration
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.coord_tokens.codec import encode
