@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 ablation: install
-	$(PYTHON) ray_jobs/ablation.py --config $(CONFIG) $(ARGS)
+	$(PYTHON) -m coordexp ablation --config $(CONFIG) $(ARGS)
 
 test: install
 	$(PYTHON) -m pytest -m "not slow and not gpu"
@@ -54,7 +54,7 @@ mlflow: install
 # A server for a lab, on PostgreSQL: export MLFLOW_BACKEND_STORE_URI (never on this command line, which others can read).
 # Loopback unless MLFLOW_HOST says otherwise; further variables are MLflow's own, or ARGS="--auth", see --help.
 mlflow-server: install
-	$(PYTHON) -m coordexp.tracking.server $(ARGS)
+	$(PYTHON) -m coordexp mlflow-server $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""``python -m coordexp``."""
+"""``python -m coordexp VERB``, the same as the command ``coordexp``."""
 
 from coordexp.cli.main import main
 

@@ -1,1 +1,1 @@
-"""The command line: one parser, one file a verb."""
+"""The command line: ``main`` has the parser, each verb is a file."""

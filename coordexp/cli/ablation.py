@@ -1,29 +1,68 @@
-"""The verb ``ablation``: run every group with every seed, then report on all."""
+"""Run an ablation: every group with every seed, on this machine or on a Ray cluster, then report on all.
 
+    coordexp ablation
+    coordexp ablation --config experiments/coco_qwen3vl_4b.yaml --dry-run
+    ray job submit --working-dir . -- python ray_jobs/ablation.py training.max_steps=100
+
+The same command again goes on where the last one stopped.
+"""
+
+import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
-from coordexp.ablation.run import run_ablation
-from coordexp.config.schema import ExperimentConfig
+from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
+from coordexp.cli.console import output_console, show
+from coordexp.commands import command
 from coordexp.errors import CoordExpError
-from coordexp.report.write import report_experiment
-from coordexp.runs.budget import whole_seeds
-from coordexp.runs.executor import TrainFunction
-from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.plan import plan_runs
-from coordexp.tracking.publish import tracking_uri
-from coordexp.train import train
+from coordexp.shipped import find_experiment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.config.schema import ExperimentConfig
+    from coordexp.runs.executor import TrainFunction
+
+HELP = "train and evaluate every group with every seed, then compare them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    add_config(parser)
+    add_launch(parser)
+    parser.add_argument(
+        "--allow-differences",
+        action="store_true",
+        help="compare runs that differ in more than ablation.factor, and show the differences in the report's header",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load the experiment, then describe or run it."""
+    from coordexp.config import load_config
+
+    console = output_console()
+    path, overrides = find_experiment(options.config), launch_overrides(options)
+    if options.allow_differences:
+        overrides.append("ablation.allow_differences=true")
+    config = load_config(path, overrides)
+    if moved := moved_from_temporary(config, console):
+        config = load_config(path, [*overrides, *moved])
+    if options.dry_run:
+        from coordexp.ablation.describe import describe
+
+        describe(config, console)
+        return 0
+    return run_and_report(config, fresh=options.fresh, console=console, debug=options.debug)
 
 
 def run_and_report(
-    config: ExperimentConfig,
+    config: "ExperimentConfig",
     *,
     fresh: bool = False,
-    console: Console,
+    console: "Console",
     debug: bool = False,
-    function: TrainFunction = train,
+    function: "TrainFunction | None" = None,
 ) -> int:
     """Do what is not finished of an ablation, report on it, and return the exit code.
 
@@ -34,24 +73,34 @@ def run_and_report(
         fresh: move an experiment of this name aside and start over.
         console: where progress and the report are printed.
         debug: let Ray's own log lines through.
-        function: what does one run.
+        function: what does one run; None for training.
 
     Raises:
         CoordExpError: for whatever is wrong before the first run begins.
     """
-    ending = run_ablation(config, fresh=fresh, console=console, debug=debug, function=function)
+    from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
+    from coordexp.ablation.run import run_ablation
+    from coordexp.runs.budget import whole_seeds
+    from coordexp.runs.plan import plan_runs
+    from coordexp.train import train
+
+    ending = run_ablation(config, fresh=fresh, console=console, debug=debug, function=function or train)
     for sentence in ending.missing:
-        console.print(f"not recorded: {sentence}; the same command sends it", markup=False, highlight=False)
+        show(console, f"not recorded: {sentence}; the same command sends it")
     seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
     has_report = not ending.missing and (seeds or ending.code in (0, EXIT_FAILED))
     is_reported = bool(has_report) and _report(config, console, seeds=seeds)
     if ending.sentence:
-        console.print(ending.sentence, markup=False, highlight=False, soft_wrap=True)
+        show(console, ending.sentence)
     return ending.code or (0 if is_reported else EXIT_FAILED)
 
 
-def _report(config: ExperimentConfig, console: Console, *, seeds: Sequence[int] | None) -> bool:
+def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None) -> bool:
     """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
+    from coordexp.report.write import report_experiment
+    from coordexp.runs.folder import ExperimentFolder
+    from coordexp.tracking.publish import tracking_uri
+
     name = config.experiment.name
     try:
         report_experiment(
@@ -63,7 +112,7 @@ def _report(config: ExperimentConfig, console: Console, *, seeds: Sequence[int] 
             seeds=seeds,
         )
     except CoordExpError as error:
-        console.print(f"no report: {error}", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"every run is recorded; try again: python -m coordexp.report {name}", highlight=False)
+        show(console, f"no report: {error}")
+        show(console, f"every run is recorded; try again: {command('report', name)}")
         return False
     return True

@@ -1,63 +1,145 @@
-"""``python -m coordexp evaluate``: a checkpoint and a COCO data set -> detections and AP, without training."""
+"""Evaluate a checkpoint on a COCO data set, without training: detections and AP.
 
+    coordexp evaluate --model DIR --annotations JSON --images DIR
+    coordexp evaluate --model DIR --annotations JSON --images DIR --num-workers 2
+    ray job submit --working-dir . -- python ray_jobs/evaluate.py --model /shared/merged ... --num-workers 8
+
+With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
+same, whatever the number of workers.
+"""
+
+import argparse
+import contextlib
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from coordexp.cli.arguments import positive
+from coordexp.cli.console import output_console, show
+from coordexp.errors import ConfigError
 
-from coordexp.cli.evaluation_table import print_metrics
-from coordexp.evaluate.job import EvaluationJob, check_output, default_output, open_decoder, open_evaluation
-from coordexp.files import write_json
-from coordexp.runs.folder import EvaluationFolder
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.evaluate.evaluation import Evaluation
+    from coordexp.evaluate.job import EvaluationJob
+
+HELP = "COCO AP of a checkpoint"
+_PIPE_WIDTH = 160  # of the table of box metrics
 
 
-def evaluate_checkpoint(
-    job: EvaluationJob, *, output: Path | None = None, console: Console | None = None
-) -> dict[str, float]:
-    """Evaluate a merged checkpoint, or a base with an adapter, in this process.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument("--adapter", type=Path, help="a directory that training saved")
+    parser.add_argument("--annotations", type=Path, required=True, help="COCO instances JSON")
+    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
+    parser.add_argument(
+        "--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)"
+    )
+    parser.add_argument(
+        "--num-images", type=positive, help="only so many, spread over the number of objects, always the same"
+    )
+    parser.add_argument("--decoding", nargs="+", choices=("constrained", "free"), default=["constrained", "free"])
+    parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
+    parser.add_argument("--batch-size", type=positive, default=16)
+    parser.add_argument("--max-new-tokens", type=positive, default=512)
+    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: the checkpoint's own)")
+    parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
+    parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+    parser.add_argument("--threads", type=positive, help="CPU threads of a process; it can change last digits")
+    parser.add_argument("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
+    parser.add_argument("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
+    parser.add_argument(
+        "--gpus-per-worker", type=_gpus, help="with --num-workers: GPUs of each; a part of one is legal (0)"
+    )
 
-    Writes ``output/metrics.json`` and, below ``output/{decoding}/``, ``detections.{argmax,expected}.json``
-    in COCO's results format, ``objects.jsonl``, ``unknown.json``, ``analysis.json`` and
-    ``distributions.json``; prints a table.
 
-    Args:
-        job: checkpoint, data and settings.
-        output: folder of the results; None for :func:`coordexp.evaluate.job.default_output`.
-        console: where to print; None for the terminal.
+def run(options: argparse.Namespace) -> None:
+    """Evaluate here or on Ray, write the files and print the tables."""
+    from coordexp.cli.views.evaluation import print_metrics
+    from coordexp.evaluate.job import check_output, default_output, open_evaluation
+    from coordexp.files import write_json
+    from coordexp.runs.folder import EvaluationFolder
 
-    Returns:
-        The metrics by registered name.
-
-    Raises:
-        CoordExpError: if checkpoint, annotations or images cannot be used, or the output cannot be written.
-    """
-    console = console or Console()
-    output = default_output(job) if output is None else output
+    if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
+        raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
+    console = output_console(pipe_width=_PIPE_WIDTH)
+    job = _job(options)
+    output = (default_output(job) if options.output is None else options.output).resolve()
     check_output(output)
-    evaluation = open_evaluation(job)
+    if options.num_workers is None:
+        evaluation = open_evaluation(job)
+        metrics = _evaluate_here(job, evaluation, output, console)
+    else:
+        from coordexp.cluster.session import ray_session
+
+        cpus: int = options.cpus_per_worker or 1
+        with ray_session(threads=cpus, debug=options.debug) as ready:
+            from coordexp.cluster.evaluate import Workers, evaluate_on_ray
+
+            evaluation = open_evaluation(job)
+            ready.result()
+            workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
+            with _progress_bar(console, job, evaluation) as advance:
+                metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
+    write_json(EvaluationFolder(output).metrics, metrics, indent=1)
+    print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
+    show(console, f"written to {output}")
+
+
+def _job(options: argparse.Namespace) -> "EvaluationJob":
+    from coordexp.data.batches.prompt import DEFAULT_PROMPT
+    from coordexp.evaluate.evaluation import EvaluationSpec
+    from coordexp.evaluate.job import EvaluationJob, read_aliases
+
+    return EvaluationJob(
+        model=options.model,
+        adapter=options.adapter,
+        annotations=options.annotations,
+        images=options.images,
+        spec=EvaluationSpec(
+            batch_size=options.batch_size,
+            max_new_tokens=options.max_new_tokens,
+            decoding=tuple(dict.fromkeys(options.decoding)),
+            score=options.score,
+            aliases=read_aliases(options.aliases) if options.aliases else {},
+        ),
+        prompt=options.prompt or DEFAULT_PROMPT,
+        max_pixels=options.max_pixels,
+        num_images=options.num_images,
+        num_threads=options.threads,
+    )
+
+
+def _evaluate_here(
+    job: "EvaluationJob", evaluation: "Evaluation", output: Path, console: "Console"
+) -> dict[str, float]:
+    from coordexp.evaluate.job import open_decoder
+    from coordexp.runs.folder import EvaluationFolder
+
     decoder = open_decoder(job, evaluation)
-    num_images = len(evaluation.samples)
-    with progress_bar(console, total=num_images * len(job.spec.decoding)) as advance:
-        metrics = evaluation.run(
+    with _progress_bar(console, job, evaluation) as advance:
+        return evaluation.run(
             lambda decoding: [decoder.decode(decoding, decoder.batches, on_batch=advance)], EvaluationFolder(output)
         )
-    conclude(job, metrics, output=output, num_images=num_images, console=console)
-    return metrics
 
 
-def conclude(job: EvaluationJob, metrics: dict[str, float], *, output: Path, num_images: int, console: Console) -> None:
-    """Write ``metrics.json``, print the tables and where the files are."""
-    write_json(EvaluationFolder(output).metrics, metrics, indent=1)
-    print_metrics(metrics, job.spec.decoding, num_images=num_images, console=console)
-    console.print(f"written to {output}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def progress_bar(console: Console, *, total: int) -> Generator[Callable[[int], None]]:
+@contextlib.contextmanager
+def _progress_bar(
+    console: "Console", job: "EvaluationJob", evaluation: "Evaluation"
+) -> Generator[Callable[[int], None]]:
     """Draw a bar of images; yields the function that advances it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("evaluating", total=total)
+        task = progress.add_task("evaluating", total=len(evaluation.samples) * len(job.spec.decoding))
         yield lambda count: progress.advance(task, count)
+
+
+def _gpus(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text}")
+    return value

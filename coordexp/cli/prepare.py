@@ -1,123 +1,120 @@
-"""``python -m coordexp prepare``: a progress bar, a table of what was found, and the command that comes next."""
+"""Write a data set: COCO or LVIS annotations as JSONL with a manifest, or generated shapes."""
 
-import shlex
+import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from coordexp.cli.arguments import add_debug, fraction, not_negative, positive
+from coordexp.cli.console import output_console, show, stage_bars
+from coordexp.commands import command
+from coordexp.errors import DataError
 
-from coordexp.data.prepare.manifest import SAMPLES, Manifest
-from coordexp.data.prepare.prepare import Prepared, PrepareSpec, prepare
-from coordexp.detection.ceiling import ceiling_of_table
+if TYPE_CHECKING:
+    from coordexp.data.prepare.prepare import PrepareSpec
 
-_WIDTH_WITHOUT_TERMINAL = 120
+HELP = "write a data set"
 _HEADERS_AT_ONCE = 8
-_NUM_REASONS_SHOWN = 8
-_ROWS = (
-    ("images", "counts", "images"),
-    ("  written", "written", "images"),
-    ("  without objects", "counts", "images_without_objects"),
-    ("  of a file that another names too", "counts", "repeated_file_names"),
-    ("  with more than --max-objects", "written", "capped_images"),
-    ("annotations", "counts", "annotations"),
-    ("  targets", "counts", "boxes"),
-    ("  targets cut at the image border", "counts", "clipped"),
-    ("  targets widened to one bin", "counts", "thin"),
-    ("  targets over --max-objects, left out", "written", "capped_objects"),
-    ("  crowds, kept apart", "counts", "crowd"),
-    ("  ignored, kept apart", "counts", "ignored"),
-    ("  of rejected images", "counts", "of_rejected_images"),
-    ("rejected images", "counts", "rejected_images"),
-    ("rejected annotations", "counts", "rejected_annotations"),
-    ("rejected categories", "counts", "rejected_categories"),
-)
 
 
-def prepare_command(spec: PrepareSpec, *, num_workers: int | None = None) -> None:
-    """Prepare a data set and say what is in it.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments: one command for each kind of data."""
+    kinds = parser.add_subparsers(required=True, metavar="DATA")
+    for dialect in ("coco", "lvis"):
+        kind = kinds.add_parser(dialect, help=f"{dialect.upper()} annotations as JSONL, with a manifest")
+        _add_annotations(kind)
+        kind.set_defaults(run=_run_annotations, dialect=dialect)
+    shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
+    shapes.add_argument("--output", type=Path, required=True)
+    shapes.add_argument("--num-train", type=positive, default=2400)
+    shapes.add_argument("--num-val", type=positive, default=300)
+    shapes.add_argument("--seed", type=int, default=0)
+    shapes.set_defaults(run=_run_shapes)
+    for kind in kinds.choices.values():
+        add_debug(kind, default=argparse.SUPPRESS)
 
-    Args:
-        spec: what to prepare.
-        num_workers: image headers that are read at once, under ``--check-images headers``; None for 8.
 
-    Raises:
-        CoordExpError: as :func:`coordexp.data.prepare.prepare.prepare`.
-    """
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
-    prepared = prepare_with_progress(spec, num_threads=num_workers or _HEADERS_AT_ONCE)
+def run(options: argparse.Namespace) -> None:
+    """Prepare a data set; each kind of data has set its own function in place of this."""
+    raise NotImplementedError(options)
+
+
+def _add_annotations(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--annotations", type=Path, required=True, help="instances JSON")
+    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
+    parser.add_argument("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
+    parser.add_argument("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
+    parser.add_argument("--ordering", choices=("top_left", "random"), default="top_left")
+    parser.add_argument("--seed", type=not_negative, default=0, help="of --ordering random (%(default)s)")
+    boxes = parser.add_mutually_exclusive_group()
+    boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
+    boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        default=_HEADERS_AT_ONCE,
+        help="images opened at once by --check-images headers (%(default)s)",
+    )
+    parser.add_argument("--max-bad-fraction", type=fraction, default=0.0, help="bad records to accept (%(default)s)")
+    parser.add_argument(
+        "--check-images",
+        choices=("none", "names", "headers"),
+        default="names",
+        help="names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)",
+    )
+
+
+def _run_annotations(options: argparse.Namespace) -> None:
+    """Write COCO or LVIS annotations as JSONL and say what is in them."""
+    from coordexp.cli.views.prepared import manifest_table, rejected_lines
+    from coordexp.data.prepare.prepare import PrepareSpec, prepare
+    from coordexp.detection.ceiling import ceiling_of_table
+
+    spec = PrepareSpec(
+        annotations=options.annotations,
+        images=options.images,
+        output=options.output,
+        dialect=options.dialect,
+        coord_tokens=options.coord_tokens,
+        ordering=options.ordering,
+        seed=options.seed,
+        max_objects=options.max_objects,
+        max_bad_fraction=options.max_bad_fraction,
+        check_images=options.check_images,
+    )
+    with stage_bars() as progress:
+        prepared = prepare(spec, ceiling=ceiling_of_table, num_threads=options.workers, progress=progress)
+    console = output_console()
     state = "written" if prepared.is_new else "already made from these annotations with these options"
-    _print(console, f"{spec.output}: {state}")
-    console.print(_table(prepared.manifest))
-    for line in _reasons(prepared.manifest):
-        _print(console, line)
-    _print(console, f"next: {_next_command(spec)}")
+    show(console, f"{spec.output}: {state}")
+    console.print(manifest_table(prepared.manifest))
+    for line in rejected_lines(prepared.manifest):
+        show(console, line)
+    show(console, f"next: {_next_command(spec)}")
 
 
-def prepare_with_progress(spec: PrepareSpec, *, num_threads: int) -> Prepared:
-    """Prepare a data set, with a progress bar on stderr where that is a terminal."""
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, TaskID] = {}
+def _run_shapes(options: argparse.Namespace) -> None:
+    """Write the generated data set, as COCO files and as JSONL."""
+    from coordexp.data.prepare.prepare import PrepareSpec, prepare
+    from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+    from coordexp.detection.ceiling import ceiling_of_table
 
-        def on_progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done)
-
-        return prepare(spec, ceiling=ceiling_of_table, num_threads=num_threads, progress=on_progress)
-
-
-def prepare_shapes_records(root: Path) -> None:
-    """Write ``root/jsonl/{train,val}`` beside the COCO files of generated shapes.
-
-    Raises:
-        CoordExpError: as :func:`coordexp.data.prepare.prepare.prepare`.
-    """
+    output: Path = options.output
+    # A generated set may be replaced by another; anything else in the way is somebody's work.
+    is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
+    if not is_free and not (output / "shapes.json").is_file():
+        raise DataError(f"{output}: exists and is no generated data set; expected a new or empty folder")
+    shapes = ShapesSpec(num_train=options.num_train, num_val=options.num_val, seed=options.seed)
+    write_shapes(output, shapes)
     for split in ("train", "val"):
-        annotations = root / f"instances_{split}.json"
-        spec = PrepareSpec(annotations=annotations, images=root / split, output=root / "jsonl" / split)
+        annotations = output / f"instances_{split}.json"
+        spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
         prepare(spec, ceiling=ceiling_of_table)
+    sys.stdout.write(f"{output}: {shapes.num_train} training and {shapes.num_val} validation images\n")
 
 
-def _print(console: Console, line: str) -> None:
-    """Print a line as it is: a person copies paths and commands from it."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _next_command(spec: "PrepareSpec") -> str:
+    from coordexp.data.prepare.manifest import SAMPLES
 
-
-def _table(manifest: Manifest) -> Table:
-    table = Table("", "", show_header=False)
-    table.columns[1].justify = "right"
-    for label, group, name in _ROWS:
-        value = _number(manifest, group, name)
-        if value or not label.startswith(" "):
-            table.add_row(label, f"{value:,}")
-    categories = manifest["categories"]
-    table.add_row("categories", f"{len(categories):,}" if isinstance(categories, list) else "-")
-    ceiling = manifest["codec_ceiling"]
-    ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
-    table.add_row("codec ceiling, AP of the quantised truth", f"{ap:.4f}" if isinstance(ap, float) else "-")
-    return table
-
-
-def _number(manifest: Manifest, group: str, name: str) -> int:
-    values = manifest[group]
-    value = values.get(name, 0) if isinstance(values, dict) else 0
-    return value if isinstance(value, int) else 0
-
-
-def _reasons(manifest: Manifest) -> list[str]:
-    rejected = manifest["rejected"]
-    if not isinstance(rejected, list) or not rejected:
-        return []
-    shown = [f"  {entry['where']}: {entry['reason']}" for entry in rejected[:_NUM_REASONS_SHOWN]]
-    more = len(rejected) - len(shown)
-    return ["rejected:", *shown, *([f"  and {more:,} more, all in manifest.json"] if more else [])]
-
-
-def _next_command(spec: PrepareSpec) -> str:
     settings = [f"data.train_annotations={spec.output / SAMPLES}", f"data.train_images={spec.images}"]
-    words = ["python", "-m", "coordexp", "train", "--config", "experiments/coco_qwen3vl_4b.yaml", *settings]
-    return shlex.join(words)
+    return command("train", "--config", "experiments/coco_qwen3vl_4b.yaml", *settings)

@@ -1,18 +1,61 @@
-"""The verb ``sweep``: search the weights of one group, then report and write the winner's group file."""
+"""Search the weights of one group, on this machine or on a Ray cluster, then report and write the winner's group file.
 
-from rich.console import Console
+    coordexp sweep --config experiments/sweeps/lambda_coord.yaml
+    coordexp sweep --config experiments/sweeps/alpha_beta.yaml --dry-run sweep.search.num_trials=8
+    ray job submit --working-dir . -- python ray_jobs/sweep.py --config experiments/sweeps/sigma_w1.yaml
 
-from coordexp.ablation.campaign import EXIT_FAILED
+KEY=VALUE goes to the experiment, sweep.KEY=VALUE to the sweep. The same command again goes on where the last one
+stopped.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
+from coordexp.cli.console import output_console, show
 from coordexp.errors import TrackingError
-from coordexp.report.sweep.write import report_sweep
-from coordexp.runs.executor import TrainFunction
-from coordexp.sweep.load import Sweep
-from coordexp.sweep.run import run_sweep
-from coordexp.train import train
+from coordexp.shipped import find_experiment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.runs.executor import TrainFunction
+    from coordexp.sweep.load import Sweep
+
+HELP = "search the weights of one group on a part of the training images"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    add_config(parser, default=Path("experiments/sweeps/lambda_coord.yaml"))
+    add_launch(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load the sweep, then describe or run it."""
+    from coordexp.sweep.load import load_sweep
+
+    console = output_console()
+    path, overrides = find_experiment(options.config, folder="sweeps"), launch_overrides(options)
+    sweep = load_sweep(path, overrides)
+    if moved := moved_from_temporary(sweep.config, console):
+        sweep = load_sweep(path, [*overrides, *moved])
+    if options.dry_run:
+        from coordexp.sweep.describe import describe_sweep
+
+        describe_sweep(sweep, console)
+        return 0
+    return run_and_report(sweep, fresh=options.fresh, console=console, debug=options.debug)
 
 
 def run_and_report(
-    sweep: Sweep, *, fresh: bool = False, console: Console, debug: bool = False, function: TrainFunction = train
+    sweep: "Sweep",
+    *,
+    fresh: bool = False,
+    console: "Console",
+    debug: bool = False,
+    function: "TrainFunction | None" = None,
 ) -> int:
     """Do what is not finished of a sweep, report on it, and return the exit code.
 
@@ -21,12 +64,17 @@ def run_and_report(
         fresh: move a sweep of this name aside and start over.
         console: where progress and the report are printed.
         debug: let Ray's own log lines through.
-        function: what does one run.
+        function: what does one run; None for training.
 
     Raises:
         CoordExpError: for whatever is wrong before the first trial begins.
     """
-    ended = run_sweep(sweep, fresh=fresh, console=console, debug=debug, function=function)
+    from coordexp.ablation.campaign import EXIT_FAILED
+    from coordexp.report.sweep.write import report_sweep
+    from coordexp.sweep.run import run_sweep
+    from coordexp.train import train
+
+    ended = run_sweep(sweep, fresh=fresh, console=console, debug=debug, function=function or train)
     code, missing = ended.ending.code, list(ended.ending.missing)
     if code in (0, EXIT_FAILED):
         paths = report_sweep(ended.trials, ended.split, console)
@@ -35,7 +83,7 @@ def run_and_report(
         except TrackingError as error:
             missing.append(str(error))
     for sentence in missing:
-        console.print(f"not recorded: {sentence}; the same command sends it", markup=False, highlight=False)
+        show(console, f"not recorded: {sentence}; the same command sends it")
     if ended.ending.sentence:
-        console.print(ended.ending.sentence, markup=False, highlight=False, soft_wrap=True)
+        show(console, ended.ending.sentence)
     return code or (EXIT_FAILED if missing else 0)

@@ -76,7 +76,7 @@ def evaluate_on_ray(
         job: checkpoint, data and settings; its paths must lead to the same files on every node.
         evaluation: the images of the job.
         workers: how many, and what each needs.
-        output: folder of the results, as :func:`coordexp.cli.evaluate.evaluate_checkpoint` writes them.
+        output: folder of the results.
         on_images: called with the number of images just finished.
 
     Returns:

@@ -1,10 +1,5 @@
-"""A shared MLflow server on PostgreSQL, on loopback unless ``--host`` names another address.
+"""A shared MLflow server on PostgreSQL; nothing secret is on its command line or in a file that others can read."""
 
-The database comes from MLFLOW_BACKEND_STORE_URI, artifacts pass through the server (a client needs no
-access to where they lie), and nothing secret is on a command line or in a file that others can read.
-"""
-
-import argparse
 import configparser
 import contextlib
 import importlib.util
@@ -17,14 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from coordexp.errors import CoordExpError, TrackingError
+from coordexp.errors import TrackingError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -38,28 +32,59 @@ _CONNECT_SECONDS = 5
 _ADVISORY_LOCK = 0x636F6F7264  # "coord": one of several servers that start together makes the tables
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Check, prepare the database, and serve until stopped.
+@dataclass(frozen=True)
+class ServerOptions:
+    """What MLflow's server is started with.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on.
+        workers: processes that answer.
+        artifacts: directory or URI of an object store.
+        allowed_hosts: names under which clients may call it; None for MLflow's own rule.
+        auth: whether it asks for passwords.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5000
+    workers: int = 2
+    artifacts: str = "runs/mlflow-server"
+    allowed_hosts: str | None = None
+    auth: bool = False
+
+
+def prepare(
+    options: ServerOptions,
+    environment: Mapping[str, str],
+    *,
+    behind_proxy: bool = False,
+    upgrade: bool = False,
+    prepare_only: bool = False,
+) -> tuple[ServerOptions, str]:
+    """Check what the server needs and prepare the database.
+
+    Args:
+        options: of the server.
+        environment: variables of this process.
+        behind_proxy: a proxy in front asks for passwords.
+        upgrade: bring tables of an older MLflow up to date.
+        prepare_only: no server will be started.
 
     Returns:
-        The server's exit code, or 2 after a sentence about what the user can mend.
+        The options with the artifacts' directory made and absolute, and what was done to the tables.
+
+    Raises:
+        TrackingError: naming what the user can mend.
     """
-    options = _parser(os.environ).parse_args(argv)
-    errors = Console(stderr=True)
-    try:
-        uri = database_uri(os.environ)
-        check_exposure(options.host, auth=options.auth, behind_proxy=options.behind_proxy)
-        if not options.prepare_only:
-            check_port(options.host, options.port)
-            options.artifacts = artifact_store(options.artifacts)
-        done = prepare_database(uri, upgrade=options.upgrade)
-        if options.auth:
-            _check_auth(os.environ, uri)
-        errors.print(f"tables of MLflow in PostgreSQL: {done}", highlight=False)
-        return 0 if options.prepare_only else _serve(options, os.environ, uri)
-    except CoordExpError as error:
-        errors.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 2
+    uri = database_uri(environment)
+    check_exposure(options.host, auth=options.auth, behind_proxy=behind_proxy)
+    if not prepare_only:
+        check_port(options.host, options.port)
+        options = replace(options, artifacts=artifact_store(options.artifacts))
+    done = prepare_database(uri, upgrade=upgrade)
+    if options.auth:
+        _check_auth(environment, uri)
+    return options, done
 
 
 def check_exposure(host: str, *, auth: bool, behind_proxy: bool) -> None:
@@ -219,7 +244,7 @@ def _check_auth(environment: Mapping[str, str], uri: str) -> None:
         )
 
 
-def server_command(options: argparse.Namespace) -> list[str]:
+def server_command(options: ServerOptions) -> list[str]:
     """Return the command line of MLflow's server; it holds no secret."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", options.host, "--port", str(options.port)]
     command += ["--workers", str(options.workers), "--serve-artifacts"]
@@ -257,8 +282,12 @@ def write_auth_config(path: Path, uri: str) -> None:
         config.write(handle)
 
 
-def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str) -> int:
-    """Run MLflow's server and its workers; a signal to this process reaches all of them."""
+def serve(options: ServerOptions, environment: Mapping[str, str]) -> int:
+    """Run MLflow's server and its workers until they end, and return the exit code.
+
+    A signal to this process reaches all of them.
+    """
+    uri = database_uri(environment)
     with tempfile.TemporaryDirectory(prefix="coordexp-mlflow-") as private:
         started: list[int] = []
         asked: list[int] = []
@@ -287,31 +316,3 @@ def _serve(options: argparse.Namespace, environment: Mapping[str, str], uri: str
             os.killpg(process.pid, signal.SIGTERM)
         code = process.wait()
         return 0 if code == -signal.SIGTERM else code
-
-
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    """Take defaults from MLflow's own variables, so that they mean here what they mean there."""
-    parser = argparse.ArgumentParser(prog="python -m coordexp.tracking.server", description=__doc__)
-    parser.add_argument("--host", default=environment.get("MLFLOW_HOST", "127.0.0.1"))
-    # Text defaults go through ``type`` as well, so that a variable that is no number is a sentence too.
-    parser.add_argument("--port", type=int, default=environment.get("MLFLOW_PORT", "5000"))
-    parser.add_argument("--workers", type=int, default=environment.get("MLFLOW_WORKERS", "2"))
-    parser.add_argument(
-        "--artifacts",
-        default=environment.get("MLFLOW_ARTIFACTS_DESTINATION", "runs/mlflow-server"),
-        help="directory or object store URI (s3://bucket/folder), which only the server needs access to",
-    )
-    parser.add_argument(
-        "--allowed-hosts",
-        default=environment.get("MLFLOW_SERVER_ALLOWED_HOSTS"),
-        help="names under which clients call the server, with :PORT; others are answered 403",
-    )
-    parser.add_argument("--auth", action="store_true", help=f"ask for passwords; first admin's: {_ADMIN_PASSWORD}")
-    parser.add_argument("--behind-proxy", action="store_true", help="a proxy in front asks for passwords")
-    parser.add_argument("--upgrade", action="store_true", help="change tables of an older MLflow; back them up first")
-    parser.add_argument("--prepare-only", action="store_true", help="only reach the database and make its tables")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""A private PostgreSQL of the system's packages and ``python -m coordexp.tracking.server`` on it."""
+"""A private PostgreSQL of the system's packages and ``coordexp mlflow-server`` on it."""
 
 import os
 import shutil
@@ -124,7 +124,7 @@ def mlflow_server(
     extra: Mapping[str, str] = {},
 ) -> Iterator[Server]:
     port = port or free_port()
-    command = [sys.executable, "-m", "coordexp.tracking.server", "--port", str(port), "--workers", "1"]
+    command = [sys.executable, "-m", "coordexp", "mlflow-server", "--port", str(port), "--workers", "1"]
     command += ["--artifacts", str(folder / "store"), *options]
     environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": database, **(extra or {})}
     log = folder / "server.log"

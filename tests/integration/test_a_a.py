@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coordexp.cli.main import main
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
-from coordexp.report.__main__ import main as report
-from ray_jobs.ablation import main as ablation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -25,12 +24,12 @@ OVERRIDES = [
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("a_a")
-    assert ablation([*OVERRIDES, f"experiment.runs_dir={folder}"]) == 0
+    assert main(["ablation", *OVERRIDES, f"experiment.runs_dir={folder}"]) == 0
     return folder
 
 
 def test_a_group_under_two_names_does_not_differ(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(["tiny", "--runs-dir", str(runs_dir), "--format", "json", "--resamples", "200"]) == 0
+    assert main(["report", "tiny", "--runs-dir", str(runs_dir), "--format", "json", "--resamples", "200"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"].startswith("No difference of AP can be shown between the checkpoints of A and A_again")
     (pair,) = [line for line in said["statistics"] if line["kind"] == "pair"]
@@ -73,11 +72,11 @@ def test_a_planted_difference_is_refused_by_the_report(
     arguments = ["tiny", "--runs-dir", str(runs_dir), "--resamples", "50", "--output", str(tmp_path)]
     try:
         path.write_text(json.dumps(stored))
-        assert report(arguments) == 2
+        assert main(["report", *arguments]) == 2
         said = capsys.readouterr().err
         assert "more than the declared factor" in said
         assert key in said
-        assert report([*arguments, "--allow-differences", "--format", "md"]) == 0
+        assert main(["report", *arguments, "--allow-differences", "--format", "md"]) == 0
     finally:
         path.write_text(kept)
     text = capsys.readouterr().out
@@ -89,5 +88,5 @@ def test_a_planted_difference_is_refused_by_the_report(
 def test_half_an_experiment_makes_every_format(runs_dir: Path, tmp_path: Path) -> None:
     for form in ("terminal", "md", "csv", "json", "latex"):
         arguments = ["tiny", "--runs-dir", str(runs_dir), "--resamples", "20", "--output", str(tmp_path)]
-        assert report([*arguments, "--format", form]) == 0
+        assert main(["report", *arguments, "--format", form]) == 0
     assert (tmp_path / "report.html").stat().st_size < 2_000_000

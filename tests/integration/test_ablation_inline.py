@@ -148,11 +148,11 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
         raise ResourceError("the report cannot be written: no space left")
 
     config = make_config(base, runs_dir, "unreported")
-    monkeypatch.setattr("coordexp.cli.ablation.report_experiment", full)
+    monkeypatch.setattr("coordexp.report.write.report_experiment", full)
     code, text = run(config, StandIn())
     assert code == 1
     assert "no report: the report cannot be written: no space left" in text
-    assert "python -m coordexp.report unreported" in text
+    assert "report unreported" in text
     assert set(states(config).values()) == {"finished"}
     monkeypatch.undo()
     again = StandIn()
@@ -161,5 +161,5 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
 
 
 def test_the_inline_executor_imports_no_ray():
-    script = "import sys, coordexp.cli.ablation; sys.exit('ray' in sys.modules)"
+    script = "import sys, coordexp.ablation.run, coordexp.report.write; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0

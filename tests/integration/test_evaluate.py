@@ -1,4 +1,4 @@
-"""``python -m coordexp evaluate`` on its own, and what others make of its files."""
+"""``coordexp evaluate`` on its own, and what others make of its files."""
 
 import contextlib
 import io

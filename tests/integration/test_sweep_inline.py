@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import mlflow
 import pytest
 import yaml
 
+from coordexp.cli.main import parse
 from coordexp.config import group_config, load_config
 from coordexp.errors import ConfigError
 from coordexp.runs.status import RunStatus, read_status, write_status
@@ -96,9 +98,8 @@ def test_the_new_group_is_taken_by_the_experiment_with_the_printed_commands(base
     words = copy.split()
     assert words[0] == "cp"
     Path(words[2]).write_bytes(Path(words[1]).read_bytes())
-    assert ablation.split()[:3] == ["python", "ray_jobs/ablation.py", "--config"]
-    overrides = [word.strip("'") for word in ablation.split()[4:]]
-    config = load_config(ablation.split()[3], overrides)
+    options = parse(shlex.split(ablation.partition("coordexp ")[2]))
+    config = load_config(options.config, options.overrides)
 
     assert list(config.ablation.groups) == ["C", "C_tuned"]
     tuned, plain = group_config(config, "C_tuned", 0), group_config(config, "C", 0)

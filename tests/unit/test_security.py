@@ -25,6 +25,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from coordexp.ablation.describe import describe
+from coordexp.cli.report import folder_name
 from coordexp.cluster import session
 from coordexp.config import load_config, to_json, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
@@ -35,7 +36,6 @@ from coordexp.model.checkpoint import find
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import weight_files
 from coordexp.model.load import load
-from coordexp.report.__main__ import _folder
 from coordexp.report.page.page import render_page
 from coordexp.report.publish import record_report
 from coordexp.report.study.artifacts import Artifacts
@@ -447,8 +447,8 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["..", ".", "../x", "a/../../b", "/etc"])
 def test_an_experiment_of_a_server_cannot_choose_where_its_report_goes(name: str, tmp_path: Path) -> None:
-    assert (tmp_path / _folder(name)).resolve().parent == tmp_path.resolve()
-    assert (tmp_path / _folder(name)).resolve() != tmp_path.resolve()
+    assert (tmp_path / folder_name(name)).resolve().parent == tmp_path.resolve()
+    assert (tmp_path / folder_name(name)).resolve() != tmp_path.resolve()
 
 
 # --- the report

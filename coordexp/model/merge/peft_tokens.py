@@ -108,7 +108,7 @@ def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: StoredModel
     if lacks_tokens(processor.tokenizer, structure):
         raise CheckpointError(
             f"{base.weights.directory}: has no coord tokens yet, and PEFT replaces rows that are there; expand it "
-            "first (python -m coordexp expand-vocab) and give that as the base"
+            "first (coordexp expand-vocab) and give that as the base"
         )
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from coordexp.commands import command
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
 from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG
@@ -104,6 +105,6 @@ def report_rows(report: MergeReport) -> list[tuple[str, str]]:
 def next_command(report: MergeReport, output: Path) -> str:
     """Return what to type to use the result."""
     if report.format == "hf":
-        return f"python -m coordexp evaluate --model {output} --annotations instances.json --images DIR --output DIR"
+        return command("evaluate", "--model", output, "--annotations", "instances.json", "--images", "DIR")
     base = read_json(output / ADAPTER_CONFIG)["base_model_name_or_path"]
     return f'PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained("{base}"), "{output}")'

@@ -11,6 +11,7 @@ import yaml
 from markupsafe import Markup
 from rich.console import Console
 
+from coordexp.commands import command
 from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
 from coordexp.data.splits.tuning_split import TuningSplit
@@ -184,10 +185,10 @@ def next_commands(sweep_trials: SweepTrials) -> list[str]:
     target = sweep.settings.experiment.parent / "groups" / f"{group}.yaml"
     groups = ",".join(dict.fromkeys([*group_names(sweep.experiment), group]))
     overrides = [text for text in sweep.overrides if not text.startswith("ablation.groups=")]
-    ablation = ["python", "ray_jobs/ablation.py", "--config", _shown(sweep.settings.experiment)]
+    config = _shown(sweep.settings.experiment)
     return [
         shlex.join(["cp", _shown(source), _shown(target)]),
-        shlex.join([*ablation, *overrides, f"ablation.groups=[{groups}]"]),
+        command("ablation", "--config", config, *overrides, f"ablation.groups=[{groups}]"),
     ]
 
 

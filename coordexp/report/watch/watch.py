@@ -1,4 +1,4 @@
-"""``python -m coordexp.report EXPERIMENT --watch``: how a run goes on, live, until it ends or Ctrl-C."""
+"""``coordexp report EXPERIMENT --watch``: how a run goes on, live, until it ends or Ctrl-C."""
 
 import contextlib
 import time

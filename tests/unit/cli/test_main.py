@@ -1,5 +1,3 @@
-import argparse
-import errno
 import json
 import subprocess
 import sys
@@ -7,76 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.cli.main import add_config_arguments, main, parse_with_overrides, run_command
-from coordexp.errors import ConfigError
+from coordexp.cli.main import VERBS, main, parse
 
+ROOT = Path(__file__).parents[3]
 TINY = str(Path(__file__).parents[3] / "experiments" / "tiny.yaml")
-
-
-def _raises(error: BaseException):
-    def function() -> None:
-        raise error
-
-    return function
-
-
-def test_codes_of_a_function_pass_through(capsys: pytest.CaptureFixture[str]):
-    assert run_command(lambda: None) == 0
-    assert run_command(lambda: 3) == 3
-    assert capsys.readouterr() == ("", "")
-
-
-def _wrapped(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (ConfigError("a.yaml:3: unknown key x"), 2, "error: a.yaml:3: unknown key x\n"),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"),
-            2,
-            "error: no space left on /runs/x.json; free some, or write elsewhere\n",
-        ),
-        (
-            _wrapped(RuntimeError("write failed"), OSError(errno.ENOSPC, "No space left on device")),
-            2,
-            "error: no space left on the device; free some, or write elsewhere\n",
-        ),
-        (
-            RuntimeError("I/O error: No space left on device (os error 28)"),
-            2,
-            "error: no space left on the device; free some, or write elsewhere\n",
-        ),
-        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-        (KeyError("x"), 1, "internal error: KeyError: 'x'; --debug shows where\n"),
-        (RuntimeError("first\nsecond"), 1, "internal error: RuntimeError: first; --debug shows where\n"),
-        (FileNotFoundError(errno.ENOENT, "No such file", "x"), 1, "internal error: FileNotFoundError: [Errno 2]"),
-    ],
-)
-def test_every_error_is_one_sentence_and_a_code(
-    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
-):
-    assert run_command(_raises(error)) == code
-    captured = capsys.readouterr()
-    assert captured.err.startswith(message)
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
-def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
-    assert run_command(_raises(ConfigError("wrong")), debug=True) == 2
-    text = capsys.readouterr().err
-    assert "Traceback" in text
-    assert text.endswith("error: wrong\n")
-
-
-def test_an_exit_is_not_swallowed():
-    with pytest.raises(SystemExit, match="7"):
-        run_command(_raises(SystemExit(7)))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +20,9 @@ def test_an_exit_is_not_swallowed():
     ],
 )
 def test_overrides_stand_anywhere(argv: list[str]):
-    parser = argparse.ArgumentParser()
-    add_config_arguments(parser)
-    options = parse_with_overrides(parser, argv)
+    options = parse(["train", *argv])
     assert (options.overrides, options.config, options.dry_run) == (["a=1", "b.c=[2]"], Path("c.yaml"), True)
-    assert parse_with_overrides(parser, []).overrides == []
+    assert parse(["train"]).overrides == []
 
 
 def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]):
@@ -108,11 +38,12 @@ def test_help_imports_nothing_heavy():
         "import sys; from coordexp.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'transformers', 'ray', 'mlflow', 'pydantic', 'numpy') if m in sys.modules])"
+        "heavy = {'torch', 'transformers', 'ray', 'mlflow', 'pydantic', 'numpy', 'rich', 'yaml'}\n"
+        "print(heavy & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "expand-vocab" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert all(verb in done.stdout for verb in VERBS)
 
 
 def test_module_and_exit_code(tmp_path: Path):
@@ -223,11 +154,35 @@ def test_expand_vocab(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_report_gets_its_own_arguments(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as caught:
-        main(["report", "--help"])
-    assert caught.value.code == 0
-    assert "python -m coordexp.report" in capsys.readouterr().out
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_it_does_and_takes(verb: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main([verb, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: coordexp {verb} ")
+    assert "--debug" in text
+
+
+def test_debug_may_stand_on_either_side_of_the_kind_of_data():
+    files = ["--output", "out"]
+    assert parse(["prepare", "--debug", "shapes", *files]).debug
+    assert parse(["prepare", "shapes", "--debug", *files]).debug
+    assert not parse(["prepare", "shapes", *files]).debug
+
+
+@pytest.mark.parametrize(
+    ("door", "words"),
+    [
+        (["-m", "coordexp", "ablation"], "usage: coordexp ablation "),
+        (["-m", "coordexp.report"], "usage: coordexp report "),
+        (["ray_jobs/ablation.py"], "usage: coordexp ablation "),
+        (["ray_jobs/sweep.py"], "usage: coordexp sweep "),
+        (["ray_jobs/evaluate.py"], "usage: coordexp evaluate "),
+    ],
+)
+def test_every_door_leads_to_the_same_parser(door: list[str], words: str):
+    done = subprocess.run([sys.executable, *door, "--help"], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.startswith(words)
 
 
 def test_merge_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""``python -m coordexp prepare coco | lvis | shapes``: what a person types and sees."""
+"""``coordexp prepare coco | lvis | shapes``: what a person types and sees."""
 
 import json
 import shlex
@@ -32,7 +32,8 @@ def test_the_table_and_the_next_command(coco, capsys):
     assert found["codec ceiling, AP of the quantised truth"] == "0.7000"
     assert "ignored, kept apart" not in found
     last = out.splitlines()[-1]
-    assert last.startswith("next: python -m coordexp train --config ")
+    assert last.startswith("next: ")
+    assert "coordexp train --config " in last
     words = shlex.split(last.removeprefix("next: "))
     assert words[-2:] == [
         f"data.train_annotations={coco.root}/out/samples.jsonl",

@@ -1,7 +1,6 @@
 """The Kubernetes files: fields that exist, no root, no secret in clear, and resources as the experiment asks for."""
 
 import copy
-import importlib.util
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from coordexp.cli.main import parse_with_overrides
+from coordexp.cli.main import parse
 from coordexp.cluster.capacity import count_slots, workers_on
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
@@ -131,12 +130,8 @@ def job_config() -> tuple[ExperimentConfig, list[str]]:
     """Return the configuration that the job's entrypoint loads, and its words."""
     words = shlex.split(JOB["spec"]["entrypoint"])
     local = [word.replace(IN_IMAGE, str(ROOT)) for word in words]
-    spec = importlib.util.spec_from_file_location("ablation_job", local[1])
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    options = parse_with_overrides(script._parser(), local[2:])
+    assert Path(local[1]).is_file()
+    options = parse([Path(local[1]).stem, *local[2:]])
     return load_config(options.config, options.overrides), words
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.errors import TrackingError
-from coordexp.report.__main__ import main
+from coordexp.cli.main import main as coordexp
 from coordexp.report.study.study import Study
+
+
+def main(argv: list[str]) -> int:
+    return coordexp(["report", *argv])
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +58,8 @@ def test_user_errors_are_one_sentence_and_exit_code_2(
 def test_a_number_that_is_none_is_named(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["tiny", argument])
-    name, _, value = argument.partition("=")
-    assert f"error: argument {name}: {value} is not " in capsys.readouterr().err
-
-
-def test_debug_shows_the_traceback(uri: str) -> None:
-    with pytest.raises(TrackingError):
-        main(["tinny", "--tracking-uri", uri, "--debug"])
+    name = argument.partition("=")[0]
+    assert f"error: argument {name}: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -97,6 +95,5 @@ def test_chosen_runs_get_a_title_and_a_folder_of_their_own(
     assert (paired_dir / "A%2Fvs_B" / "report" / "report.html").is_file()
     assert main(["x", *where, "--runs", paired.data.parent_id]) == 2
     assert "has no group and seed" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*where, "--runs", *ids])
+    assert main([*where, "--runs", *ids]) == 2
     assert "--runs takes one title" in capsys.readouterr().err

@@ -1,19 +1,13 @@
-"""``ray_jobs/sweep.py``: what a dry run tells, and how errors come out; nothing is written."""
+"""``coordexp sweep``: what a dry run says, and how errors come out; nothing is written."""
 
-import runpy
-from pathlib import Path
-
-import pytest
-
-SCRIPT = Path(__file__).parents[3] / "ray_jobs" / "sweep.py"
+from coordexp.cli.main import main as coordexp
 
 
-@pytest.fixture(scope="module")
-def main():
-    return runpy.run_path(str(SCRIPT))["main"]
+def main(argv):
+    return coordexp(["sweep", *argv])
 
 
-def test_a_dry_run_tells_points_and_rungs_and_writes_nothing(main, tmp_path, capsys):
+def test_a_dry_run_tells_points_and_rungs_and_writes_nothing(tmp_path, capsys):
     code = main(["--dry-run", "sweep.space.objective.lambda_coord.num=3", f"experiment.runs_dir={tmp_path}/runs"])
     text = capsys.readouterr().out
     assert code == 0
@@ -26,8 +20,8 @@ def test_a_dry_run_tells_points_and_rungs_and_writes_nothing(main, tmp_path, cap
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_knows_random_points_and_cannot_know_optunas(main, tmp_path, capsys):
-    common = ["--config", str(SCRIPT.parents[1] / "experiments" / "sweeps" / "alpha_beta.yaml"), "--dry-run"]
+def test_a_dry_run_knows_random_points_and_cannot_know_optunas(tmp_path, capsys):
+    common = ["--config", "alpha_beta", "--dry-run"]
     common.append(f"experiment.runs_dir={tmp_path}/runs")
     assert main([*common, "sweep.search.method=random", "sweep.search.num_trials=2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("t001            objective.alpha_l1 = ")
@@ -35,7 +29,7 @@ def test_a_dry_run_knows_random_points_and_cannot_know_optunas(main, tmp_path, c
     assert "proposed from the results of those before" in capsys.readouterr().out
 
 
-def test_wrong_input_is_one_sentence_and_exit_code_2(main, capsys):
+def test_wrong_input_is_one_sentence_and_exit_code_2(capsys):
     assert main(["--dry-run", "sweep.serch.seed=1"]) == 2
     assert capsys.readouterr().err == (
         "error: override 'sweep.serch.seed=1': unknown key serch of a sweep; did you mean search?\n"

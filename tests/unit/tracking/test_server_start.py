@@ -1,6 +1,5 @@
 """What the starter of a shared server refuses, and how it calls MLflow."""
 
-import argparse
 import configparser
 import os
 import signal
@@ -11,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.cli.main import main
 from coordexp.errors import TrackingError
 from coordexp.tracking import server
 from coordexp.tracking.connection import _reason, without_secrets
-from coordexp.tracking.server import database_uri, prepare_database
+from coordexp.tracking.server import ServerOptions, database_uri, prepare_database
 
 URI = "postgresql+psycopg2://lab:s3cret%254@db:5432/mlflow"
 
 
-def options(*arguments: str, **environment: str) -> argparse.Namespace:
-    return server._parser(environment).parse_args(arguments)
+def start(*arguments: str) -> int:
+    return main(["mlflow-server", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_loopback_needs_none(host: str) -> None:
 
 
 def test_the_command_line_holds_what_it_must_and_no_secret(tmp_path: Path) -> None:
-    given = options("--artifacts", "/store", "--auth", MLFLOW_PORT="5001", MLFLOW_WORKERS="3")
+    given = ServerOptions(artifacts="/store", auth=True, port=5001, workers=3)
     text = " ".join(server.server_command(given))
     assert "--host 127.0.0.1 --port 5001 --workers 3 --serve-artifacts --artifacts-destination /store" in text
     assert text.endswith("--app-name basic-auth")
-    assert "s3://bucket/lab" in server.server_command(options("--artifacts", "s3://bucket/lab"))
-    hosts = server.server_command(options("--allowed-hosts", "mlflow.lab:443"))
+    assert "s3://bucket/lab" in server.server_command(ServerOptions(artifacts="s3://bucket/lab"))
+    hosts = server.server_command(ServerOptions(allowed_hosts="mlflow.lab:443"))
     assert hosts[-2:] == ["--allowed-hosts", "mlflow.lab:443"]
 
 
@@ -117,7 +117,7 @@ def test_a_signal_while_the_server_is_being_started_ends_it(monkeypatch: pytest.
     monkeypatch.setattr(server.subprocess, "Popen", signalled)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        assert server._serve(options(), {}, URI) == 0
+        assert server.serve(ServerOptions(), {"MLFLOW_BACKEND_STORE_URI": URI}) == 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -126,7 +126,7 @@ def test_a_signal_while_the_server_is_being_started_ends_it(monkeypatch: pytest.
 
 def test_main_says_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_BACKEND_STORE_URI", raising=False)
-    assert server.main([]) == 2
+    assert start() == 2
     assert capsys.readouterr().err == (
         "error: MLFLOW_BACKEND_STORE_URI is not set: expected postgresql://USER:PASSWORD@HOST:5432/DATABASE in the "
         "environment\n"
@@ -165,7 +165,7 @@ def test_a_setting_that_is_no_number_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("MLFLOW_PORT", "tcp://10.0.0.7:5000")  # what Kubernetes makes of a service named mlflow
     with pytest.raises(SystemExit, match="2"):
-        server.main([])
+        start()
     assert "--port: invalid int value: 'tcp://10.0.0.7:5000'" in capsys.readouterr().err
 
 
@@ -177,11 +177,11 @@ def test_a_port_that_is_taken_or_none_is_one_sentence(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert server.main(["--port", str(port)]) == 2
+        assert start("--port", str(port)) == 2
     assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in capsys.readouterr().err
-    assert server.main(["--port", "99999"]) == 2
+    assert start("--port", "99999") == 2
     assert "cannot be listened on (a port is below 65536)" in capsys.readouterr().err
-    assert server.main(["--port", str(port)]) == 2  # free again: the database is next
+    assert start("--port", str(port)) == 2  # free again: the database is next
     assert "Connection refused" in capsys.readouterr().err
 
 

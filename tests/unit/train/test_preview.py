@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coordexp.cli.inspect import STYLES, draw, legend, show
+from coordexp.cli.views.sample import STYLES, draw, legend, show
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.splits import load_split
 from coordexp.runs.folder import ExperimentFolder

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.cli.main import main
 from coordexp.errors import TrackingError
-from coordexp.report.__main__ import main
 from coordexp.report.study.data import Point
 from coordexp.report.watch.mlflow import MlflowSource
 from coordexp.runs.reporter import Row
@@ -106,20 +106,23 @@ def test_a_uri_that_can_never_work_is_said_at_once() -> None:
         MlflowSource("ftp://somewhere", "tiny").read(NOW)
 
 
-@pytest.mark.parametrize(
-    "wrong", [["a", "b"], ["a", "--runs", "r1"], ["a", "--interval", "0"], ["a", "--interval", "x"]]
-)
+@pytest.mark.parametrize("wrong", [["a", "b"], ["a", "--runs", "r1"]])
 def test_arguments_that_make_no_sense_together_are_refused(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([*wrong, "--watch"])
-    assert caught.value.code == 2
+    assert main(["report", *wrong, "--watch"]) == 2
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("interval", ["0", "x"])
+def test_an_interval_that_is_none_is_refused(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "a", "--interval", interval, "--watch"])
+    assert "--interval" in capsys.readouterr().err
+
+
 def test_a_wrong_uri_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["a", "--watch", "--tracking-uri", "ftp://user:secret@somewhere"]) == 2
+    assert main(["report", "a", "--watch", "--tracking-uri", "ftp://user:secret@somewhere"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: tracking URI ")
     assert "secret" not in said

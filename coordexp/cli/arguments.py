@@ -1,0 +1,88 @@
+"""Arguments that several verbs take."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.config.schema import ExperimentConfig
+
+DEFAULT_CONFIG = Path("experiments/tiny.yaml")
+
+
+def add_config(parser: argparse.ArgumentParser, *, default: Path = DEFAULT_CONFIG) -> None:
+    """Add ``--config`` and ``KEY=VALUE``."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=default,
+        help="YAML file, here or among those that come with coordexp (%(default)s)",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as training.max_steps=20; VALUE is YAML"
+    )
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add ``--dry-run``."""
+    parser.add_argument("--dry-run", action="store_true", help="print what would run, and run nothing")
+
+
+def add_launch(parser: argparse.ArgumentParser) -> None:
+    """Add what an ablation and a sweep have in common beside their configuration."""
+    add_dry_run(parser)
+    parser.add_argument("--fresh", action="store_true", help="start over; what is there is moved aside")
+    parser.add_argument("--executor", choices=("tune", "inline"), help="tune: on Ray; inline: here, one by one")
+
+
+def add_debug(parser: argparse.ArgumentParser, *, default: bool | str = False) -> None:
+    """Add ``--debug``."""
+    parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks, and what Ray says")
+
+
+def launch_overrides(options: argparse.Namespace) -> list[str]:
+    """Return the overrides of a command line with those that its options stand for."""
+    executor = [f"cluster.executor={options.executor}"] if options.executor else []
+    return [*options.overrides, *executor]
+
+
+def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list[str]:
+    """Return the override that keeps runs of a submitted job, whose working directory goes when it ends."""
+    from coordexp.cli.console import show
+    from coordexp.runs.interrupts import is_temporary
+
+    if not is_temporary(config.experiment.runs_dir):
+        return []
+    runs_dir = Path.home() / "coordexp-runs"
+    show(console, f"runs go to {runs_dir}: the submitted working directory is temporary")
+    return [f"experiment.runs_dir={runs_dir}"]
+
+
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    """Parse a whole number of at least 0."""
+    return _at_least(0, text)
+
+
+def fraction(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
+    return value
+
+
+def _at_least(low: int, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:  # argparse would name our function
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+    if value < low:
+        raise argparse.ArgumentTypeError(f"expected at least {low}, got {value}")
+    return value

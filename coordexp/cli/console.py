@@ -1,0 +1,125 @@
+"""One way to print, and one way to say that something went wrong: a sentence on stderr and an exit code."""
+
+import contextlib
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from coordexp.errors import CoordExpError
+from coordexp.files import is_disk_full
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+_PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for the tables
+_EXIT_BUG = 1
+_EXIT_INPUT = 2
+_EXIT_INTERRUPTED = 130
+# What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
+_MACHINE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
+    """Return the console of stdout; a pipe has no width of its own and gets this one."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else pipe_width)
+
+
+def error_console() -> "Console":
+    """Return the console of stderr, for progress and for messages beside a report in a pipe."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def show(console: "Console", line: str) -> None:
+    """Print a line as it is: a person copies paths and commands from it."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def stage_bars() -> Generator[Callable[[str, int, int], None]]:
+    """Draw a bar for each stage on stderr, where that is a terminal, and remove them at the end.
+
+    Yields:
+        The function to call with a stage's name, what is done and what there is in all.
+    """
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = error_console()
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield progress
+
+
+def run_command(function: Callable[[], int | None], *, debug: bool = False) -> int:
+    """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
+
+    Args:
+        function: returns an exit code, or None for 0.
+        debug: print the traceback as well.
+
+    Returns:
+        The function's own code; 2 for wrong input or a full disk; 130 when interrupted; 1 for a bug.
+    """
+    with _Outcome(debug) as outcome:
+        outcome.exit_code = function() or 0
+    return outcome.exit_code
+
+
+class _Outcome:
+    """Catches what a command raises, genuine bugs included, and says it."""
+
+    def __init__(self, debug: bool) -> None:
+        self.exit_code = 0
+        self._debug = debug
+
+    def __enter__(self) -> "_Outcome":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception | KeyboardInterrupt):
+            return False
+        if self._debug:
+            traceback.print_exception(error)
+        self.exit_code, message = _explained(error, debug=self._debug)
+        sys.stderr.write(f"{message}\n")
+        return True
+
+
+def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return _EXIT_INTERRUPTED, "interrupted"
+    if is_disk_full(error):
+        places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
+        return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
+    if isinstance(error, CoordExpError):
+        return _EXIT_INPUT, f"error: {error}"
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
+        return _EXIT_INPUT, f"error: {_place(error)}: {error.strerror}"
+    hint = "" if debug else "; --debug shows where"
+    first_line = (str(error).splitlines() or [""])[0]
+    return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _place(error: BaseException) -> str:
+    return str(error.filename) if isinstance(error, OSError) and error.filename else "the device"

@@ -1,0 +1,43 @@
+"""Add the coordinate tokens to a checkpoint and save it elsewhere."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coordexp.cli.console import stage_bars
+
+HELP = "add the coordinate tokens to a checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument("--revision", help="of a hub id")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--init", choices=("mean", "numeric"), default="numeric", help="how new rows start")
+    parser.add_argument("--structure", choices=("native", "spec"), default="native", help="which object markers")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Expand, and say which ids the coordinates have."""
+    from coordexp.model.expand import expand_to
+
+    output: Path = options.output
+    with stage_bars() as progress:
+        done = expand_to(
+            options.model,
+            output,
+            revision=options.revision,
+            init=options.init,
+            structure=options.structure,
+            progress=progress,
+        )
+    ids = done.vocab.coord_ids
+    if not done.num_added:
+        sys.stdout.write(f"{options.model}: has the coordinate tokens already; {output} is an unchanged copy\n")
+    else:
+        sys.stdout.write(
+            f"{output}: {done.num_added} new tokens, <|coord_*|> is {done.vocab.wildcard_id}; "
+            f"the tables have {done.num_rows} rows\n"
+        )
+    sys.stdout.write(f"{output}: coordinate ids {ids.start}..{ids.stop - 1}\n")

@@ -1,0 +1,47 @@
+"""Fold a trained adapter into its base, or export it for stock PEFT, and say how exact that was."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coordexp.cli.console import stage_bars
+
+HELP = "fold a trained adapter into its base"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("--adapter", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    parser.add_argument(
+        "--format",
+        choices=("hf", "peft-tokens"),
+        default="hf",
+        help="hf: a whole checkpoint; peft-tokens: an adapter for stock PEFT (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vocab-init",
+        choices=("mean", "numeric"),
+        default="numeric",
+        help="how training started new rows, for a base without coord tokens (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Merge or export."""
+    from coordexp.model.merge.merge import merge
+    from coordexp.model.merge.peft_tokens import export_peft_tokens
+    from coordexp.model.merge.report import next_command, report_rows
+
+    arguments = (options.adapter, options.output, options.base, options.overwrite)
+    with stage_bars() as progress:
+        if options.format == "hf":
+            merged = merge(*arguments, vocab_init=options.vocab_init, progress=progress)
+        else:
+            merged = export_peft_tokens(*arguments, progress=progress)
+    rows = report_rows(merged)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {value}\n" for name, value in rows]
+    sys.stdout.writelines([f"{options.output}: written\n", *lines, f"next: {next_command(merged, options.output)}\n"])

@@ -1,0 +1,133 @@
+"""What runs say, as tables, plots and one HTML page, or live while they go on."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from coordexp.cli.arguments import positive
+from coordexp.cli.console import error_console, output_console
+from coordexp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from coordexp.report.study.data import ExperimentData
+    from coordexp.report.study.study import Study
+
+HELP = "tables, plots and a page of an experiment, or a live view of it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "experiment",
+        nargs="*",
+        help="one name, or several on the same data; default: the one in which a run was started last",
+    )
+    parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
+    parser.add_argument("--tracking-uri", help="default: MLFLOW_TRACKING_URI, else the database in --runs-dir")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
+    parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument(
+        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
+    )
+    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
+    parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
+    parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
+    parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
+    parser.add_argument(
+        "--interval", type=_seconds, metavar="SECONDS", help="between looks; default: 2, or 30 in a pipe"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Report, or watch."""
+    if options.runs and len(options.experiment) != 1:
+        raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
+    if options.watch and (options.runs or len(options.experiment) > 1):
+        raise ConfigError("--watch takes at most one experiment")
+    if options.watch:
+        return _watch(options, output_console())
+    _report(options, output_console(), error_console())
+    return 0
+
+
+def _watch(options: argparse.Namespace, console: "Console") -> int:
+    from coordexp.report.watch.watch import ChosenSource, watch
+
+    name: str | None = options.experiment[0] if options.experiment else None
+    is_remote = options.tracking_uri is not None
+    source = ChosenSource(name, runs_dir=options.runs_dir, uri=_uri(options), is_remote=is_remote)
+    try:
+        return watch(source, console, interval=options.interval)
+    except BrokenPipeError:  # its reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    from coordexp.report.study.analysis import Settings
+    from coordexp.report.write import announce, store_report, study_of, write_report
+    from coordexp.runs.folder import ExperimentFolder
+
+    data = _load(options)
+    output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+    settings = Settings(
+        resamples=options.resamples,
+        num_pictures=options.pictures,
+        allow_differences=options.allow_differences,
+    )
+    study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
+    _show(study, options.format, console)
+    messages = console if options.format == "terminal" else errors
+    paths = write_report(study, output)
+    announce(paths, messages)
+    if options.store:
+        store_report(study, paths, artifacts, messages)
+
+
+def _load(options: argparse.Namespace) -> "ExperimentData":
+    from coordexp.report.study.load import load_experiment, load_experiments, load_runs
+
+    uri, names = _uri(options), options.experiment
+    if options.runs:
+        return load_runs(uri, names[0], options.runs)
+    return load_experiments(uri, names) if names else load_experiment(uri)
+
+
+def _show(study: "Study", form: str, console: "Console") -> None:
+    from coordexp.report.text.export import to_csv, to_json, to_latex
+    from coordexp.report.text.render import render_report, to_markdown
+
+    if form == "terminal":
+        render_report(study, console)
+        return
+    text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
+    console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
+def folder_name(name: str) -> str:
+    """Return a title as the name of a folder."""
+    folder = quote(name, safe=" +,=@()[]").replace(" ", "_")
+    return folder.replace(".", "%2E") if not folder.strip(".") else folder  # not the folder above
+
+
+def _uri(options: argparse.Namespace) -> str:
+    from coordexp.config.load import database_uri
+
+    runs_dir: Path = options.runs_dir
+    return options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database_uri(runs_dir.absolute())
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
+    return value

@@ -1,0 +1,36 @@
+"""Train and evaluate one group with one seed in this process, without Ray; a second call goes on."""
+
+import argparse
+import sys
+
+from coordexp.cli.ablation import run_and_report
+from coordexp.cli.arguments import add_config, add_dry_run
+from coordexp.cli.console import output_console
+from coordexp.shipped import find_experiment
+
+HELP = "train and evaluate one run, without Ray"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    add_config(parser)
+    add_dry_run(parser)
+    parser.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
+    parser.add_argument("--seed", type=int, help="default: experiment.seed")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load the experiment and do one run of it."""
+    from coordexp.config import group_config, load_config, single_run, to_yaml
+
+    config = load_config(find_experiment(options.config), [*options.overrides, "cluster.executor=inline"])
+    group = config.experiment.group if options.group is None else options.group
+    seed = config.experiment.seed if options.seed is None else options.seed
+    if options.dry_run:
+        from coordexp.train.setup.objective import check_objective
+
+        one = group_config(config, group, seed)
+        check_objective(one)
+        sys.stdout.write(to_yaml(one))
+        return 0
+    return run_and_report(single_run(config, group, seed), console=output_console(), debug=options.debug)

@@ -1,0 +1,1 @@
+"""What verbs show that is more than a few lines: tables, and samples with their boxes."""

@@ -1,0 +1,43 @@
+"""The experiments that come with coordexp: beside the package in a checkout, inside it where a wheel is installed."""
+
+import difflib
+from pathlib import Path
+
+from coordexp.errors import ConfigError
+
+_FOLDER = "experiments"
+
+
+def shipped_experiments() -> Path:
+    """Return the folder of the experiments that come with coordexp."""
+    package = Path(__file__).parent
+    inside = package / _FOLDER
+    return inside if inside.is_dir() else package.parent / _FOLDER
+
+
+def find_experiment(path: Path, *, folder: str = ".") -> Path:
+    """Return the configuration file that a person means.
+
+    It is the file itself where it is there, else the one of that name that comes with coordexp: ``tiny``,
+    ``tiny.yaml`` and ``experiments/tiny.yaml`` are all found in an empty folder.
+
+    Args:
+        path: as it was typed.
+        folder: of the shipped experiments, which is looked through too: ``sweeps``.
+
+    Raises:
+        ConfigError: if there is no such file anywhere.
+    """
+    if path.exists() or path.is_absolute():
+        return path  # whoever reads it says what is wrong with it
+    shipped = shipped_experiments()
+    name = path.relative_to(_FOLDER) if path.parts[:1] == (_FOLDER,) else path
+    if ".." not in name.parts:
+        for candidate in (shipped / name, shipped / folder / name):
+            for file in (candidate, candidate.with_name(f"{candidate.name}.yaml")):
+                if file.is_file():
+                    return file
+    names = sorted(file.stem for file in (shipped / folder).glob("*.yaml"))
+    close = difflib.get_close_matches(name.stem, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+    raise ConfigError(f"{path}: there is no such file, and none of that name comes with coordexp; {hint}")

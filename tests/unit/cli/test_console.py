@@ -1,0 +1,74 @@
+"""How errors come out: one sentence and an exit code."""
+
+import errno
+
+import pytest
+
+from coordexp.cli.console import run_command
+from coordexp.errors import ConfigError
+
+
+def _raises(error: BaseException):
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_codes_of_a_function_pass_through(capsys: pytest.CaptureFixture[str]):
+    assert run_command(lambda: None) == 0
+    assert run_command(lambda: 3) == 3
+    assert capsys.readouterr() == ("", "")
+
+
+def _wrapped(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("a.yaml:3: unknown key x"), 2, "error: a.yaml:3: unknown key x\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/runs/x.json"),
+            2,
+            "error: no space left on /runs/x.json; free some, or write elsewhere\n",
+        ),
+        (
+            _wrapped(RuntimeError("write failed"), OSError(errno.ENOSPC, "No space left on device")),
+            2,
+            "error: no space left on the device; free some, or write elsewhere\n",
+        ),
+        (
+            RuntimeError("I/O error: No space left on device (os error 28)"),
+            2,
+            "error: no space left on the device; free some, or write elsewhere\n",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyError("x"), 1, "internal error: KeyError: 'x'; --debug shows where\n"),
+        (RuntimeError("first\nsecond"), 1, "internal error: RuntimeError: first; --debug shows where\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x"), 1, "internal error: FileNotFoundError: [Errno 2]"),
+    ],
+)
+def test_every_error_is_one_sentence_and_a_code(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run_command(_raises(error)) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
+    assert run_command(_raises(ConfigError("wrong")), debug=True) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" in text
+    assert text.endswith("error: wrong\n")
+
+
+def test_an_exit_is_not_swallowed():
+    with pytest.raises(SystemExit, match="7"):
+        run_command(_raises(SystemExit(7)))
