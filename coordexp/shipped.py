@@ -37,7 +37,12 @@ def find_experiment(path: Path, *, folder: str = ".") -> Path:
             for file in (candidate, candidate.with_name(f"{candidate.name}.yaml")):
                 if file.is_file():
                     return file
-    names = sorted(file.stem for file in (shipped / folder).glob("*.yaml"))
+    if not shipped.is_dir():
+        raise ConfigError(
+            f"{path}: there is no such file, and the experiments that come with coordexp are not in {shipped}: "
+            "expected that folder in what was submitted"
+        )
+    names = sorted(file.stem for file in (shipped / folder).iterdir() if file.is_file())
     close = difflib.get_close_matches(name.stem, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
     raise ConfigError(f"{path}: there is no such file, and none of that name comes with coordexp; {hint}")

@@ -14,11 +14,9 @@ from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ConfigError, TrainingError
 from coordexp.files import JsonValue
 from coordexp.runs import ranks
+from coordexp.shipped import find_experiment
 
 ZERO_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
-_FOLDER = Path("experiments") / "deepspeed"
-# A submitted job has its experiments in its working directory; a checkout has them beside the package.
-_ROOTS = (Path(), Path(__file__).parents[3])
 
 
 def check_strategy(config: ExperimentConfig) -> None:
@@ -106,13 +104,7 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
     strategy = config.cluster.strategy
     if strategy == "ddp":
         return None
-    paths = [root / _FOLDER / f"{strategy}.json" for root in _ROOTS]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        raise ConfigError(
-            f"cluster.strategy: {strategy} needs {_FOLDER / strategy}.json, which is neither in the working directory "
-            f"({Path.cwd()}) nor beside the package ({_ROOTS[1]}); start where the experiments folder is, and submit it"
-        )
+    path = find_experiment(Path("experiments") / "deepspeed" / f"{strategy}.json", folder="deepspeed")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
