@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from coordexp.config.identity.parts import deciding
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits.splits import annotations_path
+from coordexp.data.sources.source import source_of
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError
 from coordexp.files import sha256_of_file, write_json
@@ -51,7 +51,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
 
 def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to."""
-    annotations = annotations_path(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
     path = ExperimentFolder.of(config).codec_ceiling
     stamp = sha256_of_file(annotations)
     kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

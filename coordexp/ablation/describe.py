@@ -13,10 +13,12 @@ from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
+from coordexp.data.sources.source import source_of
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.outcome import alive_until
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.statistics.power import planned_detectable
@@ -156,11 +158,11 @@ def _detectable(config: ExperimentConfig) -> str:
 
 def _num_val_images(config: ExperimentConfig) -> int | None:
     """Return the images of the validation split, all of which count in AP; None where its file cannot be read now."""
-    if config.data.format == "shapes":
-        return config.data.shapes.num_val
-    path = config.data.val_annotations
+    source = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    if source.generated is not None:
+        return source.generated.num_images
     try:
-        return None if path is None else len(read_ground_truth(path).sizes_px)
+        return len(read_ground_truth(source.annotations).sizes_px)
     except DataError:
         return None
 

@@ -12,12 +12,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
-_DATA_KEYS = ("train_annotations", "train_images", "val_annotations", "val_images")
+_SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SECONDS) -> None:
@@ -57,12 +58,12 @@ def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SE
 
 def input_paths(config: ExperimentConfig) -> dict[str, str]:
     """Return the files and folders a run reads besides its experiment's directory, by configuration key."""
-    data = config.data
-    paths: dict[str, str] = {}
-    if data.format == "coco":
-        given = (getattr(data, key) for key in _DATA_KEYS)
-        paths |= {f"data.{key}": str(path) for key, path in zip(_DATA_KEYS, given, strict=True) if path is not None}
-    return {key: path for key, path in paths.items() if Path(path).exists()}
+    paths: dict[str, Path] = {}
+    for split in _SPLITS:
+        source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
+        if source.generated is None:
+            paths |= {f"data.{split}_annotations": source.annotations, f"data.{split}_images": source.images}
+    return {key: str(path) for key, path in paths.items() if path.exists()}
 
 
 def unseen_of(paths: Sequence[str], *, seconds: float = _LOOK_SECONDS) -> list[str]:

@@ -145,6 +145,23 @@ class Samples(Sequence[Sample]):
 
 
 @dataclass(frozen=True)
+class Generated:
+    """What a split will hold that coordexp generates.
+
+    Attributes:
+        num_images: its images.
+        sizes_px: their widths and heights.
+        max_objects: of an image.
+        descs: of its objects.
+    """
+
+    num_images: int
+    sizes_px: frozenset[tuple[int, int]]
+    max_objects: int
+    descs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SplitData:
     """What the annotation file of a split holds.
 

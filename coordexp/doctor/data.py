@@ -8,8 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.images.image_file import check_image
 from coordexp.data.sample import Sample
-from coordexp.data.sources.shapes import CATEGORIES, IMAGE_SIZES_PX, ShapesSpec
-from coordexp.data.splits.splits import Split
+from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
 from coordexp.findings import Check, failure, guarded, ok
 from coordexp.runs.folder import ExperimentFolder
@@ -37,12 +36,11 @@ class DataFacts:
 
 def examine_split(run: ExperimentConfig, split: Split) -> Check[DataFacts | None]:
     """Check the annotations and images of a split; None where nothing could be read."""
-    if run.data.format == "shapes":
-        spec = ShapesSpec(**run.data.shapes.model_dump())
-        count = spec.num_train if split == "train" else spec.num_val
-        folder = ExperimentFolder.of(run).data
-        yield ok(f"{split} data", f"{count:,} images will be generated in {folder}, unless they are there")
-        return DataFacts(frozenset(IMAGE_SIZES_PX), spec.max_objects, CATEGORIES, CATEGORIES)
+    folder = ExperimentFolder.of(run).data
+    made = source_of(run.data, split, data_dir=folder).generated
+    if made is not None:
+        yield ok(f"{split} data", f"{made.num_images:,} images will be generated in {folder}, unless they are there")
+        return DataFacts(made.sizes_px, made.max_objects, made.descs, made.descs)
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:
         return None

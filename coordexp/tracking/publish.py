@@ -13,7 +13,7 @@ from urllib.parse import quote
 from coordexp.config.identity.parts import identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits.splits import annotations_path
+from coordexp.data.sources.source import source_of
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue, sha256_of_file, write_json
 from coordexp.metrics import BOX_KINDS, DECODINGS, HEADLINE, MetricName
@@ -268,11 +268,11 @@ def storage_uri(directory: Path) -> str:
 
 
 def _validation_data(config: ExperimentConfig) -> EvaluatedOn | None:
-    path = annotations_path(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    source = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data)
+    path = source.annotations
     if not path.is_file():
         return None
-    name = "shapes_val" if config.data.format == "shapes" else path.stem
-    return EvaluatedOn(name, _digest(path, path.stat().st_mtime_ns), str(path))
+    return EvaluatedOn(source.name, _digest(path, path.stat().st_mtime_ns), str(path))
 
 
 @functools.lru_cache(maxsize=8)

@@ -70,6 +70,29 @@ class CocoTable:
     rejections: Rejections
 
 
+@dataclass(frozen=True)
+class CocoSource:
+    """A split in COCO's format."""
+
+    annotations: Path
+    images: Path
+    generated = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the annotation file."""
+        return self.annotations.stem
+
+    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
+        """Read the split; COCO's boxes are pixels, so that none can be a bin already."""
+        del accept_prequantised
+        return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
+
+    def ground_truth(self) -> Path:
+        """Return the file itself."""
+        return self.annotations
+
+
 def read_coco(
     annotations: Path, images: Path, *, max_bad_fraction: float = 0.0, check_images: bool = True
 ) -> SplitData:

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,33 @@ from coordexp.errors import DataError, is_text, kind_of, show
 
 Flag = Literal["iscrowd", "ignore"]
 _NOT_TARGETS = "ignored_objects"
+
+
+@dataclass(frozen=True)
+class JsonlSource:
+    """A split as JSONL, such as ``prepare`` writes: for training only."""
+
+    annotations: Path
+    images: Path
+    generated = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder that was prepared."""
+        return self.annotations.absolute().parent.name
+
+    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
+        """Read the split."""
+        return read_jsonl(
+            self.annotations,
+            self.images,
+            max_bad_fraction=max_bad_fraction,
+            accept_prequantised=accept_prequantised,
+        )
+
+    def ground_truth(self) -> Path:
+        """Refuse: a record keeps neither outlines nor areas."""
+        raise DataError(f"{self.annotations}: AP is measured on the original annotations; expected COCO JSON")
 
 
 def format_record(

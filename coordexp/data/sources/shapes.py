@@ -4,10 +4,13 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from coordexp.data.sample import Generated, SplitData
+from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json, write_text
 
@@ -32,6 +35,46 @@ class ShapesSpec:
     min_side_px: int = 40
     max_side_px: int = 124
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class ShapesSource:
+    """A split of the generated data set in the folder ``root``, where it becomes COCO files."""
+
+    root: Path
+    split: Literal["train", "val"]
+    spec: ShapesSpec = ShapesSpec()
+
+    @property
+    def name(self) -> str:
+        """Return its name in records."""
+        return f"shapes_{self.split}"
+
+    @property
+    def annotations(self) -> Path:
+        """Return its annotation file."""
+        return self.root / f"instances_{self.split}.json"
+
+    @property
+    def images(self) -> Path:
+        """Return the folder of its images."""
+        return self.root / self.split
+
+    @property
+    def generated(self) -> Generated:
+        """Return what it will hold."""
+        num_images = self.spec.num_train if self.split == "train" else self.spec.num_val
+        return Generated(num_images, frozenset(IMAGE_SIZES_PX), self.spec.max_objects, CATEGORIES)
+
+    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
+        """Generate the data set unless it is there, and read the split."""
+        del accept_prequantised
+        write_shapes(self.root, self.spec)
+        return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
+
+    def ground_truth(self) -> Path:
+        """Return the annotation file."""
+        return self.annotations
 
 
 @dataclass(frozen=True)

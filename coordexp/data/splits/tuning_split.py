@@ -9,7 +9,8 @@ from typing import cast
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample
 from coordexp.data.sources.json_file import read_json
-from coordexp.data.splits.splits import annotations_path, images_path, load_split
+from coordexp.data.sources.source import source_of
+from coordexp.data.splits.splits import load_split
 from coordexp.data.splits.stratify import stratified_subset
 from coordexp.errors import DataError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
@@ -80,18 +81,13 @@ def write_tuning_split(
     Raises:
         DataError: if the annotations cannot be divided so.
     """
-    source = annotations_path(data_config, "train", data_dir=data_dir)
-    if source.suffix == ".jsonl":
-        raise DataError(
-            f"{source}: a sweep divides COCO annotations, and measures AP on a part of them; expected data.train_"
-            "annotations to be the COCO JSON that this file was prepared from"
-        )
+    source = source_of(data_config, "train", data_dir=data_dir)
+    annotations = source.ground_truth()  # AP is measured on a part of the training images
     train = load_split(data_config, "train", data_dir=data_dir)
     final = load_split(data_config, "val", data_dir=data_dir)
-    images = images_path(data_config, "train", data_dir=data_dir)
-    final_annotations = annotations_path(data_config, "val", data_dir=data_dir)
+    final_annotations = source_of(data_config, "val", data_dir=data_dir).ground_truth()
     stamp: dict[str, JsonValue] = {
-        "train": sha256_of_file(source),
+        "train": sha256_of_file(annotations),
         "val": sha256_of_file(final_annotations),
         "num_images": num_images,
         "fraction": fraction,
@@ -99,20 +95,20 @@ def write_tuning_split(
     }
     known = _known(directory, stamp)
     if known is not None:
-        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, images, **known)
+        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, source.images, **known)
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
-    train_ids, val_ids = _divide(free, count, seed=seed, source=source)
+    train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
     (directory / RECORD_NAME).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
     # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
-    content = cast(dict[str, JsonValue], read_json(source, drop="segmentation"))
+    content = cast(dict[str, JsonValue], read_json(annotations, drop="segmentation"))
     _write_part(directory / TRAIN_NAME, content, train_ids)
     _write_part(directory / VAL_NAME, content, val_ids)
     made = TuningSplit(
         directory / TRAIN_NAME,
         directory / VAL_NAME,
-        images,
+        source.images,
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),
@@ -122,12 +118,12 @@ def write_tuning_split(
     return made
 
 
-def _divide(free: Sequence[Sample], count: int, *, seed: int, source: Path) -> tuple[set[int], set[int]]:
+def _divide(free: Sequence[Sample], count: int, *, seed: int, annotations: Path) -> tuple[set[int], set[int]]:
     """Return the image ids to train on and those held out."""
     if not 0 < count < len(free):
         raise DataError(
-            f"{source}: {len(free)} training images are not in the final validation split; cannot hold out {count} "
-            "of them and train on the rest; change tuning_split"
+            f"{annotations}: {len(free)} training images are not in the final validation split; cannot hold out "
+            f"{count} of them and train on the rest; change tuning_split"
         )
     held_out = {free[index].image.resolve() for index in held_out_indices(free, count, seed=seed)}
     val_ids = {sample.image_id for sample in free if sample.image.resolve() in held_out}

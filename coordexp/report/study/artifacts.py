@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
 from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.sources.json_file import read_json
+from coordexp.data.sources.coco_file import read_coco_file
+from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.ground_truth import GroundTruth, read_detections, write_detections
 from coordexp.errors import DataError, TrackingError
 from coordexp.report.study.data import ExperimentData, RunData
@@ -79,14 +80,9 @@ class Artifacts:
 
     def annotations(self, run: RunData) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
-        configured = run.params.get("data.val_annotations")
-        if run.params.get("data.format") == "coco":
-            if configured and Path(configured).is_file():
-                return Path(configured)
-        else:
-            local = self._generated(run)
-            if local is not None and (local / "instances_val.json").is_file():
-                return local / "instances_val.json"
+        source = self._source(run)
+        if source is not None and source.annotations.is_file():
+            return source.annotations
         names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
         name = next((name for name in sorted(names) if name.endswith(".json")), None)
         return self._fetched(run.parent_id, name) if name else None
@@ -94,15 +90,11 @@ class Artifacts:
     def images(self, run: RunData) -> dict[int, Path]:
         """Return the validation image files that are on this machine, by image id."""
         annotations = self.annotations(run)
-        if run.params.get("data.format") == "coco":
-            folder = Path(run.params.get("data.val_images", ""))
-        else:
-            generated = self._generated(run)
-            folder = None if generated is None else generated / "val"
-        if annotations is None or folder is None or not folder.is_dir():
+        source = self._source(run)
+        if annotations is None or source is None or not source.images.is_dir():
             return {}
-        entries = read_json(annotations, drop="segmentation")["images"]  # pyright: ignore
-        paths = {int(entry["id"]): _image(folder, entry["file_name"]) for entry in entries if "file_name" in entry}
+        entries = read_coco_file(annotations).images.good
+        paths = {entry.id: _image(source.images, entry.name_in(source.images)) for entry in entries}
         return {image_id: path for image_id, path in paths.items() if path is not None}
 
     def only_images(self, detections: Path, truth: GroundTruth, image_ids: Collection[int], run: RunData) -> Path:
@@ -123,12 +115,12 @@ class Artifacts:
             places.append(self._runs_dir.absolute() / run.experiment / Path(run.run_dir).name)
         return places
 
-    def _generated(self, run: RunData) -> Path | None:
-        """Return where an experiment with generated data keeps it; None if another life of it is there now."""
+    def _source(self, run: RunData) -> Source | None:
+        """Return the validation split a run has recorded; None where it is not known to be here."""
         local = self.run_dir(run)
-        if local is None and any(_taken(place, run) for place in self._places(run)):
-            return None
-        return ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
+        data_dir = ExperimentFolder(local.parent if local is not None else self._runs_dir / run.experiment).data
+        another_lives_there = local is None and any(_taken(place, run) for place in self._places(run))
+        return recorded_source(run.params, "val", data_dir=None if another_lives_there else data_dir)
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
         if not _stays_below(run_id):

@@ -4,6 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
+from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import HEADLINE
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -42,7 +43,6 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
 
 
 def _annotations(data: ExperimentData, run: RunData) -> str:
-    if run.params.get("data.format") == "coco":
-        return run.params["data.val_annotations"]
     experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
-    return str(experiment.data / "instances_val.json")
+    source = recorded_source(run.params, "val", data_dir=experiment.data)
+    return "annotations.json" if source is None else str(source.annotations)

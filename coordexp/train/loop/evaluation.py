@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits.splits import annotations_path, stratified_subset
+from coordexp.data.sources.source import source_of
+from coordexp.data.splits.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
 from coordexp.detection.metric import measure
@@ -93,7 +94,7 @@ class Evaluator:
 
     @property
     def _val_annotations(self) -> Path:
-        return annotations_path(self._config.data, "val", data_dir=ExperimentFolder.of(self._config).data)
+        return source_of(self._config.data, "val", data_dir=ExperimentFolder.of(self._config).data).ground_truth()
 
     def _evaluate(
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -14,7 +13,8 @@ from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.data.images.patches import read_image
 from coordexp.data.sample import Sample, SplitData
-from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path
+from coordexp.data.sources.source import Split, source_of
+from coordexp.data.splits.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.model.processor import Processor
@@ -56,22 +56,22 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     """
     check_strategy(config)
     check_attention_of(config)
-    root = ExperimentFolder.of(config).data
     train = read_split(config, "train")
     val = read_split(config, "val")
-    _check_images(config, [*train.samples, *val.samples])
+    splits: tuple[Split, ...] = ("train", "val")
+    sources = [source_of(config.data, split, data_dir=ExperimentFolder.of(config).data) for split in splits]
+    if not any(source.generated for source in sources):
+        _check_images([*train.samples, *val.samples])
     # A bad annotation or alias would otherwise show only after training.
-    ground_truth = read_ground_truth(annotations_path(config.data, "val", data_dir=root))
+    ground_truth = read_ground_truth(sources[1].ground_truth())
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
-    splits: tuple[Literal["train", "val"], ...] = ("train", "val")
-    paths = [where(config.data, split, data_dir=root) for split in splits for where in (annotations_path, images_path)]
     return PreparedExperiment(
         directory=ExperimentFolder.of(config).path,
         base=base,
         train=train,
         val=val,
-        data_hash=data_fingerprint(paths),
+        data_hash=data_fingerprint([path for one in sources for path in (one.annotations, one.images)]),
         weights_hash=weights_hash(base),
     )
 
@@ -107,9 +107,8 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     return digest.hexdigest()
 
 
-def _check_images(config: ExperimentConfig, samples: Sequence[Sample]) -> None:
-    """Decode every image of a data set that is not generated and small enough for it."""
-    if config.data.format == "shapes" or len(samples) > _DECODED_IN_ADVANCE:
-        return
-    for sample in samples:
-        read_image(sample.image, width=sample.width, height=sample.height)
+def _check_images(samples: Sequence[Sample]) -> None:
+    """Decode every image of a data set that is small enough for it."""
+    if len(samples) <= _DECODED_IN_ADVANCE:
+        for sample in samples:
+            read_image(sample.image, width=sample.width, height=sample.height)

@@ -1,4 +1,4 @@
-"""Splits by configuration, a fixed subset, and a fingerprint of bytes."""
+"""A fixed subset of a split, and a fingerprint of bytes."""
 
 import os
 import shutil
@@ -6,58 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.schema.data import Data, Shapes
 from coordexp.data.sample import Sample
-from coordexp.data.splits.splits import annotations_path, data_fingerprint, images_path, load_split, stratified_subset
-from coordexp.errors import ConfigError, DataError
+from coordexp.data.splits.splits import data_fingerprint, stratified_subset
+from coordexp.errors import DataError
 from tests.unit.data.sample_support import things
-
-SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
-
-
-def test_shapes_are_generated_once_and_read_by_the_coco_reader(tmp_path):
-    train = load_split(SHAPES, "train", data_dir=tmp_path / "data")
-    stamp = (tmp_path / "data" / "shapes.json").stat().st_mtime_ns
-    val = load_split(SHAPES, "val", data_dir=tmp_path / "data")
-    assert (tmp_path / "data" / "shapes.json").stat().st_mtime_ns == stamp
-    assert (len(train.samples), len(val.samples)) == (6, 4)
-    assert val.samples[0].image == tmp_path / "data" / "val" / "000001.jpg"
-    assert annotations_path(SHAPES, "val", data_dir=tmp_path) == tmp_path / "instances_val.json"
-    assert images_path(SHAPES, "val", data_dir=tmp_path) == tmp_path / "val"
-
-
-def test_coco_comes_from_the_configured_paths(coco):
-    config = Data(
-        format="coco",
-        train_annotations=coco.annotations,
-        train_images=coco.images,
-        val_annotations=coco.root / "none.json",
-        val_images=coco.images,
-    )
-    assert [sample.image_id for sample in load_split(config, "train", data_dir=coco.root / "x").samples] == [7, 3]
-    assert not (coco.root / "x").exists()
-    with pytest.raises(DataError, match=r"none\.json: file not found"):
-        load_split(config, "val", data_dir=coco.root / "x")
-
-
-def test_the_accepted_fraction_is_the_configured_one(coco):
-    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
-    coco.save()
-    paths = dict.fromkeys(("train_images", "val_images"), coco.images)
-    paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.annotations)
-    assert (
-        len(load_split(Data(format="coco", max_bad_fraction=0.5, **paths), "train", data_dir=coco.root).rejected) == 1
-    )
-    with pytest.raises(DataError, match="max_bad_fraction accepts 0"):
-        load_split(Data(format="coco", **paths), "train", data_dir=coco.root)
-
-
-def test_a_path_that_is_not_set_is_named():
-    config = Data().model_copy(update={"format": "coco"})
-    with pytest.raises(ConfigError, match=r"data\.val_annotations is not set"):
-        annotations_path(config, "val", data_dir=Path())
-    with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
-        images_path(config, "train", data_dir=Path())
 
 
 def made(num_objects, image_id):

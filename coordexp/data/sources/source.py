@@ -1,0 +1,100 @@
+"""One split of a data set: what every format can be asked, and the one place that chooses the format."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from coordexp.config.schema.data import Data
+from coordexp.data.sample import Generated, SplitData
+from coordexp.data.sources.coco import CocoSource
+from coordexp.data.sources.jsonl import JsonlSource
+from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
+from coordexp.errors import ConfigError
+
+Split = Literal["train", "val"]
+
+
+class Source(Protocol):
+    """One split in one format; a new format is one file beside this one, and a line in :func:`source_of`."""
+
+    @property
+    def name(self) -> str:
+        """What records call the split."""
+        ...
+
+    @property
+    def annotations(self) -> Path:
+        """Its annotation file."""
+        ...
+
+    @property
+    def images(self) -> Path:
+        """The folder of its images."""
+        ...
+
+    @property
+    def generated(self) -> Generated | None:
+        """What it will hold, where coordexp makes it; None where somebody has to bring it."""
+        ...
+
+    def read(self, *, max_bad_fraction: float, accept_prequantised: bool) -> SplitData:
+        """Read the split; one that is generated is made first, unless it is there.
+
+        Args:
+            max_bad_fraction: largest accepted fraction of bad records.
+            accept_prequantised: whether boxes may be bins already.
+
+        Raises:
+            DataError: if the data cannot be used.
+        """
+        ...
+
+    def ground_truth(self) -> Path:
+        """Return the COCO file that AP is measured on.
+
+        Raises:
+            DataError: if the format has none.
+        """
+        ...
+
+
+def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
+    """Return the source of a split.
+
+    Args:
+        data: section ``data`` of a configuration.
+        split: ``train`` or ``val``.
+        data_dir: where a generated data set lives.
+
+    Raises:
+        ConfigError: if a path that the format needs is not set.
+    """
+    if data.format == "shapes":
+        return ShapesSource(data_dir, split, ShapesSpec(**data.shapes.model_dump()))
+    paths = (data.train_annotations, data.train_images) if split == "train" else (data.val_annotations, data.val_images)
+    for path, what in zip(paths, ("annotations", "images"), strict=True):
+        if path is None:
+            raise ConfigError(f"data.{split}_{what} is not set; data.format: {data.format} needs it")
+    annotations, images = (path for path in paths if path is not None)
+    return _source_of_files(annotations, images)
+
+
+def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
+    """Return the source of a split that a run has recorded in its parameters; None where they do not tell.
+
+    Args:
+        params: such as ``data.format`` and ``data.val_annotations``.
+        split: ``train`` or ``val``.
+        data_dir: where the run's generated data set is, if it is here.
+    """
+    if params.get("data.format", "shapes") == "shapes":
+        return None if data_dir is None else ShapesSource(data_dir, split)
+    annotations, images = params.get(f"data.{split}_annotations"), params.get(f"data.{split}_images")
+    if annotations is None:
+        return None
+    # Without a folder of images: a place that is none.
+    return _source_of_files(Path(annotations), Path(annotations) / "images" if images is None else Path(images))
+
+
+def _source_of_files(annotations: Path, images: Path) -> Source:
+    return JsonlSource(annotations, images) if annotations.suffix == ".jsonl" else CocoSource(annotations, images)

@@ -1,0 +1,92 @@
+"""One source for each format, chosen by configuration or by what a run has recorded."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.config.schema.data import Data, Shapes
+from coordexp.data.sources.source import recorded_source, source_of
+from coordexp.data.splits.splits import load_split
+from coordexp.errors import ConfigError, DataError
+
+SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))
+
+
+def test_shapes_are_generated_once_and_read_by_the_coco_reader(tmp_path):
+    train = load_split(SHAPES, "train", data_dir=tmp_path / "data")
+    stamp = (tmp_path / "data" / "shapes.json").stat().st_mtime_ns
+    val = load_split(SHAPES, "val", data_dir=tmp_path / "data")
+    assert (tmp_path / "data" / "shapes.json").stat().st_mtime_ns == stamp
+    assert (len(train.samples), len(val.samples)) == (6, 4)
+    assert val.samples[0].image == tmp_path / "data" / "val" / "000001.jpg"
+
+
+def test_coco_comes_from_the_configured_paths(coco):
+    config = Data(
+        format="coco",
+        train_annotations=coco.annotations,
+        train_images=coco.images,
+        val_annotations=coco.root / "none.json",
+        val_images=coco.images,
+    )
+    assert [sample.image_id for sample in load_split(config, "train", data_dir=coco.root / "x").samples] == [7, 3]
+    assert not (coco.root / "x").exists()
+    with pytest.raises(DataError, match=r"none\.json: file not found"):
+        load_split(config, "val", data_dir=coco.root / "x")
+
+
+def test_the_accepted_fraction_is_the_configured_one(coco):
+    coco.document["annotations"][0]["bbox"] = [0, 0, 0, 0]
+    coco.save()
+    paths = dict.fromkeys(("train_images", "val_images"), coco.images)
+    paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.annotations)
+    assert (
+        len(load_split(Data(format="coco", max_bad_fraction=0.5, **paths), "train", data_dir=coco.root).rejected) == 1
+    )
+    with pytest.raises(DataError, match="max_bad_fraction accepts 0"):
+        load_split(Data(format="coco", **paths), "train", data_dir=coco.root)
+
+
+def test_a_path_that_is_not_set_is_named(coco):
+    config = Data().model_copy(update={"format": "coco", "val_images": coco.images, "train_annotations": coco.images})
+    with pytest.raises(ConfigError, match=r"data\.val_annotations is not set"):
+        source_of(config, "val", data_dir=coco.root)
+    with pytest.raises(ConfigError, match=r"data\.train_images is not set"):
+        source_of(config, "train", data_dir=coco.root)
+
+
+def test_what_generated_shapes_will_be_is_known_before(tmp_path):
+    source = source_of(SHAPES, "train", data_dir=tmp_path / "data")
+    expected = source.generated
+    data = source.read(max_bad_fraction=0, accept_prequantised=False)
+    assert expected is not None
+    assert expected.num_images == len(data.samples) == 6
+    assert {(sample.width, sample.height) for sample in data.samples} <= expected.sizes_px
+    assert max(len(sample.objects) for sample in data.samples) <= expected.max_objects
+    assert set(expected.descs) == set(data.categories.values())
+    assert (source.name, source.images) == ("shapes_train", tmp_path / "data" / "train")
+    assert source.ground_truth() == source.annotations == tmp_path / "data" / "instances_train.json"
+
+
+def test_jsonl_is_no_ground_truth(coco):
+    paths = dict.fromkeys(("train_images", "val_images"), coco.images)
+    paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.root / "made" / "samples.jsonl")
+    source = source_of(Data(format="coco", **paths), "train", data_dir=coco.root)
+    assert (source.name, source.generated) == ("made", None)
+    with pytest.raises(DataError, match=r"samples\.jsonl: AP is measured on the original annotations"):
+        source.ground_truth()
+    with pytest.raises(DataError, match="AP is measured on the original annotations"):
+        load_split(Data(format="coco", **paths), "val", data_dir=coco.root)
+
+
+def test_a_run_has_recorded_its_source(tmp_path):
+    params = {"data.format": "coco", "data.val_annotations": "/d/instances_val2017.json", "data.val_images": "/d/val"}
+    source = recorded_source(params, "val", data_dir=None)
+    assert (source.name, source.annotations, source.images) == (
+        "instances_val2017", Path("/d/instances_val2017.json"), Path("/d/val"),
+    )  # fmt: skip
+    del params["data.val_images"]
+    assert not recorded_source(params, "val", data_dir=None).images.is_dir()
+    assert recorded_source({"data.format": "coco"}, "val", data_dir=tmp_path) is None
+    assert recorded_source({"data.format": "shapes"}, "val", data_dir=None) is None
+    assert recorded_source({}, "val", data_dir=tmp_path).annotations == tmp_path / "instances_val.json"
