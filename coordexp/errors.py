@@ -22,10 +22,6 @@ class DataError(CoordExpError):
     """An annotation file, record, box or image is wrong."""
 
 
-class ParseError(CoordExpError):
-    """A token sequence does not follow the object grammar."""
-
-
 class CheckpointError(CoordExpError):
     """A checkpoint is missing, damaged or of another model."""
 

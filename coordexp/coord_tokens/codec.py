@@ -2,7 +2,7 @@
 
 A coordinate ``c`` in [0, 1] (a fraction of the image width or height) is bin ``round(c * 1000)``,
 clamped to 0..999; bin ``k`` decodes to ``k / 1000``. Both directions share the divisor: decoding
-with ``k / 999`` would move every box (DESIGN 3.1). The number itself, and all that needs no torch,
+with ``k / 999`` would move every box. The number itself, and all that needs no torch,
 is in :mod:`coordexp.coord_tokens.bins`, and is public here as well.
 """
 
@@ -29,7 +29,6 @@ __all__ = [
     "NUM_BINS",
     "CoordIds",
     "as_id_list",
-    "bin_values",
     "coord_mask",
     "decode",
     "encode",
@@ -58,7 +57,7 @@ def encode(values: Tensor | ArrayLike) -> Tensor:
     Raises:
         ValueError: if a value is not finite.
 
-    Source: DESIGN 3.1; Phase 1 spec, 4.1.
+    Source: the specification, "Coordinate Tokens".
     """
     values_f64 = _as_float64(values)
     if not bool(values_f64.isfinite().all()):
@@ -84,11 +83,6 @@ def decode(bins: Tensor | ArrayLike) -> Tensor:
         bad = bins_f64[~inside].flatten()[0].item()
         raise ValueError(f"bin {bad} is outside 0..{NUM_BINS - 1}")
     return bins_f64 / NUM_BINS
-
-
-def bin_values(*, device: torch.device | str | None = None) -> Tensor:
-    """Return the decoded value of every bin, ``[K]`` float32: 0, 0.001, .. 0.999."""
-    return torch.arange(NUM_BINS, dtype=torch.float32, device=device) / NUM_BINS
 
 
 def as_id_list(coord_ids: CoordIds) -> list[int]:

@@ -28,7 +28,7 @@ def expected_values(logits_NK: Tensor) -> Tensor:
     Raises:
         ValueError: if ``logits_NK`` is not 2-D with K = NUM_BINS columns.
 
-    Source: Phase 1 spec, 6.3; soft-argmax.
+    Source: the specification, "CoordExp"; soft-argmax.
     """
     if logits_NK.ndim != 2 or logits_NK.shape[1] != NUM_BINS:
         raise ValueError(f"expected logits [N, {NUM_BINS}] of the coord vocabulary, got {tuple(logits_NK.shape)}")

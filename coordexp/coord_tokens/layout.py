@@ -50,7 +50,7 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     Raises:
         ValueError: if ``ids_T`` is not 1-D.
 
-    Source: Phase 1 spec, 7.3.
+    Source: the specification, "Coordinate positions".
     """
     if ids_T.ndim != 1:
         raise ValueError(f"parse_targets takes one sequence [T], got shape {tuple(ids_T.shape)}")

@@ -66,7 +66,7 @@ def install_coord_offset_adapter(
         model: a causal language model, tied or untied.
         coord_ids: ids to adapt: a range, ``{"start": a, "end": b}`` (both included) or a list;
             None for Qwen3-VL's 151670..152669.
-        tie_head: one table for embedding and head (DESIGN 3.10), or two.
+        tie_head: one table for embedding and head, or two.
         dtype: of the tables; ``auto`` takes the embedding's, and later that of tables loaded into them.
         tokenizer: if given, the ids must be its coord tokens (and added structure tokens), no others.
 

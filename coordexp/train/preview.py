@@ -13,7 +13,7 @@ from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import expand_tokenizer
 from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.images.patches import read_image
+from coordexp.data.images.image_file import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.splits.splits import Split
 from coordexp.model.checkpoint.find import find_checkpoint

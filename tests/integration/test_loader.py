@@ -10,7 +10,7 @@ import pytest
 from torch import multiprocessing
 
 from coordexp.data.batches import dataset as dataset_module
-from coordexp.data.images.patches import read_image
+from coordexp.data.images.image_file import read_image
 from coordexp.data.sample import Samples
 from coordexp.errors import DataError
 from coordexp.metrics import unregistered

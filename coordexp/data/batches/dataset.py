@@ -12,7 +12,8 @@ from coordexp.coord_tokens.grammar.sequence import encode_target, target_length,
 from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.collate import EncodedSample
 from coordexp.data.batches.prompt import Prompt
-from coordexp.data.images.patches import ImageSpec, read_image, to_patches
+from coordexp.data.images.image_file import read_image
+from coordexp.data.images.patches import ImageSpec, to_patches
 from coordexp.data.sample import Ordering, Sample
 from coordexp.errors import DataError
 

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from coordexp.data.images.image_file import read_image, size_problem
 from coordexp.errors import ConfigError
-
-__all__ = ["ImageProcessor", "ImageSpec", "pixel_values", "read_image", "size_problem", "to_patches"]
 
 
 class ImageProcessor(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.images.patches import read_image
+from coordexp.data.images.image_file import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split, source_of
 from coordexp.data.splits.splits import data_fingerprint

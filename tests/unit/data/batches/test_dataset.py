@@ -15,7 +15,8 @@ from coordexp.coord_tokens.codec import encode
 from coordexp.data.batches import dataset as dataset_module
 from coordexp.data.batches.collate import collate
 from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.images.patches import read_image, to_patches
+from coordexp.data.images.image_file import read_image
+from coordexp.data.images.patches import to_patches
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError

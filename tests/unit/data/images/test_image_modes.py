@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.images.patches import ImageSpec, pixel_values, read_image, to_patches
+from coordexp.data.images.image_file import read_image
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
 
 # name: (mode of the stored picture, file format, options)
 KINDS = {

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.images.patches import ImageSpec, pixel_values, read_image, size_problem, to_patches
+from coordexp.data.images.image_file import read_image, size_problem
+from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
 from coordexp.errors import ConfigError, DataError
 from coordexp.model.tiny.parts import build_image_processor
 
