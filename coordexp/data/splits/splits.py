@@ -40,13 +40,13 @@ def check_split(
 ) -> Check[SplitData | None]:
     """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
     source = source_of(data, split, data_dir=data_dir)
+    if split == "val":
+        source.ground_truth()
     if source.generated is None:
         missing = [*_missing_files(source.annotations, source.images, split)]
         if missing:
             yield from missing
             return None
-    if split == "val":
-        source.ground_truth()
     loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
     yield ok(
