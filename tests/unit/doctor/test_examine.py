@@ -178,7 +178,7 @@ def test_groups_with_different_data_are_all_examined(tmp_path):
         "ablation.factor=[data.structure]",
     )
     assert len(of(found, "tokenizer")) == 2
-    assert len(of(found, "train data")) == len(of(found, "weights")) == len(of(found, "disk")) == 1
+    assert len(of(found, "train data")) == len(of(found, "weights")) == 1
     assert "1,003 tokens will be added" in of(found, "tokenizer")[1].sentence
 
 
