@@ -10,7 +10,7 @@ from coordexp.config.identity.differences import (
     outside_factor,
 )
 from coordexp.config.identity.fingerprint import Fingerprint, fingerprint
-from coordexp.config.load import from_json, load_config, to_json, to_yaml
+from coordexp.config.load import load_config, to_yaml
 from coordexp.config.schema import ExperimentConfig
 
 __all__ = [
@@ -22,12 +22,10 @@ __all__ = [
     "differences_table",
     "find_differences",
     "fingerprint",
-    "from_json",
     "group_config",
     "group_names",
     "load_config",
     "outside_factor",
     "single_run",
-    "to_json",
     "to_yaml",
 ]

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
 
-from coordexp.config.explain import Where, explain, nearest_of, validated
+from coordexp.config.explain import Where, nearest_of, validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig
 from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
@@ -54,23 +53,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 def to_yaml(config: ExperimentConfig) -> str:
     """Write a configuration as YAML that :func:`load_config` reads back to an equal one."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def to_json(config: ExperimentConfig) -> str:
-    """Write a configuration as JSON, the form in which it travels to workers."""
-    return config.model_dump_json()
-
-
-def from_json(text: str) -> ExperimentConfig:
-    """Read what :func:`to_json` wrote, and validate it again.
-
-    Raises:
-        ConfigError: if the text is no JSON or no valid configuration.
-    """
-    try:
-        return ExperimentConfig.model_validate_json(text)
-    except ValidationError as error:
-        raise ConfigError(explain(error, where=lambda _: "configuration in JSON")) from None
 
 
 def database_uri(runs_dir: str | Path) -> str:

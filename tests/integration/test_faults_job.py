@@ -18,7 +18,7 @@ import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
-from coordexp.config import to_json
+from coordexp.config import to_yaml
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.folder import RunFolder
 from tests.integration import fault_support
@@ -48,13 +48,13 @@ _TIMES = ("throughput/", "final/seconds", "final/train_seconds")
 def start_job(config: ExperimentConfig, function: str, log: Path) -> subprocess.Popen[bytes]:
     """Run an ablation in a process of its own, as the command does."""
     script = (
-        "import sys; from rich.console import Console; from coordexp.config import from_json;"
+        "import sys; from rich.console import Console; from coordexp.config import load_config;"
         "from coordexp.cli.ablation import run_and_report; from tests.integration import test_faults_job as faults;"
-        "config = from_json(open(sys.argv[1]).read());"
+        "config = load_config(sys.argv[1]);"
         f"sys.exit(run_and_report(config, console=Console(width=200), function={function}))"
     )
-    packed = log.with_suffix(".json")
-    packed.write_text(to_json(config))
+    packed = log.with_suffix(".yaml")
+    packed.write_text(to_yaml(config), encoding="utf-8")
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-c", script, str(packed)],

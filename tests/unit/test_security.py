@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from coordexp.ablation.describe import describe
 from coordexp.cli.report import folder_name
 from coordexp.cluster import session
-from coordexp.config import load_config, to_json, to_yaml
+from coordexp.config import load_config, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
 from coordexp.detection.ground_truth import read_ground_truth
@@ -215,7 +215,7 @@ def test_tokens_of_the_environment_are_in_no_record(tmp_path: Path, monkeypatch:
     config = load_config(file)
     shown = io.StringIO()
     describe(config, Console(file=shown, width=160))
-    records = [to_yaml(config), to_json(config), fingerprint(config).to_json(), shown.getvalue()]
+    records = [to_yaml(config), config.model_dump_json(), fingerprint(config).to_json(), shown.getvalue()]
     assert all(len(record) > 100 for record in records)
     assert not any(SECRET in record for record in records)
 

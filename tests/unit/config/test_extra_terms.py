@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import from_json, group_config, load_config, to_json, to_yaml
+from coordexp.config import group_config, load_config, to_yaml
 from coordexp.config.trees import with_value
 from coordexp.errors import ConfigError
+from coordexp.runs.plan import RunPlan
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def test_a_number_and_a_mapping_of_the_weight_are_the_same_configuration():
         _load("objective: {extra: {smooth: {weight: 0.5}}}\n"),
     )
     assert number == mapping
-    assert to_json(number) == to_json(mapping)
+    assert to_yaml(number) == to_yaml(mapping)
     assert _smooth(number) == (0.5, {})
 
 
@@ -39,8 +40,8 @@ def test_knobs_travel_to_workers_and_back():
     config = _load("objective: {extra: {smooth: {weight: 1, beta: 0.1, form: wide, on: true, cut: null}}}\n")
     knobs = {"beta": 0.1, "form": "wide", "on": True, "cut": None}
     assert _smooth(config) == (1.0, knobs)
-    assert _smooth(from_json(to_json(config))) == (1.0, knobs)
-    assert from_json(to_json(config)) == config
+    plan = RunPlan(config)
+    assert RunPlan.from_json(plan.to_json()) == plan
     Path("again.yaml").write_text(to_yaml(config), encoding="utf-8")
     assert load_config("again.yaml") == config
 

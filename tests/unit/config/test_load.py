@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import from_json, load_config, to_json, to_yaml
+from coordexp.config import load_config, to_yaml
 from coordexp.errors import ConfigError
 
 # DESIGN 6, word for word.
@@ -248,26 +248,13 @@ def test_tracking_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert _load("model: {}\n").tracking.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
 
 
-def test_a_configuration_survives_json_and_yaml():
+def test_a_configuration_survives_yaml():
     _write("groups/A.yaml", "objective: {use_coord_ce: true}\n")
     config = _load(FRAGMENTS + "ablation: {groups: [A], seeds: [2, 1]}\nevaluation: {aliases: {tv: television}}\n")
-    assert from_json(to_json(config)) == config
     assert _load(to_yaml(config)) == config
     other = _load(to_yaml(config), "training.learning_rate=3e-5")
     assert other != config
-    assert math.isclose(from_json(to_json(other)).training.learning_rate, 3e-5, rel_tol=0)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "configuration in JSON"),
-        ('{"training": {"max_stpes": 3}}', "configuration in JSON: unknown key training.max_stpes; did you mean"),
-    ],
-)
-def test_bad_json(text: str, message: str):
-    with pytest.raises(ConfigError, match=message):
-        from_json(text)
+    assert math.isclose(_load(to_yaml(other)).training.learning_rate, 3e-5, rel_tol=0)
 
 
 def test_a_loaded_configuration_cannot_change():
