@@ -126,8 +126,8 @@ class Campaign:
 
         # The handler of signals again: Ray has installed one of its own, which aborts.
         with (
-            stop_on_signal(self.folder.path, show=self.show),
-            ProgressDisplay(show=self.show, on_end=on_end) as display,
+            stop_on_signal(self.folder.path, print_line=self.show),
+            ProgressDisplay(print_line=self.show, on_end=on_end) as display,
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
             try:

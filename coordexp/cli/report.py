@@ -71,7 +71,7 @@ def _watch(options: argparse.Namespace, console: "Console") -> int:
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.report.study.analysis import Settings
-    from coordexp.report.write import announce, store_report, study_of, write_report
+    from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
@@ -85,7 +85,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     _show(study, options.format, console)
     messages = console if options.format == "terminal" else errors
     paths = write_report(study, output)
-    announce(paths, messages)
+    print_paths(paths, messages)
     if options.store:
         store_report(study, paths, artifacts, messages)
 

@@ -20,7 +20,7 @@ from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
 from coordexp.runs.outcome import begin, note_restart, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import announce_to
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.stop import LOOK_SECONDS, stop_reason
 
 CONTROLLER_NAME = ".controller"
@@ -73,7 +73,7 @@ class Attempts(WorkerGroupCallback):
         else:
             restarts = note_restart(self._plan, self._reason)
             reason = f" after {self._reason}" if self._reason else ""
-            announce_to(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
+            progress_log_writer(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
         self._is_first, self._reason = False, ""
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:

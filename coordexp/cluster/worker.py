@@ -15,7 +15,7 @@ from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import RunFolder, step_name
 from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import announce_to
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
@@ -92,7 +92,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
     first = ray.train.get_context().get_world_rank() == 0
     if not _may_begin(plan, is_first=first):
         return
-    announce = announce_to(plan.run_dir) if first else _silent
+    print_line = progress_log_writer(plan.run_dir) if first else _silent
     clock = RunClock(plan)
     if first:
         note_workers(plan)
@@ -100,10 +100,10 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         check_group(plan.config.cluster, given=ray.train.get_context().get_world_size())
         reporter = RayReporter(
             plan.run_dir,
-            warn=lambda sentence: announce(f"{plan.name}  {sentence}"),
+            warn=lambda sentence: print_line(f"{plan.name}  {sentence}"),
             live=RunMetrics(plan) if first else None,
         )
-        function(plan.config, reporter=reporter, announce=announce)
+        function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stop:
         if first:
             set_state(plan, "stopped", message=str(stop), seconds=clock.seconds())

@@ -57,7 +57,7 @@ def report_experiment(
     study, artifacts = study_of(data, output=output, runs_dir=output.parent.parent, console=console, settings=settings)
     render_report(study, console)
     paths = write_report(study, output)
-    announce(paths, console)
+    print_paths(paths, console)
     store_report(study, paths, artifacts, console)
 
 
@@ -112,8 +112,8 @@ def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console:
         console.print(f"the report is not in MLflow: {error}", markup=False, highlight=False, soft_wrap=True)
 
 
-def announce(paths: list[Path], console: Console) -> None:
-    """Say where the files are."""
+def print_paths(paths: list[Path], console: Console) -> None:
+    """Print where the files are."""
     console.print("\nWritten:", highlight=False)
     for path in paths:
         console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from coordexp.errors import ResourceError
 from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import announce_to
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter, Reporter, Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
@@ -26,7 +26,7 @@ _FAILURES = (ValueError, TypeError, LookupError, RuntimeError, OSError, Safetens
 class TrainFunction(Protocol):
     """Does one run, from its configuration to its last row."""
 
-    def __call__(self, config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
+    def __call__(self, config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
         """Train, evaluate and commit."""
         ...
 
@@ -154,12 +154,12 @@ def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[
     begin(plan)
     clock = RunClock(plan)
     note_workers(plan)
-    announce = announce_to(plan.run_dir)
+    print_line = progress_log_writer(plan.run_dir)
     try:
         reporter = _InlineReporter(
-            plan, warn=lambda sentence: announce(f"{plan.name}  {sentence}"), after_commit=after_commit
+            plan, warn=lambda sentence: print_line(f"{plan.name}  {sentence}"), after_commit=after_commit
         )
-        function(plan.config, reporter=reporter, announce=announce)
+        function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stopped:
         set_state(plan, "stopped", message=str(stopped), seconds=clock.seconds())
         return

@@ -18,7 +18,7 @@ _REASONS = {signal.SIGTERM: "the job was stopped", signal.SIGINT: "interrupted"}
 
 
 @contextlib.contextmanager
-def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator[None]:
+def stop_on_signal(directory: Path, *, print_line: Callable[[str], None]) -> Generator[None]:
     """Turn the first SIGTERM or SIGINT into a request to stop, and a second one into KeyboardInterrupt.
 
     In a submitted job the second comes by itself shortly before Ray's grace is over. Processes forked from this one
@@ -26,7 +26,7 @@ def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator
 
     Args:
         directory: of the experiment; its runs notice the request at their next step.
-        show: prints a line.
+        print_line: prints a line.
 
     Raises:
         KeyboardInterrupt: from within the block, at the second signal, or if a full disk takes no request.
@@ -51,7 +51,7 @@ def stop_on_signal(directory: Path, *, show: Callable[[str], None]) -> Generator
             request_stop(directory, _REASONS[signal.Signals(number)])
         except OSError as error:  # must not look like an error of whatever runs in this process
             raise KeyboardInterrupt from error
-        show("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
+        print_line("stopping: every run writes a checkpoint at its next step; a second signal interrupts at once")
 
     before = {number: signal.signal(number, on_signal) for number in _REASONS}
     try:

@@ -14,16 +14,16 @@ LOOK_SECONDS = 0.5
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 
 
-def announce_to(run_dir: Path) -> Callable[[str], None]:
+def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
     """Return a function that appends a line to a run's progress log."""
     path = RunFolder(run_dir).progress_log
     path.parent.mkdir(parents=True, exist_ok=True)
 
-    def announce(line: str) -> None:
+    def print_line(line: str) -> None:
         with path.open("a", encoding="utf-8") as handle:
             handle.write(line.rstrip("\n") + "\n")
 
-    return announce
+    return print_line
 
 
 class ProgressDisplay:
@@ -34,14 +34,14 @@ class ProgressDisplay:
     none runs, nothing is.
     """
 
-    def __init__(self, *, show: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
+    def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
         """Follow runs from their begin on.
 
         Args:
-            show: prints a line.
+            print_line: prints a line.
             on_end: called once for each new status that is an end.
         """
-        self._show = show
+        self._print_line = print_line
         self._report_end = on_end
         self._offsets: dict[str, int] = {}
         self._seen: dict[str, int] = {}
@@ -121,7 +121,7 @@ class ProgressDisplay:
         whole = text[: text.rfind(b"\n") + 1]
         self._offsets[plan.name] += len(whole)
         for line in whole.decode("utf-8", errors="replace").splitlines():
-            self._show(line)
+            self._print_line(line)
 
 
 def look_seconds(num_running: int) -> float:

@@ -231,8 +231,8 @@ class _Stages:
 def without_model(function: TrainFunction) -> TrainFunction:
     """Return a function that keeps no merged model: the search needs the AP, and many models fill a disk."""
 
-    def searched(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
-        function(config, reporter=reporter, announce=announce)
+    def searched(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
+        function(config, reporter=reporter, print_line=print_line)
         shutil.rmtree(RunFolder.of(config).merged, ignore_errors=True)
 
     return searched

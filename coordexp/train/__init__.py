@@ -6,8 +6,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.reporter import Reporter
 
 
-def train(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
+def train(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
     """Do one run; torch and transformers are imported here, in the process that needs them."""
     from coordexp.train.run import train_run
 
-    train_run(config, reporter=reporter, announce=announce)
+    train_run(config, reporter=reporter, print_line=print_line)

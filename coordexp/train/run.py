@@ -51,16 +51,18 @@ class Run:
 
     @staticmethod
     def of(
-        config: ExperimentConfig, parts: Components, *, reporter: Reporter, announce: Callable[[str], None]
+        config: ExperimentConfig, parts: Components, *, reporter: Reporter, print_line: Callable[[str], None]
     ) -> "Run":
         """Put together what logs, evaluates and stops a run of these parts."""
         half_precision = config.training.precision == "bfloat16"
         utilisation = utilisation_of(parts.model, half_precision=half_precision, num_devices=ranks.world_size())
-        log = RunLog(config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, announce=announce)
+        log = RunLog(
+            config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, print_line=print_line
+        )
         return Run(config, parts, log, Evaluator(config, parts), listener_for(config))
 
 
-def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Callable[[str], None]) -> None:
+def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
     Every rank of a process group calls this. Files go to the run's directory; rows and
@@ -69,7 +71,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Callabl
     Args:
         config: one run's resolved configuration; the experiment must have been prepared.
         reporter: makes rows and checkpoints durable.
-        announce: shows a line of progress.
+        print_line: shows a line of progress.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong.
@@ -82,7 +84,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, announce: Callabl
         torch.set_num_threads(config.training.num_threads)
     set_seed(config.experiment.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    run = Run.of(config, build_components(config), reporter=reporter, announce=announce)
+    run = Run.of(config, build_components(config), reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
     if ranks.rank() == 0:

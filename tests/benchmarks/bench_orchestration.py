@@ -25,7 +25,7 @@ from rich.console import Console  # noqa: E402
 CONSOLE = Console(highlight=False)
 
 
-def timed_train(config, *, reporter, announce):
+def timed_train(config, *, reporter, print_line):
     """Train as ever, and leave how long it took and how much of that was waiting for commits."""
     import time as clock  # this function travels to Ray's workers by value
 
@@ -41,7 +41,7 @@ def timed_train(config, *, reporter, announce):
         waited.append(clock.monotonic() - started)
 
     reporter.commit = timed_commit
-    train(config, reporter=reporter, announce=announce)
+    train(config, reporter=reporter, print_line=print_line)
     found = {"began": began, "ended": clock.time(), "commits": len(waited), "commit_seconds": sum(waited)}
     (RunFolder.of(config).path / "bench.json").write_text(json.dumps(found))
 

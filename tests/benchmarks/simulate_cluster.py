@@ -43,7 +43,7 @@ def drive_on_gloo(packed_plan, function, **options):
 def sleeper(seconds: float, *, spread: float):
     """Return a stand-in for the trainer core that holds its GPUs for a while and writes when."""
 
-    def sleep(config, *, reporter, announce):
+    def sleep(config, *, reporter, print_line):
         run_dir = Path(config.experiment.runs_dir) / config.experiment.name
         name = f"{config.experiment.group}-s{config.experiment.seed}"
         began = time.time()

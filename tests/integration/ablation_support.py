@@ -40,10 +40,10 @@ class StandIn:
         self.done: list[str] = []
         self.broken = broken or {}
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         group = config.experiment.group
         self.done.append(group)
-        announce(f"{group}-s0  step 1/1")
+        print_line(f"{group}-s0  step 1/1")
         if group in self.broken:
             raise self.broken[group]
         merged = RunFolder.of(config).merged

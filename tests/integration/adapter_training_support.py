@@ -18,7 +18,7 @@ WORLD_SIZE = 2
 
 def train(config: ExperimentConfig, output: Path) -> dict[str, object]:
     """Train a run, save its adapter on rank 0 and return what it was and how it went."""
-    run = Run.of(config, build_components(config), reporter=LocalReporter(output), announce=lambda line: None)
+    run = Run.of(config, build_components(config), reporter=LocalReporter(output), print_line=lambda line: None)
     trainer = make_trainer(run, output / "scratch")
     trainer.remove_callback(Schedule)
     trainer.train()

@@ -65,7 +65,7 @@ def run(config: ExperimentConfig, function: Callable[..., None] | None = None) -
     return run_and_report(config, console=console, function=function or small_sgd), text.getvalue()
 
 
-def small_sgd(config, *, reporter, announce):
+def small_sgd(config, *, reporter, print_line):
     """Train a small network with momentum, a row each step, a checkpoint every second one; rank 0 writes."""
     torch.manual_seed(config.experiment.seed)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
@@ -86,7 +86,7 @@ def small_sgd(config, *, reporter, announce):
         row = Row(step=step, time=time.time(), metrics={"train_total_loss": loss.item(), "grad_norm": step / 7})
         due = first and step % CHECKPOINT_STEPS == 0
         reporter.commit([row], step=step, checkpoint=_save(config, model, optimizer, step) if due else None)
-        announce(f"{where.name}  step {step}/{STEPS}")
+        print_line(f"{where.name}  step {step}/{STEPS}")
     final = where / "eval" / "final" / "constrained"
     if first:
         save_file(dict(model.state_dict()), where / "final.safetensors")
@@ -206,7 +206,7 @@ def mlflow_status(config: ExperimentConfig, plan: RunPlan) -> tuple[str, str]:
 
 
 def progress(plan: RunPlan) -> str:
-    """Return what a run announced."""
+    """Return what a run printed."""
     return (plan.run_dir / "progress.log").read_text()
 
 

@@ -57,10 +57,10 @@ def with_changes(config: ExperimentConfig, **sections: dict[str, object]) -> Exp
 def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str] | None = None) -> None:
     """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
     config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
-    announce = (lambda line: None) if lines is None else lines.append
+    print_line = (lambda line: None) if lines is None else lines.append
     finish, run_module._finish = run_module._finish, lambda run, started: None
     try:
-        run_module.train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), announce=announce)
+        run_module.train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), print_line=print_line)
     except KeyboardInterrupt:
         assert stop is not None
     finally:

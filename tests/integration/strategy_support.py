@@ -62,7 +62,7 @@ def one_of_many(rank: int, world: int, port: int, config_json: str, stop: int | 
     _note_images(RunFolder.of(config).path)
     lines: list[str] = []
     try:
-        train_run(config, reporter=RanksReporter(RunFolder.of(config).path, stop=stop), announce=lines.append)
+        train_run(config, reporter=RanksReporter(RunFolder.of(config).path, stop=stop), print_line=lines.append)
     except KeyboardInterrupt:
         pass
     except ValueError as error:
@@ -92,7 +92,7 @@ def diverging(rank: int, world: int, port: int, config_json: str, stop: int | No
 
     CoordTrainer.compute_loss = broken
     reporter = LocalReporter(Path(f"{output}-rows-{rank}"))
-    run = Run.of(config, build_components(config), reporter=reporter, announce=lambda line: None)
+    run = Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
     trainer = make_trainer(run, Path(f"{output}-scratch-{rank}"))
     snapshot = _Snapshot()
     trainer.remove_callback(Schedule)
@@ -136,7 +136,7 @@ def spawn(function, world: int, config: ExperimentConfig, output: Path, *, stop:
 
 
 def run_on(world: int, config: ExperimentConfig, output: Path, *, stop: int | None = None) -> list[str]:
-    """Run on so many processes, to the end or a stop; return what rank 0 announced."""
+    """Run on so many processes, to the end or a stop; return what rank 0 printed."""
     spawn(one_of_many, world, config, output, stop=stop)
     return Path(f"{output}-lines-0").read_text().splitlines()
 

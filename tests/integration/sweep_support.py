@@ -62,7 +62,7 @@ class StandIn:
         self.stop_at = stop_at
         self.broken = broken
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         newest = reporter.latest_checkpoint()
         done = step_of(newest) if newest else 0
         directory = RunFolder.of(config).path

@@ -52,16 +52,16 @@ class _TakesAnHour(StandIn):
         self.clock = clock
         self.names: list[str] = []
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         self.names.append(RunFolder.of(config).name)
-        super().__call__(config, reporter=reporter, announce=announce)
+        super().__call__(config, reporter=reporter, print_line=print_line)
         self.clock.seconds += HOUR
 
 
 class _EndsWhenAsked(StandIn):
     """Trains until it is asked to stop."""
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         self.done.append(RunFolder.of(config).name)
         while (reason := stop_reason(RunFolder.of(config).path)) is None:
             time.sleep(0.01)
@@ -102,8 +102,8 @@ def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir,
 @pytest.mark.slow
 def test_a_seed_that_takes_longer_than_thought_is_no_part_of_the_report(base, runs_dir, clock):
     class SlowWithSeedOne(_TakesAnHour):
-        def __call__(self, config, *, reporter, announce):
-            super().__call__(config, reporter=reporter, announce=announce)
+        def __call__(self, config, *, reporter, print_line):
+            super().__call__(config, reporter=reporter, print_line=print_line)
             self.clock.seconds += 2 * HOUR * config.experiment.seed
 
     config = make_config(base, runs_dir, "slow")
@@ -130,9 +130,9 @@ def test_time_that_passes_stops_a_running_run(base, runs_dir):
 
 def test_a_requested_stop_ends_cleanly_and_the_same_command_goes_on(base, runs_dir):
     class AsksItself(_EndsWhenAsked):
-        def __call__(self, config, *, reporter, announce):
+        def __call__(self, config, *, reporter, print_line):
             request_stop(ExperimentFolder.of(config).path, "the cluster is needed")
-            super().__call__(config, reporter=reporter, announce=announce)
+            super().__call__(config, reporter=reporter, print_line=print_line)
 
     config = make_config(base, runs_dir, "asked")
     function = AsksItself()

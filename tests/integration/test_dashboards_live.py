@@ -43,7 +43,7 @@ def ray_temporary():
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def stand_in(config, *, reporter, announce):
+def stand_in(config, *, reporter, print_line):
     """A row a second with what a trainer reports; group B ends with a loss that is not finite."""
     losses = ("total_loss", "text_loss", "coord_loss", "coord_ce_loss")
     for step in range(1, STEPS + 1):

@@ -20,7 +20,7 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
     evaluation = config.evaluation.model_copy(update={"every_steps": 2, "subset_images": 3})
     config = prepared(config.model_copy(update={"evaluation": evaluation}))
     folder = RunFolder.of(config).path
-    train_run(config, reporter=LocalReporter(folder), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(folder), print_line=lambda line: None)
 
     rows = read_rows(folder / "metrics.jsonl")
     assert unregistered(name for row in rows for name in row.metrics) == []

@@ -96,7 +96,7 @@ def test_a_driver_killed_while_its_workers_start_leaves_no_reservation(session, 
     wait_for(lambda: not a_group_of_workers_is_reserved(), what="the end of the reservation", seconds=30)
 
 
-def rank_one_meets_wrong_input(config, *, reporter, announce):
+def rank_one_meets_wrong_input(config, *, reporter, print_line):
     with (RunFolder.of(config).path / "attempts").open("a") as handle:
         handle.write(f"{ranks.rank()} {os.getpid()}\n")
     distributed.barrier()

@@ -165,7 +165,7 @@ class Watched:
         return self._reporter.latest_checkpoint()
 
 
-def trainer_under_fire(config, *, reporter, announce):
+def trainer_under_fire(config, *, reporter, print_line):
     """Run the real trainer core; its worker dies in step 6, while it saves step 8, and with the whole job."""
     from coordexp.train.run import train_run
     from coordexp.train.trainer import CoordTrainer
@@ -184,7 +184,7 @@ def trainer_under_fire(config, *, reporter, announce):
             os.kill(os.getpid(), signal.SIGKILL)
 
     CoordTrainer._save = save_half
-    train_run(config, reporter=Watched(reporter, where), announce=announce)
+    train_run(config, reporter=Watched(reporter, where), print_line=print_line)
 
 
 def real_config(runs_dir: Path, **cluster: object) -> ExperimentConfig:

@@ -157,7 +157,7 @@ def test_a_packed_run_resumes_too_and_learns_what_the_padded_one_does(undisturbe
 def test_a_packed_run_is_whole(make_config):
     """Validation, evaluation and merge take what packing makes of a batch."""
     config = with_changes(make_config("whole", packing=True), evaluation={"loss_images": 2})
-    run_module.train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    run_module.train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     last = numbers(config)[STEPS]
     assert {"eval_total_loss", "constrained/expected/AP"} <= last.keys()
     assert (RunFolder.of(config).merged / "model.safetensors").is_file()
@@ -179,7 +179,7 @@ def test_a_packed_run_is_the_padded_run(make_config):
 def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
     reporter = LocalReporter(RunFolder.of(config).path)
-    run = run_module.Run.of(config, build_components(config), reporter=reporter, announce=lambda line: None)
+    run = run_module.Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
     alone = run_module.make_trainer(run, tmp_path)
     assert alone.sampler.num_fillers == 0
     assert isinstance(alone.train_dataset._samples, Samples)

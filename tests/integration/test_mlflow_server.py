@@ -52,9 +52,9 @@ class StandIn:
         self.num_rows, self.seconds_per_row = num_rows, seconds_per_row
         self.done: list[str] = []
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         name = RunFolder.of(config).name
-        announce(f"{name}  begins")
+        print_line(f"{name}  begins")
         for step in range(1, self.num_rows + 1):
             value = 1.0 / (step + 7 * config.experiment.seed + len(name))
             row = Row(
@@ -196,9 +196,9 @@ def test_a_server_that_is_away_for_a_minute_changes_nothing(base, folder, cluste
             again.set()
 
         class Slow(StandIn):
-            def __call__(self, config, *, reporter, announce):
+            def __call__(self, config, *, reporter, print_line):
                 begun.set()
-                super().__call__(config, reporter=reporter, announce=announce)
+                super().__call__(config, reporter=reporter, print_line=print_line)
                 if len(self.done) == 3:  # two have ended while the server is away, one is told to wait for it
                     assert again.wait(180)
 

@@ -46,7 +46,7 @@ def make_plans(tmp_path: Path, groups: dict[str, dict[str, object]], **cluster: 
     return plan_runs(config)
 
 
-def stand_in(config, *, reporter, announce):
+def stand_in(config, *, reporter, print_line):
     """Three steps, a row and a checkpoint each, then a final row; remembers nothing but its checkpoint."""
     run_dir = Path(config.experiment.runs_dir) / config.experiment.name / f"{config.experiment.group}-s0"
     newest = reporter.latest_checkpoint()
@@ -65,7 +65,7 @@ def stand_in(config, *, reporter, announce):
         (scratch / "weights").write_text(str(step))
         row = Row(step=step, time=float(step), metrics={"train_total_loss": 1.0 / step})
         reporter.commit([row], step=step, checkpoint=scratch)
-        announce(f"{config.experiment.group}-s0  step {step}/{STEPS}")
+        print_line(f"{config.experiment.group}-s0  step {step}/{STEPS}")
         if config.experiment.group == "killed" and done == 0 and step == 2:
             time.sleep(30)  # the test kills this process here
     with (run_dir / "times").open("a") as handle:

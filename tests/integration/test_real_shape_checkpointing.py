@@ -31,7 +31,7 @@ def _first_step(config):
             module.register_forward_pre_hook(count("text"))
         elif name.endswith("visual.blocks.1.mlp"):
             module.register_forward_pre_hook(count("vision"))
-    run = Run.of(config, parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), announce=str)
+    run = Run.of(config, parts, reporter=LocalReporter(config.experiment.runs_dir / "unused"), print_line=str)
     trainer = make_trainer(run, config.experiment.runs_dir / "scratch")
     keep = KeepGradients()
     trainer.remove_callback(Schedule)

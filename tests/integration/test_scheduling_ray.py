@@ -83,7 +83,7 @@ def run_dir_of(config) -> Path:
     return Path(experiment.runs_dir) / experiment.name / f"{experiment.group}-s{experiment.seed}"
 
 
-def sleeper(config, *, reporter, announce):
+def sleeper(config, *, reporter, print_line):
     """Hold the GPUs for a while, or until asked to stop; write when."""
     began = time.time()
     reason = None
@@ -117,7 +117,7 @@ def spans(plans: list[RunPlan]) -> dict[str, tuple[float, float]]:
 def relay(order: list[str]):
     """Return a stand-in that holds its GPUs until the next run in ``order`` has begun."""
 
-    def hold(config, *, reporter, announce):
+    def hold(config, *, reporter, print_line):
         directory = run_dir_of(config)
         began = time.time()
         (directory / "began").write_text("")

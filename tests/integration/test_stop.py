@@ -42,7 +42,7 @@ def make_config(base: Path, runs_dir: Path) -> ExperimentConfig:
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = make_config(base, tmp_path_factory.mktemp("runs"))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     return config
 
 
@@ -71,7 +71,7 @@ class _AsksAt(StopListener):
 def stopped_at(config, step, monkeypatch):
     monkeypatch.setattr("coordexp.train.run.listener_for", lambda config: _AsksAt(RunFolder.of(config).path, step=step))
     with pytest.raises(RunStoppedError, match="the test says so"):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     monkeypatch.undo()
     assert committed_checkpoints(RunFolder.of(config).path)[-1].name == f"step_{step:06d}"
 
@@ -85,7 +85,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
     if step == 3:
         assert rows_of(config) == rows_of(undisturbed)[:1]  # a stop commits the rows up to its step
     clear_stop(ExperimentFolder.of(config).path)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert rows_of(config) == rows_of(undisturbed)
     expected = load_file(committed_checkpoints(RunFolder.of(undisturbed).path)[-1] / "adapter_model.safetensors")
     found = load_file(committed_checkpoints(RunFolder.of(config).path)[-1] / "adapter_model.safetensors")
@@ -101,7 +101,7 @@ def test_without_saved_averages_the_rows_would_differ(undisturbed, base, tmp_pat
     clear_stop(ExperimentFolder.of(config).path)
     assert list(CheckpointFolder(committed_checkpoints(RunFolder.of(config).path)[-1]).all_averages())
     monkeypatch.setattr("coordexp.train.loop.averages.RunningAverages.resume", lambda self, checkpoint: None)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert rows_of(config) != rows_of(undisturbed)
 
 
@@ -109,7 +109,7 @@ def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):
     config = make_config(base, tmp_path)
     request_stop(RunFolder.of(config).path, "too late")
     with pytest.raises(RunStoppedError, match="too late"):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert [path.name for path in RunFolder.of(config).path.iterdir()] == ["stop.json"]
 
 

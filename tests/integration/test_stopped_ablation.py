@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240)
 class Terminated(StandIn):
     """Gets SIGTERM after its first row, as the entrypoint of a stopped job does, and looks as a real run does."""
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         self.done.append(config.experiment.group)
         reporter.commit([Row(step=1, time=1.0, metrics={"train_total_loss": 1.0})], step=1, checkpoint=None)
         os.kill(os.getpid(), signal.SIGTERM)

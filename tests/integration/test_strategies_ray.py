@@ -54,7 +54,7 @@ def test_zero2_trains_evaluates_and_merges_on_two_workers(ray_folder, tmp_path):
     assert (plan.run_dir / "eval" / "final" / "constrained" / "detections.expected.json").is_file()
 
 
-def counts_its_workers(config, *, reporter, announce):
+def counts_its_workers(config, *, reporter, print_line):
     """Forty steps with a checkpoint each; notes how many workers took which step."""
     context = ray.train.get_context()
     directory = Path(config.experiment.runs_dir) / config.experiment.name / f"{config.experiment.group}-s0"

@@ -86,7 +86,7 @@ def _metrics(config):
 @pytest.fixture(scope="module")
 def undisturbed(base, tmp_path_factory):
     config = prepared(small_config(base, tmp_path_factory.mktemp("runs")))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     return config
 
 
@@ -101,7 +101,7 @@ def test_a_run_leaves_its_parts(undisturbed):
 
 def test_two_runs_are_identical(undisturbed, base, tmp_path):
     again = prepared(small_config(base, tmp_path))
-    train_run(again, reporter=LocalReporter(RunFolder.of(again).path), announce=lambda line: None)
+    train_run(again, reporter=LocalReporter(RunFolder.of(again).path), print_line=lambda line: None)
     assert _metrics(again) == _metrics(undisturbed)
     for name, tensor in _weights(undisturbed).items():
         assert torch.equal(_weights(again)[name], tensor), name
@@ -110,9 +110,9 @@ def test_two_runs_are_identical(undisturbed, base, tmp_path):
 def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
     config = prepared(small_config(base, tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_StopsAfter(RunFolder.of(config).path), announce=lambda line: None)
+        train_run(config, reporter=_StopsAfter(RunFolder.of(config).path), print_line=lambda line: None)
     lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
     assert any("resumes at step 2" in line for line in lines)
     assert _metrics(config) == _metrics(undisturbed)
     for name, tensor in _weights(undisturbed).items():
@@ -123,7 +123,7 @@ def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
     """Negative control of the comparisons above."""
     config = small_config(base, tmp_path)
     config = prepared(config.model_copy(update={"experiment": config.experiment.model_copy(update={"seed": 1})}))
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert _metrics(config) != _metrics(undisturbed)
 
 
@@ -139,9 +139,9 @@ class _DiesBeforeItsFinalRows(LocalReporter):
 def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_path):
     config = prepared(small_config(base, tmp_path, lr_schedule="constant", logging_steps=3))
     with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_DiesBeforeItsFinalRows(RunFolder.of(config).path), announce=lambda line: None)
+        train_run(config, reporter=_DiesBeforeItsFinalRows(RunFolder.of(config).path), print_line=lambda line: None)
     before = _weights(config)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     for name, tensor in before.items():
         assert torch.equal(_weights(config)[name], tensor), name
     metrics = _metrics(config)

@@ -28,7 +28,7 @@ class Slow:
     def __init__(self) -> None:
         self.go_on = threading.Event()
 
-    def __call__(self, config, *, reporter, announce):
+    def __call__(self, config, *, reporter, print_line):
         progress = RunFolder.of(config).progress
         for step in (1, 2, 3, 4):
             metrics = {"train_total_loss": 5.0 - step, "subset/constrained/expected/AP": step / 8}

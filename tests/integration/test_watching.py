@@ -42,7 +42,7 @@ def _with_term(monkeypatch, config, compute):
 
 def _run(config, lines):
     reporter = LocalReporter(RunFolder.of(config).path)
-    return Run.of(config, build_components(config), reporter=reporter, announce=lines.append)
+    return Run.of(config, build_components(config), reporter=reporter, print_line=lines.append)
 
 
 class _Explodes:
@@ -73,7 +73,7 @@ def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
     # Two calls in a step: every step is a logging step, which looks at the terms twice.
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path, max_steps=5)), _Explodes(at_call=7))
     with pytest.raises(TrainingError, match="^step 4: "):
-        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lambda line: None)
+        train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002"]
     # The rows up to the end tell how it came about, also those after the checkpoint.
     assert [row.step for row in read_rows(RunFolder.of(config).metrics)] == [1, 2, 3]
@@ -85,7 +85,7 @@ def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_pa
 
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path)), compute)
     lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
     (said,) = [line for line in lines if "not finite" in line]
     assert said.startswith("C-s0  ALARM at step 4: not finite, and left out of the record: eval_extra/planted, eval_t")
     assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002", "step_000004"]
@@ -170,7 +170,7 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
 def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
     config = prepared(small_config(base, tmp_path, max_steps=1, checkpoint_steps=1))
     lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), announce=lines.append)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
     table = json.loads((RunFolder.of(config).param_groups).read_text())
     assert {row["name"] for row in table} >= {"llm", "vision", "aligner", "coord_embed_offset"}
     for row in table:
@@ -178,9 +178,9 @@ def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
     assert any("head_lr has no effect" in line for line in lines)
 
 
-def test_rows_that_join_the_adapter_are_announced(base, tmp_path):
+def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
     config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
     spec = prepared(config.model_copy(update={"data": config.data.model_copy(update={"structure": "spec"})}))
     lines = []
-    train_run(spec, reporter=LocalReporter(RunFolder.of(spec).path), announce=lines.append)
+    train_run(spec, reporter=LocalReporter(RunFolder.of(spec).path), print_line=lines.append)
     assert any("the rows of the added object tokens" in line for line in lines)

@@ -62,7 +62,7 @@ def first_step(config: ExperimentConfig) -> tuple[dict[str, torch.Tensor], float
     """Train one step and return its gradients and loss."""
     lines: list[str] = []
     reporter = LocalReporter(config.experiment.runs_dir / "unused")
-    run = Run.of(config, build_components(config), reporter=reporter, announce=lines.append)
+    run = Run.of(config, build_components(config), reporter=reporter, print_line=lines.append)
     trainer = make_trainer(run, config.experiment.runs_dir / f"scratch-{_rank()}")
     keep = KeepGradients()
     trainer.remove_callback(Schedule)

@@ -265,7 +265,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run_on_resume(base: Path, tmp_path: Pat
     """On the functions that the trainer's own resume calls; a control shows that the pickle would bite."""
     config = prepared(small_config(base, tmp_path))
     parts = build_components(config)
-    run = Run.of(config, parts, reporter=LocalReporter(tmp_path / "run"), announce=lambda line: None)
+    run = Run.of(config, parts, reporter=LocalReporter(tmp_path / "run"), print_line=lambda line: None)
     trainer = make_trainer(run, tmp_path / "scratch")
     trainer.create_optimizer_and_scheduler(4)
     marker = tmp_path / "marker"

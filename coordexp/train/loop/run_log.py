@@ -50,7 +50,7 @@ class RunLog:
         criterion: Criterion,
         utilisation: Utilisation,
         reporter: Reporter,
-        announce: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         """Start with nothing written.
 
@@ -59,7 +59,7 @@ class RunLog:
             criterion: whose terms are logged.
             utilisation: how throughput becomes MFU.
             reporter: makes rows and checkpoints durable.
-            announce: shows a line of progress.
+            print_line: shows a line of progress.
         """
         training = config.training
         self.name = RunFolder.of(config).name
@@ -69,7 +69,7 @@ class RunLog:
         self._config = config
         self._criterion = criterion
         self._utilisation = utilisation
-        self._announce = announce
+        self._print_line = print_line
         self._alarms = Alarms(criterion, patience=training.alarm_patience, factor=training.alarm_factor)
         self._train_means: dict[str, float] = {}
         self._last_log = time.monotonic()
@@ -188,7 +188,7 @@ class RunLog:
 
     def _say(self, line: str) -> None:
         if ranks.rank() == 0:
-            self._announce(f"{self.name}  {line}")
+            self._print_line(f"{self.name}  {line}")
 
     def _progress(
         self,

@@ -50,7 +50,7 @@ def test_a_run_that_was_asked_to_stop_has_not_failed(plan, before):
 
 def test_nothing_is_asked_of_ray_for_no_runs():
     assert not ray.is_initialized()
-    RayExecutor().execute([], lambda config, *, reporter, announce: None)
+    RayExecutor().execute([], lambda config, *, reporter, print_line: None)
     assert not ray.is_initialized()
 
 

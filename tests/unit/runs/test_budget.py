@@ -8,7 +8,7 @@ from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper, RunUse, decide, hours_of, unit_name, units_of, whole_seeds
 from coordexp.runs.outcome import RunClock, begin, note_workers, set_state, settle
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import announce_to
+from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.runs.stop import stop_reason
 
@@ -58,7 +58,7 @@ def test_a_run_uses_the_time_it_has_had_its_workers(status, hours):
 def test_the_time_of_a_killed_job_counts_up_to_its_last_sign(tmp_path):
     plan = make_plans(tmp_path)[0]
     write_status(plan.run_dir, RunStatus("running", message="why", seconds=10.0, restarts=2, since=1000.0))
-    announce_to(plan.run_dir)("step 1")
+    progress_log_writer(plan.run_dir)("step 1")
     os.utime(plan.run_dir / "progress.log", (1060.0, 1060.0))
     os.utime(plan.run_dir / "status.json", (1000.0, 1000.0))
     settle(plan)

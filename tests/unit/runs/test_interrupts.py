@@ -25,7 +25,7 @@ def test_the_first_signal_asks_and_the_second_interrupts(tmp_path, number, reaso
     run = tmp_path / "A-s0"
     shown: list[str] = []
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, show=shown.append):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, print_line=shown.append):  # noqa: PT012
         assert stop_reason(run) is None
         os.kill(os.getpid(), number)
         assert stop_reason(run) == reason
@@ -36,7 +36,7 @@ def test_the_first_signal_asks_and_the_second_interrupts(tmp_path, number, reaso
 
 
 def test_without_a_second_signal_nothing_interrupts(tmp_path):
-    with stop_on_signal(tmp_path, show=lambda line: None):
+    with stop_on_signal(tmp_path, print_line=lambda line: None):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
     assert stop_reason(tmp_path / "A-s0") == "the job was stopped"
@@ -45,7 +45,7 @@ def test_without_a_second_signal_nothing_interrupts(tmp_path):
 def test_a_submitted_job_interrupts_itself_before_ray_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(SUBMITTED_ENV, "{}")
     monkeypatch.setenv(GRACE_ENV, "1")
-    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, show=lambda line: None):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, print_line=lambda line: None):  # noqa: PT012
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
         pytest.fail("nothing came")
@@ -57,7 +57,7 @@ def test_a_run_that_stops_in_time_is_not_interrupted_afterwards(tmp_path: Path, 
     caught: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
     try:
-        with stop_on_signal(tmp_path, show=lambda line: None):
+        with stop_on_signal(tmp_path, print_line=lambda line: None):
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1.0)
     finally:
@@ -85,7 +85,7 @@ def _signalled(number: int) -> None:
 def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
     """Ctrl-C reaches them too; a loader that is terminated must end."""
     shown: list[str] = []
-    with stop_on_signal(tmp_path, show=shown.append):
+    with stop_on_signal(tmp_path, print_line=shown.append):
         child = multiprocessing.get_context("fork").Process(target=_signalled, args=(number,))
         child.start()
         child.join()
@@ -96,5 +96,5 @@ def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
 def test_a_request_that_cannot_be_written_interrupts_at_once(tmp_path):
     """An OSError from within the handler would be taken for the run's own, and the run for a failed one."""
     (tmp_path / "file").touch()
-    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", show=lambda line: None):
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", print_line=lambda line: None):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,7 +5,7 @@ import pytest
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, announce_to, look_seconds
+from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -21,7 +21,7 @@ def plan(plans):
 
 
 def test_new_lines_and_ends_are_told_once_and_in_order(plan):
-    announce_to(plan.run_dir)("from an attempt before")
+    progress_log_writer(plan.run_dir)("from an attempt before")
     write_status(plan.run_dir, RunStatus(state="failed", message="before"))
     told: list[str] = []
     shown = threading.Event()
@@ -30,14 +30,16 @@ def test_new_lines_and_ends_are_told_once_and_in_order(plan):
         told.append(line)
         shown.set()
 
-    with ProgressDisplay(show=show, on_end=lambda plan, status: told.append(f"{plan.name} {status.state}")) as display:
-        announce = announce_to(plan.run_dir)
+    with ProgressDisplay(
+        print_line=show, on_end=lambda plan, status: told.append(f"{plan.name} {status.state}")
+    ) as display:
+        print_line = progress_log_writer(plan.run_dir)
         write_status(plan.run_dir, RunStatus(state="running"))
         display.on_begin(plan)
-        announce("step 1")
+        print_line("step 1")
         assert shown.wait(30)
-        announce("step 1")  # a repeated line is no duplicate
-        announce("step 2")
+        print_line("step 1")  # a repeated line is no duplicate
+        print_line("step 2")
         write_status(plan.run_dir, RunStatus(state="finished", step=2))
         display.on_end(plan)
     assert told == ["step 1", "step 1", "step 2", "A-s0 finished"]
@@ -46,7 +48,7 @@ def test_new_lines_and_ends_are_told_once_and_in_order(plan):
 def test_an_end_is_told_when_it_happens_without_a_look(plan, monkeypatch):
     monkeypatch.setattr(progress, "LOOK_SECONDS", 1e6)  # no look comes in time
     told = threading.Event()
-    with ProgressDisplay(show=print, on_end=lambda plan, status: told.set()) as display:
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.set()) as display:
         display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="finished"))
         display.on_end(plan)
@@ -55,7 +57,7 @@ def test_an_end_is_told_when_it_happens_without_a_look(plan, monkeypatch):
 
 def test_an_end_that_no_event_told_of_is_told_at_last(plan):
     told: list[str] = []
-    with ProgressDisplay(show=print, on_end=lambda plan, status: told.append(status.state)) as display:
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.append(status.state)) as display:
         display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="stopped", message="interrupted"))
     assert told == ["stopped"]
@@ -64,7 +66,7 @@ def test_an_end_that_no_event_told_of_is_told_at_last(plan):
 def test_a_run_that_was_refused_is_not_told_again(plan):
     write_status(plan.run_dir, RunStatus(state="stopped", message="before"))
     told: list[str] = []
-    with ProgressDisplay(show=print, on_end=lambda plan, status: told.append(status.state)) as display:
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.append(status.state)) as display:
         display.on_begin(plan)
         display.on_end(plan)
     assert told == []
@@ -81,7 +83,7 @@ def test_only_running_runs_are_looked_at(plans, monkeypatch):
         return 0
 
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
-    with ProgressDisplay(show=print, on_end=print) as display:
+    with ProgressDisplay(print_line=print, on_end=print) as display:
         monkeypatch.setattr(progress, "_size", size)
         display.on_begin(plans[0])
         display.on_end(plans[0])
@@ -98,7 +100,7 @@ def test_more_runs_are_shown_less_often():
 
 def test_a_line_without_its_end_waits(plan):
     told: list[str] = []
-    with ProgressDisplay(show=told.append, on_end=lambda plan, status: None) as display:
+    with ProgressDisplay(print_line=told.append, on_end=lambda plan, status: None) as display:
         display.on_begin(plan)
         plan.run_dir.mkdir(parents=True)
         (plan.run_dir / "progress.log").write_text("whole\nhal")
@@ -109,7 +111,7 @@ def test_what_the_end_handler_raises_is_raised(plan):
     def fail(plan, status):
         raise OSError("no space")
 
-    display = ProgressDisplay(show=print, on_end=fail)
+    display = ProgressDisplay(print_line=print, on_end=fail)
     display.on_begin(plan)
     with pytest.raises(OSError, match="no space"), display:
         write_status(plan.run_dir, RunStatus(state="finished"))

@@ -34,7 +34,7 @@ def log(config, lines):
     utilisation = Utilisation(FlopCounter(1.0, 1.0, 1.0, 1.0, 1.0), peak=1e6)
     reporter = LocalReporter(RunFolder.of(config).path)
     criterion = build_criterion(config)
-    return RunLog(config, criterion=criterion, utilisation=utilisation, reporter=reporter, announce=lines.append)
+    return RunLog(config, criterion=criterion, utilisation=utilisation, reporter=reporter, print_line=lines.append)
 
 
 def step(number, *, waiting=0.0, loss=2.0):
@@ -99,7 +99,7 @@ def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_pat
 
     lines.clear()
     again = RunLog(
-        config, criterion=log._criterion, utilisation=log._utilisation, reporter=log.reporter, announce=lines.append
+        config, criterion=log._criterion, utilisation=log._utilisation, reporter=log.reporter, print_line=lines.append
     )
     again.resume(checkpoint.path)
     again.start([], step=10)
