@@ -1,21 +1,10 @@
-"""What a metric of detections is. Each file in ``coordexp/detection/metrics`` declares some, and they are found there.
+"""What a metric of detections is: a declared number and the function that computes it."""
 
-A new file with a tuple ``METRICS`` is all it takes: its metrics are computed in every evaluation, logged, recorded in
-MLflow, printed by ``evaluate`` and in the report, and shown in Grafana.
-"""
-
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
-from coordexp.detection import metrics
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.metrics import Metric
-
-_FIRST_FILES = ("coco", "ranking", "f1", "calibration")
-"""Tables show their metrics in this order, those of other files behind them."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +23,3 @@ class DetectionMetric:
     def name(self) -> str:
         """The last part of its logged name: ``AP`` in ``constrained/expected/AP``."""
         return self.declared.name
-
-
-@cache
-def detection_metrics() -> tuple[DetectionMetric, ...]:
-    """Return the metrics that the files in ``coordexp/detection/metrics`` declare.
-
-    Raises:
-        ValueError: if a file declares none, or two declare one name.
-    """
-    there = sorted(found.name for found in pkgutil.iter_modules(metrics.__path__))
-    files = (*_FIRST_FILES, *(name for name in there if name not in _FIRST_FILES))
-    declared: dict[str, DetectionMetric] = {}
-    for file in files:
-        module = importlib.import_module(f"{metrics.__name__}.{file}")
-        found: object = module.__dict__.get("METRICS")
-        if not isinstance(found, tuple) or not found:
-            raise ValueError(f"{module.__file__}: expected METRICS, a tuple of detection metrics, got {found!r}")
-        for metric in found:
-            if not isinstance(metric, DetectionMetric):
-                raise ValueError(f"{module.__file__}: expected a DetectionMetric in METRICS, got {metric!r}")
-            if metric.name in declared:
-                raise ValueError(f"{module.__file__}: there is a detection metric {metric.name!r} already")
-            declared[metric.name] = metric
-    return tuple(declared.values())
-
-
-def measure(boxes: BoxEvaluation) -> dict[str, float]:
-    """Return every detection metric by name; undefined ones are absent."""
-    values = {metric.name: metric.value(boxes) for metric in detection_metrics()}
-    return {name: value for name, value in values.items() if value is not None}

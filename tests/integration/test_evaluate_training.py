@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordexp.detection.metric import detection_metrics
+from coordexp.detection.measure import detection_metrics
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions

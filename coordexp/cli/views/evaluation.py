@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.detection.metric import detection_metrics
+from coordexp.detection.measure import detection_metrics
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, Decoding, Metric, MetricName
 
 

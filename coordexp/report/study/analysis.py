@@ -15,13 +15,12 @@ from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts, imag
 from coordexp.report.study.box_parts import group_breakdowns, group_curves
 from coordexp.report.study.breakdown import Breakdown
 from coordexp.report.study.cache import StatisticsCache, content_key
-from coordexp.report.study.data import ExperimentData, consumption
+from coordexp.report.study.data import ExperimentData, consumption, missing_runs
 from coordexp.report.study.distributions import CoordCurves
 from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.report.study.stored import comparison_json, comparison_of, convergence_json, convergence_of
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import missing_runs
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
 from coordexp.statistics.verdict import verdict

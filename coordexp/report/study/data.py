@@ -121,3 +121,24 @@ def _totals_at(runs: list[RunData], name: str, steps: list[int]) -> dict[int, fl
                 if before < step <= after:
                     found.setdefault(step, []).append(low + (high - low) * (step - before) / (after - before))
     return {step: fmean(values) for step, values in sorted(found.items())}
+
+
+def missing_runs(data: ExperimentData) -> list[str]:
+    """Return a sentence for each run that is not finished."""
+    lines: list[str] = []
+    for run in data.runs:
+        if run.state == "failed":
+            lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
+        elif run.state != "finished":
+            lines.append(f"{run.name} is not finished: {state_text(run)}")
+        if run.not_finite:
+            lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
+    return lines
+
+
+def state_text(run: RunData) -> str:
+    """Return where a run stands, e.g. ``running, step 40 of 250``."""
+    total = run.params.get("training.max_steps")
+    where = f"step {run.step}" + (f" of {total}" if total else "")
+    texts = {"failed": f"FAILED, {where}", "running": f"running, {where}", "stopped": f"stopped, {where}"}
+    return texts.get(run.state, run.state)

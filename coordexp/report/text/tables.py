@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from coordexp.detection.metric import detection_metrics
+from coordexp.detection.measure import detection_metrics
 from coordexp.metrics import (
     AP_NAMES,
     GENERATION_METRICS,
@@ -16,7 +16,7 @@ from coordexp.metrics import (
     MetricName,
     loss_head,
 )
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunData, state_text
 
 UNDEFINED = "-"
 _TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
@@ -93,31 +93,10 @@ def notes(data: ExperimentData) -> list[str]:
     return lines
 
 
-def missing_runs(data: ExperimentData) -> list[str]:
-    """Return a sentence for each run that is not finished."""
-    lines: list[str] = []
-    for run in data.runs:
-        if run.state == "failed":
-            lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
-        elif run.state != "finished":
-            lines.append(f"{run.name} is not finished: {state_text(run)}")
-        if run.not_finite:
-            lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
-    return lines
-
-
 def codec_ceiling(data: ExperimentData) -> float | None:
     """Return the AP of the ground truth after encode and decode, if any run logged it."""
     places = [data.shared, *(run.metrics for run in data.runs)]
     return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
-
-
-def state_text(run: RunData) -> str:
-    """Return where a run stands, e.g. ``running, step 40 of 250``."""
-    total = run.params.get("training.max_steps")
-    where = f"step {run.step}" + (f" of {total}" if total else "")
-    texts = {"failed": f"FAILED, {where}", "running": f"running, {where}", "stopped": f"stopped, {where}"}
-    return texts.get(run.state, run.state)
 
 
 def headline_table(data: ExperimentData) -> Table:

@@ -11,7 +11,7 @@ from coordexp.data.sources.source import source_of
 from coordexp.data.splits.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
-from coordexp.detection.metric import measure
+from coordexp.detection.measure import measure
 from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.losses.term import UNITS

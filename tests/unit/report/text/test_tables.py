@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
+from coordexp.report.study.data import missing_runs
 from coordexp.report.study.load import ExperimentData, load_experiment
 from coordexp.report.text.tables import (
     Table,
     free_tables,
-    missing_runs,
     notes,
     quality_tables,
     runs_table,
