@@ -103,7 +103,6 @@ class ExitOnStop:
     """
 
     def __init__(self, plan: RunPlan) -> None:
-        """Look after ``plan`` from :meth:`start` on."""
         self._plan = plan
         self._has_workers: threading.Event | None = None
         self._lock = threading.Lock()

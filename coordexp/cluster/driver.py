@@ -38,7 +38,6 @@ class CommitRows(UserCallback):
     """
 
     def __init__(self, run_dir: Path, *, keep_checkpoints: int) -> None:
-        """Write into ``run_dir``."""
         self._run_dir = run_dir
         self._keep = keep_checkpoints
 

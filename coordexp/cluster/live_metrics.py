@@ -56,7 +56,6 @@ class RunMetrics:
     """What rank 0 of a run publishes. Its process takes the values with it: 20 s later they are gone."""
 
     def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
-        """Publish the start."""
         self._labels = run_labels(plan)
         self._sink = sink
         self._guard = _Guard()

@@ -27,7 +27,6 @@ class Rejections:
     """The bad records of one file, by kind (image, annotation, line, ...)."""
 
     def __init__(self, source: Path) -> None:
-        """Start with none of ``source``."""
         self._source = source
         self._found: list[tuple[str, str, str]] = []
 

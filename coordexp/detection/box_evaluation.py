@@ -23,7 +23,6 @@ class BoxEvaluation:
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        """Take detections in images of the ground truth."""
         self.truth = truth
         self.detections = detections
         self._matcher = Matcher(truth, detections)

@@ -47,7 +47,6 @@ class AllEvents:
     """Passes events to several listeners in their order: a budget, which decides what may begin, before a display."""
 
     def __init__(self, *listeners: RunEvents) -> None:
-        """Take the listeners; without any, nothing listens."""
         self._listeners = listeners
 
     def on_begin(self, plan: RunPlan) -> None:

@@ -14,7 +14,6 @@ class RunClock:
     """Wall time of a run over all its attempts."""
 
     def __init__(self, plan: RunPlan) -> None:
-        """Start the clock of this attempt."""
         status = plan.status()
         self._before = status.seconds if status else 0.0
         self._start = time.monotonic()

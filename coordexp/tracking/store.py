@@ -90,7 +90,6 @@ class Tracker:
     """One experiment in MLflow; :func:`open_tracker` makes it."""
 
     def __init__(self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str) -> None:
-        """Keep an open client and the experiment it writes to."""
         self.uri = uri
         self.experiment = experiment
         self.experiment_id = experiment_id

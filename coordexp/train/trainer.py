@@ -59,7 +59,6 @@ class CoordTrainer(Trainer):
         on_step_log: Callable[[StepLog], None],
         term_gradient_steps: int | None = None,
     ) -> None:
-        """Wire a model to its data and criterion; nothing runs yet."""
         super().__init__(
             model=model,
             args=args,

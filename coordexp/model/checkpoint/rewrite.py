@@ -114,7 +114,6 @@ class ByteCounter:
     """Counts bytes that are written, and reports them as the progress of one stage."""
 
     def __init__(self, progress: Progress, stage: str, total: int) -> None:
-        """Start at zero."""
         self._progress, self._stage, self._total, self._done = progress, stage, total, 0
         self.add(0)
 

@@ -33,7 +33,6 @@ class TermGradients:
     """Adds up each term's gradient at the parameters over the microbatches and ranks of one step."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._sums: dict[str, list[Tensor]] = {}
 
     def add(self, shares: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> None:
@@ -60,7 +59,6 @@ class TermGradientLog(TrainerCallback):
     """Hands on the norms of a step in which term gradients were measured."""
 
     def __init__(self, gradients: TermGradients, on_norms: Callable[[int, dict[str, float]], None]) -> None:
-        """Take where they are added up, and who wants ``(step, norms)``."""
         self._gradients = gradients
         self._on_norms = on_norms
 

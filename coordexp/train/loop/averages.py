@@ -68,7 +68,6 @@ class RunningAverages:
     """Adds up values and what they are to be divided by; nothing is synchronised before ``read``."""
 
     def __init__(self) -> None:
-        """Start with nothing added."""
         self._totals: dict[str, tuple[Tensor, float]] = {}
         self._errors: Tensor | None = None
 

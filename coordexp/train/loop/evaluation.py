@@ -28,7 +28,6 @@ class Evaluator:
     """Evaluates the model of a run as it is now."""
 
     def __init__(self, config: ExperimentConfig, parts: Components) -> None:
-        """Take the run's model, data and criterion; nothing is evaluated yet."""
         self._config = config
         self._parts = parts
 

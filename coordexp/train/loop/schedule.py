@@ -22,7 +22,6 @@ class EpochSetter(TrainerCallback):
     """
 
     def __init__(self, train_dataset: DetectionDataset, sampler: LengthBucketSampler) -> None:
-        """Take what depends on the epoch."""
         self._train_dataset = train_dataset
         self._sampler = sampler
 

@@ -26,7 +26,6 @@ class ErrorsAsItems(Dataset[ItemOrError]):
     """
 
     def __init__(self, samples: Dataset[EncodedSample]) -> None:
-        """Wrap a data set."""
         self._samples = samples
 
     def __len__(self) -> int:
@@ -45,7 +44,6 @@ class CollateOrError:
     """Batches samples; a batch with an error among its samples is that error."""
 
     def __init__(self, collate: Collate) -> None:
-        """Wrap a collate function."""
         self._collate = collate
 
     def __call__(self, items: Sequence[ItemOrError]) -> Batch | CoordExpError:
