@@ -15,7 +15,7 @@ TORCH_INSTALL_ARGS ?=
 install: $(STAMP)
 
 # torch goes first and alone: on a machine with CPU wheels configured, nothing later pulls a CUDA build.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt
 	@python=$$(for candidate in python3.11 python3.12 python3; do \
 	    if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; \
 	    then echo $$candidate; break; fi; done); \
