@@ -5,7 +5,8 @@ sweep and cluster decide which runs there are and start them, tracking, statisti
 they left, the command line asks for it all. They hand over a configuration, which is compared key by key. What prepares
 the data and the base checkpoint is left out too, since the bytes it makes are hashed.
 
-Of the loss terms only those count that a run computes. A hash is of the syntax tree: comments, docstrings, the
+Of the loss terms only those count that a run computes; a metric of detections that one run lacks changes no number
+of the others, see :func:`is_further_metric`. A hash is of the syntax tree: comments, docstrings, the
 texts that documents are made of and the layout of a file change nothing.
 """
 
@@ -20,9 +21,10 @@ from coordexp.files import sha256_of_text
 PACKAGE = Path(__file__).parents[2]
 _START = Path("train", "run.py")
 _TERMS = Path("losses", "terms")
-# Imported by every run, without influence on its numbers: a configuration is compared key by key, errors and
-# findings are sentences, and a number is what it is under any name.
-_WITHOUT_INFLUENCE = ("config", "errors.py", "findings.py", "metrics.py")
+_METRICS = Path("detection", "metrics")
+# Imported by every run, without influence on its numbers: a configuration is compared key by key, commands, errors
+# and findings are sentences, a number is what it is under any name, and a shipped file wherever it lies.
+_WITHOUT_INFLUENCE = ("commands.py", "config", "errors.py", "findings.py", "metrics.py", "shipped.py")
 
 
 @functools.cache
@@ -33,7 +35,9 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
         extra_terms: loss terms that the run computes beside those of every run.
         package: the folder of the package.
     """
+    # Terms and metrics are found by their files; every metric there is is computed in every run.
     waiting = [package / _START, *(package / _TERMS / f"{name}.py" for name in extra_terms)]
+    waiting += sorted((package / _METRICS).glob("*.py"))
     seen: set[Path] = set()
     hashes: dict[str, str] = {}
     while waiting:
@@ -48,6 +52,11 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
         waiting += [found for name in source.imports for found in _files(name, package)]
         waiting += [found for above in inside.parents if (found := package / above / "__init__.py").is_file()]
     return dict(sorted(hashes.items()))
+
+
+def is_further_metric(path: str, hashes: tuple[object, object]) -> bool:
+    """Say whether a source that two runs do not share is a metric that one of them did not compute."""
+    return path.startswith(f"{PACKAGE.name}/{_METRICS.as_posix()}/") and None in hashes
 
 
 def hash_of_sources(folder: Path) -> str:

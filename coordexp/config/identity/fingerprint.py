@@ -17,6 +17,7 @@ from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
+_METRICS = "coordexp/detection/metrics/"  # compared file by file, since one that another run lacks does no harm
 _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
@@ -93,7 +94,9 @@ def fingerprint(
         packages: versions; None: those installed here.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
-    evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION)}
+    evaluating = {
+        path: found for path, found in code.items() if path.startswith(_EVALUATION) and not path.startswith(_METRICS)
+    }
     return Fingerprint(
         config=scientific(config),
         code=dict(code),

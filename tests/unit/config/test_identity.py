@@ -235,6 +235,15 @@ def test_sources_of_other_terms_are_explained_by_the_terms_of_the_groups():
         check_comparable({"A": plain, "B": other}, FACTOR)
 
 
+def test_a_new_metric_is_no_difference_and_an_edited_one_is():
+    metric = "coordexp/detection/metrics/counts.py"
+    with_it, edited = _fingerprint(code=CODE | {metric: "1"}), _fingerprint(code=CODE | {metric: "2"})
+    check_comparable({"before": _fingerprint(), "now": with_it}, FACTOR)
+    assert with_it.evaluation == _fingerprint().evaluation
+    with pytest.raises(ComparisonError, match=metric):
+        check_comparable({"before": with_it, "now": edited}, FACTOR)
+
+
 def test_sources_come_last_and_not_all_of_them():
     many = {f"coordexp/x{number:02d}.py": "1" for number in range(50)}
     found = diff(_fingerprint(code=many), _fingerprint(_config(training={"max_steps": 7}), code=CODE))
