@@ -7,8 +7,12 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CONFIG ?= experiments/tiny.yaml
 ARGS ?=
+# Processes that `make test` shares the test files among; never more than there are cores.
+PROCESSES ?= 2
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
+# Processes that `make test` shares the test files among; never more than there are cores.
+PROCESSES ?= 2
 
 .PHONY: install ablation test test-all lint bench audit mlflow mlflow-server clean
 
@@ -29,7 +33,8 @@ ablation: install
 	$(PYTHON) -m coordexp ablation --config $(CONFIG) $(ARGS)
 
 test: install
-	$(PYTHON) -m pytest -m "not slow and not gpu"
+	$(PYTHON) -m pytest -m "not slow and not gpu" -n logical --maxprocesses $(PROCESSES) --dist loadfile \
+	    --no-loadscope-reorder
 
 test-all: install
 	$(PYTHON) -m pytest

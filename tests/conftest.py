@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
+import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# A shell that starts the tests in the background has SIGINT ignored in them and in every program that they start;
+# the tests that press Ctrl-C mean what a terminal does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _COCO_TINY = Path(__file__).parents[1].parent / "shared" / "data" / "coco_tiny"
 
 
@@ -29,9 +36,16 @@ def coco_tiny() -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database, to be copied: making one takes seconds."""
+    """An empty MLflow database, to be copied: making one takes seconds. All processes of a session share it."""
     from coordexp.tracking.connection import connect
 
-    path = tmp_path_factory.mktemp("mlflow") / "deep" / "template.db"
-    connect(f"sqlite:///{path}")
-    return path
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of this session's processes
+    made, making = folder / "mlflow" / "template.db", folder / "mlflow-making" / "template.db"
+    with (folder / "mlflow.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            connect(f"sqlite:///{making}")
+            making.parent.rename(made.parent)
+    return made

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.ports_support import free_port
+
 PASSWORD = "s3cret%4/@x:y"
 _USERS = ("postgres", "nobody")
 
@@ -31,12 +32,6 @@ def find_postgres() -> Path:
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("PostgreSQL refuses to run as root, and setpriv is not installed")
     return found[-1].parent
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 @dataclass

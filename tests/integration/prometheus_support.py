@@ -4,13 +4,14 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+
+from tests.ports_support import free_port
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 VARIABLES = {
@@ -53,8 +54,7 @@ def prometheus(folder: Path, *, discovery: Path):
     assert changed == 1
     (folder / "prometheus.yml").write_text(text)
     shutil.copy(DASHBOARDS / "prometheus" / "alerts.yml", folder)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)

@@ -1,9 +1,16 @@
-"""The end of a spawned process that was one of several ranks."""
+"""The begin and the end of spawned processes that are the ranks of a run."""
 
 import os
 from typing import NoReturn
 
 from torch import distributed
+
+from tests.ports_support import free_port
+
+
+def environment_of_ranks(world_size: int) -> dict[str, str]:
+    """Return what torchrun would tell every rank of one host."""
+    return {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 def leave_group() -> NoReturn:

@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 from ray.job_submission import JobDetails, JobSubmissionClient
 
+from tests.ports_support import free_ports
+
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
 TOKEN = "0123456789abcdef" * 4
@@ -152,19 +154,6 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > until:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
         time.sleep(0.2)
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports nobody listens on; Ray's own workers take 10002 to 19999."""
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < number:
-            handle = stack.enter_context(socket.socket())
-            handle.bind(("127.0.0.1", 0))
-            port = handle.getsockname()[1]
-            if not 10000 <= port < 20000:
-                ports.append(port)
-        return ports
 
 
 def _answers(port: int) -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup.components import build_components
 from coordexp.train.trainer import CoordTrainer
 from tests.integration.ranks_support import leave_group
+from tests.ports_support import free_port
 
 
 class RanksReporter(LocalReporter):
@@ -129,10 +129,9 @@ def _note_images(directory: Path) -> None:
 
 def spawn(function, world: int, config: ExperimentConfig, output: Path, *, stop: int | None) -> None:
     """Start ``one_of_many`` or ``diverging`` in so many processes and wait."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(function, args=(world, port, config.model_dump_json(), stop, str(output)), nprocs=world)
+    multiprocessing.spawn(
+        function, args=(world, free_port(), config.model_dump_json(), stop, str(output)), nprocs=world
+    )
 
 
 def run_on(world: int, config: ExperimentConfig, output: Path, *, stop: int | None = None) -> list[str]:

@@ -11,6 +11,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.load import load
 from coordexp.runs.folder import ExperimentFolder
 from tests.integration.adapter_training_support import WORLD_SIZE, train, worker
+from tests.integration.ranks_support import environment_of_ranks
 from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = [pytest.mark.slow]
@@ -46,7 +47,7 @@ def _with_training(config, **changes):
 
 
 def _on_two_ranks(config, output, monkeypatch, *, zero2):
-    settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "DS_ACCELERATOR": "cpu"}
+    settings = environment_of_ranks(WORLD_SIZE) | {"DS_ACCELERATOR": "cpu"}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     args = (str(output / "store"), config.model_dump_json(), zero2, str(output))

@@ -17,8 +17,8 @@ from coordexp.cluster import evaluate
 from coordexp.cluster.evaluate import EvaluationWorker, Workers, evaluate_on_ray
 from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError, ResourceError
-from coordexp.evaluate.generate.decode import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob
+from coordexp.evaluate.evaluation import EvaluationSpec
+from coordexp.evaluate.job import EvaluationJob, open_evaluation
 from tests.integration.evaluate_support import arguments, make_checkpoint, make_shapes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -69,6 +69,10 @@ def make_job(checkpoint: Path, shapes: Path) -> EvaluationJob:
         images=shapes / "val",
         spec=EvaluationSpec(batch_size=3, max_new_tokens=40),
     )
+
+
+def evaluate_job(job: EvaluationJob, workers: Workers, output: Path, on_images=lambda number: None) -> dict[str, float]:
+    return evaluate_on_ray(job, open_evaluation(job), workers, output=output, on_images=on_images)
 
 
 def assert_same_files(a: Path, b: Path) -> None:
@@ -123,7 +127,7 @@ def test_a_killed_worker_is_replaced(ray_on_two_cpus, checkpoint, shapes, alone,
     with_mortal_workers(monkeypatch, marks, for_good=False)
     seen: list[int] = []
     output = tmp_path / "out"
-    metrics = evaluate_on_ray(make_job(checkpoint, shapes), Workers(2), output=output, on_images=seen.append)
+    metrics = evaluate_job(make_job(checkpoint, shapes), Workers(2), output, seen.append)
     assert len(list(marks.iterdir())) == 2, "one kill in each decoding"
     assert sum(seen) == 20
     (output / "metrics.json").write_text(json.dumps(metrics))
@@ -133,7 +137,7 @@ def test_a_killed_worker_is_replaced(ray_on_two_cpus, checkpoint, shapes, alone,
 def test_a_worker_that_dies_again_and_again_is_told(ray_on_two_cpus, checkpoint, shapes, tmp_path, monkeypatch):
     with_mortal_workers(monkeypatch, tmp_path, for_good=True)
     with pytest.raises(ResourceError, match="an evaluation worker died 3 times; expected one that lives"):
-        evaluate_on_ray(make_job(checkpoint, shapes), Workers(2), output=tmp_path / "out", on_images=lambda n: None)
+        evaluate_job(make_job(checkpoint, shapes), Workers(2), tmp_path / "out")
 
 
 def test_what_a_worker_finds_wrong_comes_out_as_it_is(ray_on_two_cpus, checkpoint, shapes, tmp_path):
@@ -142,11 +146,11 @@ def test_what_a_worker_finds_wrong_comes_out_as_it_is(ray_on_two_cpus, checkpoin
     next(iter(sorted(broken.iterdir()))).write_bytes(b"no image")
     job = replace(make_job(checkpoint, shapes), images=broken)
     with pytest.raises(DataError, match="000001.jpg") as caught:
-        evaluate_on_ray(job, Workers(2), output=tmp_path / "out", on_images=lambda n: None)
+        evaluate_job(job, Workers(2), tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.timeout(120)  # Ray itself would wait for ever
 def test_more_than_the_cluster_has_is_refused(ray_on_two_cpus, checkpoint, shapes, tmp_path):
     with pytest.raises(ResourceError, match=r"needs 1000 x \(1 CPUs, 0 GPUs\), but the cluster has"):
-        evaluate_on_ray(make_job(checkpoint, shapes), Workers(1000), output=tmp_path, on_images=lambda n: None)
+        evaluate_job(make_job(checkpoint, shapes), Workers(1000), tmp_path)

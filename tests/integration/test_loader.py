@@ -21,6 +21,7 @@ from coordexp.train import run as run_module
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.loader import LoaderDiedError
 from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
+from tests.integration.ranks_support import environment_of_ranks
 from tests.integration.training_support import prepared, small_config, write_base
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
@@ -249,7 +250,7 @@ def test_it_is_named_in_a_thread_too(make_config, monkeypatch):
 @pytest.mark.slow
 def test_two_ranks_resume_and_count_every_image_once(make_config, tmp_path, monkeypatch):
     """22 samples and 2 fillers, 3 steps an epoch; stopped in the first and in the second epoch."""
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}.items():
+    for name, value in environment_of_ranks(2).items():
         monkeypatch.setitem(os.environ, name, value)
     lora = {"rank": 16, "alpha": 32.0, "dropout": 0.0, "vision": True}
     five, plain = {"max_steps": 5}, {"max_steps": 5, "lora": lora}

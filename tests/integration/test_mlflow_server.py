@@ -17,7 +17,8 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
 from tests.integration.ablation_support import GEOMETRY, make_base, make_config, run
-from tests.integration.mlflow_server_support import PASSWORD, Server, free_port, mlflow_server, postgres
+from tests.integration.mlflow_server_support import PASSWORD, Server, mlflow_server, postgres
+from tests.ports_support import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 AP = "constrained/expected/AP"

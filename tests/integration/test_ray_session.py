@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.ray_head_support import RAY, Head, can_hide, client_environment, free_ports, ray_head, wait_for
+from tests.integration.ray_head_support import RAY, Head, can_hide, client_environment, ray_head, wait_for
+from tests.ports_support import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

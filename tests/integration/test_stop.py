@@ -15,7 +15,7 @@ from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
-from tests.integration.ranks_support import leave_group
+from tests.integration.ranks_support import environment_of_ranks, leave_group
 from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
@@ -132,7 +132,7 @@ def _listen(rank: int, store: str, directory: str, output: str) -> None:
 
 
 def test_ranks_stop_at_the_same_step(tmp_path, monkeypatch):
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+    for name, value in environment_of_ranks(2).items():
         monkeypatch.setitem(os.environ, name, value)
     args = (str(tmp_path / "store"), str(tmp_path / "exp" / "A-s0"), str(tmp_path / "said"))
     multiprocessing.spawn(_listen, args=args, nprocs=2)

@@ -11,6 +11,7 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
+from tests.integration.ranks_support import environment_of_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 
 
@@ -54,7 +55,7 @@ def test_a_batch_of_other_samples_has_other_gradients(one_by_eight):
 
 def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
     config, (expected, _) = one_by_eight
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}.items():
+    for name, value in environment_of_ranks(2).items():
         monkeypatch.setitem(os.environ, name, value)
     halved = _with_training(config, per_device_batch_size=4)
     args = (str(tmp_path / "store"), halved.model_dump_json(), str(tmp_path / "gradients.pt"))

@@ -18,12 +18,7 @@ from mlflow import MlflowClient
 from coordexp.errors import TrackingError
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+from tests.ports_support import free_port
 
 
 @contextmanager
