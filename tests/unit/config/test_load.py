@@ -6,7 +6,7 @@ import pytest
 from coordexp.config import load_config, to_yaml
 from coordexp.errors import ConfigError
 
-# DESIGN 6, word for word.
+# The keys of the specification.
 FRAGMENTS = """\
 training: {optimizer: multimodal_coord_offset}
 custom:

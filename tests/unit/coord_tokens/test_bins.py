@@ -31,7 +31,7 @@ def test_errors_are_those_of_the_tensor_codec():
 
 
 def test_the_public_names_are_one():
-    """DESIGN 10 promises them in codec; they are defined once."""
+    """They are promised in codec; they are defined once."""
     for name in ("NUM_BINS", "is_coord_token", "token_to_int", "int_to_token", "tokens_to_ints", "ints_to_tokens"):
         assert getattr(codec, name) is getattr(bins, name)
     assert codec.quantise_boxes is quantise_boxes

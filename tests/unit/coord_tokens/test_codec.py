@@ -143,7 +143,7 @@ def _iou(a, b):
 
 
 def test_a_mixed_divisor_would_ruin_small_boxes():
-    """16 px boxes anywhere in a 640 px image (DESIGN 3.1): k / 1000 leaves 25 % under IoU .95, k / 999 79 %."""
+    """16 px boxes anywhere in a 640 px image: k / 1000 leaves 25 % under IoU .95, k / 999 79 %."""
     corner = np.random.default_rng(0).uniform(0, 1 - 16 / 640, size=(200_000, 2))
     boxes = np.concatenate([corner, corner + 16 / 640], axis=1)
     bins = encode(boxes)
@@ -154,7 +154,7 @@ def test_a_mixed_divisor_would_ruin_small_boxes():
 
 
 def test_the_promised_signatures():
-    """DESIGN 10: others call these."""
+    """Other programs call these."""
     promised = {
         is_coord_token: "(text: str) -> bool",
         token_to_int: "(token: str) -> int",

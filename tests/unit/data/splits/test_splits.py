@@ -36,7 +36,7 @@ def test_a_subset_is_of_images_not_of_places():
     backward = SAMPLES[::-1]
     assert {backward[i].image_id for i in stratified_subset(backward, 37)} == chosen
     assert stratified_subset(SAMPLES, 37) == stratified_subset(SAMPLES, 37)
-    # Not a prefix: image ids and file order say much about a picture (FACTS).
+    # Not a prefix: image ids and file order say much about a picture.
     assert max(chosen) > 1400
     assert len(chosen - {1000 + i for i in range(0, 500, 13)}) > 10
 
