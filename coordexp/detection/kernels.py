@@ -197,7 +197,7 @@ def match_cells(
 
 
 @compiled
-def _fill_needed(num_gt: int, needed: Ints) -> None:
+def fill_needed(num_gt: int, needed: Ints) -> None:
     """Set the number of hits at which recall, a float division as in pycocotools, reaches each level."""
     for level in range(NUM_LEVELS):
         count = int(np.ceil(RECALL_LEVELS[level] * num_gt))
@@ -269,7 +269,7 @@ def _count_category(
         num_gt += matches.gt_count[row] * int(weights[matches.gt_image[row]])
     if num_gt == 0:
         return 0
-    _fill_needed(num_gt, needed)
+    fill_needed(num_gt, needed)
     skipped = np.zeros(len(best), np.int64)
     best[:], hits[:], level[:] = 0.0, 0, 0
     mask = (1 << len(best)) - 1
@@ -345,7 +345,7 @@ def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[
         if pool.num_gt[k] == 0:
             out[:, k] = np.nan
             continue
-        _fill_needed(pool.num_gt[k], needed)
+        fill_needed(pool.num_gt[k], needed)
         best[:], hits[:], skipped[:], level[:], seen[:] = 0.0, 0, 0, 0, 0
         for d in range(pool.start[k], pool.start[k + 1]):
             group = pool.side[d] ^ swapped[pool.image[d]]

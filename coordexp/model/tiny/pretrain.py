@@ -87,7 +87,7 @@ def pretrain(
         model = Qwen3VLForConditionalGeneration.from_pretrained(resume[0], dtype=torch.float32)
         first = resume[1]
     image_spec = ImageSpec.from_processor(build_image_processor())
-    samples = _scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
+    samples = example_scenes(tokenizer, image_spec, num_scenes=spec.num_scenes)
     model.train()
     for index in range(first, len(spec.phases)):
         _run_phase(
@@ -159,9 +159,10 @@ def supervised_logits(
     return logits_TV, batch.targets
 
 
-def _scenes(
+def example_scenes(
     tokenizer: Qwen2Tokenizer, spec: ImageSpec, *, num_scenes: int, stream: int = _EXAMPLE_STREAM
 ) -> list[EncodedSample]:
+    """Draw scenes that no data set has, and encode them with the text that the base learns to write."""
     prompt = Prompt.build(tokenizer)
     samples = []
     for index in range(num_scenes):

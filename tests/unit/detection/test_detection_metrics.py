@@ -229,3 +229,9 @@ def test_a_file_that_declares_no_metric_is_named(new_folder: Path, file: str, te
     (new_folder / f"{file}.py").write_text(text)
     with pytest.raises(ValueError, match=message):
         detection_metrics()
+
+
+def test_the_public_function_returns_the_public_class():
+    from coordexp.detection import DetectionMetrics, evaluate_detections
+
+    assert evaluate_detections.__annotations__["return"] is DetectionMetrics

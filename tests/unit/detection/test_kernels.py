@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from coordexp.detection.kernels import _fill_needed
+from coordexp.detection.kernels import fill_needed
 import numpy as np
 needed = np.empty(101, np.int64)
-_fill_needed(7, needed)
+fill_needed(7, needed)
 print(needed[[0, 1, 50, 100]].tolist())
 """
 

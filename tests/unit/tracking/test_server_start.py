@@ -13,7 +13,7 @@ import pytest
 from coordexp.cli.main import main
 from coordexp.errors import TrackingError
 from coordexp.tracking import server
-from coordexp.tracking.connection import _reason, without_secrets
+from coordexp.tracking.connection import tracking_errors, without_secrets
 from coordexp.tracking.server import ServerOptions, database_uri, prepare_database
 
 URI = "postgresql+psycopg2://lab:s3cret%254@db:5432/mlflow"
@@ -157,7 +157,9 @@ def test_secrets_of_the_environment_are_masked_wherever_they_appear(monkeypatch:
 @pytest.mark.parametrize("before", range(290, 301))
 def test_no_part_of_a_secret_is_left_where_a_long_reason_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2-never-shown")
-    assert "hun" not in _reason(RuntimeError("x" * before + "hunter2-never-shown" + "y" * 100))
+    with pytest.raises(TrackingError) as caught, tracking_errors("http://mlflow", "open it"):
+        raise OSError("x" * before + "hunter2-never-shown" + "y" * 100)
+    assert "hun" not in str(caught.value)
 
 
 def test_a_setting_that_is_no_number_is_refused_in_a_sentence(

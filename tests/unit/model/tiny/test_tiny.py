@@ -8,7 +8,7 @@ from coordexp.data.images.patches import ImageSpec
 from coordexp.model import load
 from coordexp.model.checkpoint.find import TINY_BASE
 from coordexp.model.tiny.parts import build_model, build_tokenizer
-from coordexp.model.tiny.pretrain import Phase, PretrainSpec, _scenes, pretrain, supervised_logits
+from coordexp.model.tiny.pretrain import Phase, PretrainSpec, example_scenes, pretrain, supervised_logits
 
 SHORT = PretrainSpec(
     phases=(
@@ -23,7 +23,7 @@ SHORT = PretrainSpec(
 def _digit_accuracy(model, tokenizer, image_processor, *, num_scenes=24):
     """Share of right first digits under teacher forcing, on scenes the base was not trained on."""
     spec = ImageSpec.from_processor(image_processor)
-    samples = _scenes(tokenizer, spec, num_scenes=num_scenes, stream=78)
+    samples = example_scenes(tokenizer, spec, num_scenes=num_scenes, stream=78)
     batch = collate(
         samples, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id, coord_ids=range(0)
     )
