@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,22 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
             connect(f"sqlite:///{making}")
             making.parent.rename(made.parent)
     return made
+
+
+@pytest.fixture(scope="session")
+def make_runs_dir(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Return new runs directories, each with an empty database."""
+
+    def make() -> Path:
+        runs_dir = tmp_path_factory.mktemp("runs")
+        shutil.copy(migrated_database, runs_dir / "mlflow.db")
+        return runs_dir
+
+    return make
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave charts out of pages and files: for tests that look at text, since drawing takes seconds."""
+    monkeypatch.setattr("coordexp.report.page.page.chart_svg", lambda chart, *, label: "<svg></svg>")
+    monkeypatch.setattr("coordexp.report.write.write_plots", lambda study, output: [])

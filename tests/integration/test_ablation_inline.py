@@ -23,8 +23,8 @@ def base(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs_dir(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")  # shared: the first use of a database costs seconds
+def runs_dir(make_runs_dir) -> Path:
+    return make_runs_dir()
 
 
 def states(config: ExperimentConfig) -> dict[str, str]:
@@ -61,6 +61,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     assert "A-s0  finished before" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_configuration_is_refused_and_fresh_starts_over(base, runs_dir):
     config = make_config(base, runs_dir, "changed")
     assert run(config, StandIn())[0] == 0
@@ -77,6 +78,7 @@ def test_another_configuration_is_refused_and_fresh_starts_over(base, runs_dir):
     assert data.num_older == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
     config = make_config(base, runs_dir, "failing")
     code, text = run(config, StandIn({"A": TrainingError("the loss is nan at step 3")}))
@@ -96,6 +98,7 @@ def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
     assert mended.done == ["A"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_is_marked_and_gone_on_with(base, runs_dir):
     config = make_config(base, runs_dir, "interrupted")
     code, text = run(config, StandIn({"A": KeyboardInterrupt()}))
@@ -131,6 +134,7 @@ def test_nothing_is_trained_or_recorded_where_something_is_wrong_before(base, ru
         load_experiment(tracking_uri(make_config(base, runs_dir, "two")), "two")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
     config = make_config(base, runs_dir, "factor")
     assert run(config, StandIn({"C": TrainingError("no")}))[0] == 1

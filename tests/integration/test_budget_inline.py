@@ -12,7 +12,7 @@ from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
 from coordexp.tracking.publish import tracking_uri
 from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 HOUR = 3600.0
 
 
@@ -22,8 +22,8 @@ def base(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs_dir(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def runs_dir(make_runs_dir) -> Path:
+    return make_runs_dir()
 
 
 class _Clock:

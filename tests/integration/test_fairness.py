@@ -11,7 +11,7 @@ from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
 from tests.integration.ablation_support import GEOMETRY, StandIn, make_base, make_config, run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 
 PLANTED = {
     "data.prompt": {"data": {"prompt": "List the objects."}},
@@ -29,8 +29,8 @@ def base(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs_dir(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def runs_dir(make_runs_dir) -> Path:
+    return make_runs_dir()
 
 
 @pytest.mark.parametrize("key", PLANTED)

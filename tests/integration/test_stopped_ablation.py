@@ -13,7 +13,7 @@ from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.tracking.publish import tracking_uri
 from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
 
 
 class Terminated(StandIn):
@@ -28,8 +28,8 @@ class Terminated(StandIn):
         raise RunStoppedError(reason)
 
 
-def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(tmp_path):
-    config = make_config(make_base(tmp_path / "base"), tmp_path / "runs", "terminated")
+def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(make_runs_dir, tmp_path):
+    config = make_config(make_base(tmp_path / "base"), make_runs_dir(), "terminated")
     first = Terminated()
 
     code, text = run(config, first)

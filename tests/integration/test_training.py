@@ -100,6 +100,7 @@ def test_a_run_leaves_its_parts(undisturbed):
     assert {step for step, _ in _metrics(undisturbed)} == {1, 2, 3, 4}
 
 
+@pytest.mark.slow  # the resumed run below is compared with the same run
 def test_two_runs_are_identical(undisturbed, base, tmp_path):
     again = prepared(small_config(base, tmp_path))
     train_run(again, reporter=LocalReporter(RunFolder.of(again).path), print_line=lambda line: None)
@@ -120,6 +121,7 @@ def test_a_resumed_run_ends_in_the_same_bits(undisturbed, base, tmp_path):
         assert torch.equal(_weights(config)[name], tensor), name
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
     """Negative control of the comparisons above."""
     config = small_config(base, tmp_path)

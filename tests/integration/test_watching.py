@@ -13,6 +13,7 @@ from coordexp.losses.term import Term
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
+from coordexp.train.loop.messages import start_lines
 from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup import objective
 from coordexp.train.setup.components import build_components
@@ -85,7 +86,7 @@ def test_a_validation_value_that_is_not_finite_is_left_out_and_said(base, tmp_pa
 
     config = _with_term(monkeypatch, prepared(small_config(base, tmp_path)), compute)
     lines = []
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lines.append)
+    make_trainer(_run(config, lines), tmp_path / "scratch").train()
     (said,) = [line for line in lines if "not finite" in line]
     assert said.startswith("C-s0  ALARM at step 4: not finite, and left out of the record: eval_extra/planted, eval_t")
     assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002", "step_000004"]
@@ -181,6 +182,7 @@ def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
 def test_rows_that_join_the_adapter_are_printed(base, tmp_path):
     config = small_config(base, tmp_path, max_steps=1, checkpoint_steps=1)
     spec = prepared(config.model_copy(update={"data": config.data.model_copy(update={"structure": "spec"})}))
-    lines = []
-    train_run(spec, reporter=LocalReporter(RunFolder.of(spec).path), print_line=lines.append)
+    run = _run(spec, [])
+    trainer = make_trainer(run, tmp_path / "scratch")
+    lines = start_lines(spec, run.parts, trainer.train_dataset, trainer.sampler)
     assert any("the rows of the added object tokens" in line for line in lines)

@@ -122,10 +122,3 @@ def paired(paired_dir: Path) -> Study:
 def bare(tiny: ExperimentData) -> Study:
     """A study without any file: what MLflow's numbers alone give."""
     return dataclasses.replace(Study(tiny), missing=(*missing_runs(tiny), "nothing is here"))
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave charts out of pages and files: for tests that look at text, since drawing takes seconds."""
-    monkeypatch.setattr("coordexp.report.page.page.chart_svg", lambda chart, *, label: "<svg></svg>")
-    monkeypatch.setattr("coordexp.report.write.write_plots", lambda study, output: [])
