@@ -31,13 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data"))
 
 import numpy as np
 import torch
 from bench_prepare import write_data
-from loader_support import coco_lengths
+from coco_lengths import coco_lengths
 from PIL import Image
 from rich.console import Console
 from rich.table import Table

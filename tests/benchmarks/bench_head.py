@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
-sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from head_variants import NAMES, VARIANTS, Batch, Sizes, Variant, make_batch, make_model, make_offset

@@ -17,11 +17,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from rich.console import Console  # noqa: E402
-
 CONSOLE = Console(highlight=False)
 
 

@@ -23,8 +23,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from rich.console import Console
 
 CONSOLE = Console(highlight=False, soft_wrap=True)

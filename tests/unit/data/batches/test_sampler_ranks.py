@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordexp.data.batches.sampler import LengthBucketSampler
-from tests.unit.data.loader_support import batches_of_ranks, coco_lengths
+from tests.benchmarks.coco_lengths import coco_lengths
+from tests.unit.data.loader_support import batches_of_ranks
 
 QWEN3_VL_MAX_PIXELS, COCO_YAML_MAX_PIXELS = 16_777_216, 409_600
 

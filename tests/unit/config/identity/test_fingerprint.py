@@ -19,7 +19,7 @@ from coordexp.config.identity.fingerprint import git_state, package_versions
 from coordexp.errors import ComparisonError
 
 FACTOR = ("objective", "custom.coord_soft_ce_w1")
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+EXPERIMENTS = Path(__file__).parents[4] / "experiments"
 HASHES = {"data": "d" * 64, "weights": "w" * 64, "tokens": "t" * 64}
 CRITERION = "coordexp/losses/criterion.py"
 SMOOTH = "coordexp/losses/terms/smooth_l1.py"
