@@ -111,6 +111,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(
         assert len(found) <= epoch_end - done + (NUM if done < NUM else 0) + (NUM if done == NUM else 0)
 
 
+@pytest.mark.slow  # the resumed run above ends with workers, over an epoch's end
 def test_workers_change_no_number(undisturbed, make_config):
     """Over an epoch's end: the next epoch's order of objects reaches processes that live on."""
     config = make_config("workers", num_workers=2)

@@ -39,7 +39,7 @@ def expanded(make_narrow, tmp_path_factory):
 
 COMBINATIONS = [
     (True, "native", "numeric"),
-    (False, "spec", "mean"),
+    pytest.param(False, "spec", "mean", marks=pytest.mark.slow),
     pytest.param(True, "spec", "numeric", marks=pytest.mark.slow),
     pytest.param(True, "native", "mean", marks=pytest.mark.slow),
     pytest.param(False, "native", "numeric", marks=pytest.mark.slow),
@@ -122,7 +122,7 @@ def _logits(model, inputs):
     return model(**inputs).logits
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_it_loads_in_plain_transformers_with_old_logits_bit_equal(make_narrow, expanded, inputs, tied):
     output = expanded(tied=tied, structure="native" if tied else "spec", init="numeric" if tied else "mean")
     logits = []
