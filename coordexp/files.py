@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: write under a temporary name, then rename. And disks that are full."""
+"""Files that are either whole or absent: written under a temporary name, then renamed. Checked reading; full disks."""
 
 import contextlib
 import errno
@@ -10,6 +10,11 @@ import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.errors import DataError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # As safetensors, SQLite, torch's zip writer and numpy word it; the last three hide the system's reason.
@@ -19,6 +24,7 @@ _NO_ROOM_TEXTS = re.compile(
 )
 
 JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
+_T = TypeVar("_T")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -38,6 +44,32 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     """Write ``value`` as JSON in one step; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
+    """Read a JSON file as a dataclass or another type that pydantic knows, with every field checked.
+
+    Args:
+        kind: the type.
+        path: of the file.
+        what: its content in words, for the error.
+
+    Raises:
+        DataError: if the file is missing or holds something else.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: expected {what} ({place or 'file'}: {first['msg']})") from None
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return ``path``, or the nearest folder above it that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 @contextlib.contextmanager

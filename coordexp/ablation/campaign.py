@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from coordexp.ablation.comparability import MIN_FREE_BYTES
+from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents, TrainFunction

@@ -7,7 +7,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.common_inputs import check_plans
+from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.identity.parts import identity

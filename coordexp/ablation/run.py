@@ -7,8 +7,13 @@ from dataclasses import replace
 from rich.console import Console
 
 from coordexp.ablation.campaign import EXIT_FAILED, Campaign, Ending, open_campaign
-from coordexp.ablation.common_inputs import prepare_all, shared_metrics
-from coordexp.ablation.comparability import check_disk_for, fingerprint_runs, write_run_files
+from coordexp.ablation.preparation import (
+    check_disk_for,
+    fingerprint_runs,
+    prepare_all,
+    shared_metrics,
+    write_run_files,
+)
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper

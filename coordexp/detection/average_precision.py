@@ -68,11 +68,11 @@ class PrecisionTable:
     def average_precision(self, which: AveragePrecision, *, category: int | None = None) -> float | None:
         """Return the mean over thresholds, levels and categories, or one category; None without ground truth."""
         chosen = self.precision[which.first : which.last]
-        return _mean_of_defined(chosen if category is None else chosen[:, :, category])
+        return mean_of_defined(chosen if category is None else chosen[:, :, category])
 
     def average_recall(self) -> float | None:
         """Return the mean over thresholds and categories; None without ground truth."""
-        return _mean_of_defined(self.recall)
+        return mean_of_defined(self.recall)
 
 
 def tied_precision(matches: "Matches") -> float | None:
@@ -132,7 +132,7 @@ def unit_weights(num_images: int) -> "Weights":
     return np.ones(num_images, np.uint16)
 
 
-def _mean_of_defined(values: NDArray[np.float64]) -> float | None:
-    # In the order in which COCOeval adds up, so that the sum rounds alike.
+def mean_of_defined(values: NDArray[np.float64]) -> float | None:
+    """Return the mean of what COCOeval defines (-1 is undefined), added up in its order so that it rounds alike."""
     defined = values[values > -1]
     return float(np.mean(defined)) if defined.size else None

@@ -3,13 +3,14 @@
 import contextlib
 import io
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from coordexp.detection.average_precision import mean_of_defined
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
 from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
 
@@ -32,10 +33,6 @@ class DetectionMetrics:
     AR_small: float | None
     AR_medium: float | None
     AR_large: float | None
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return name -> value."""
-        return asdict(self)
 
 
 def evaluate_detections(
@@ -66,17 +63,17 @@ def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> Detecti
     precision, recall = _accumulate(ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=(1, 10, 100))
     sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
     return DetectionMetrics(
-        *(_mean(precision[thresholds, :, :, 0, 2]) for thresholds in _THRESHOLDS.values()),
-        *(_mean(precision[:, :, :, area, 2]) for area in sizes),
-        *(_mean(recall[:, :, 0, most]) for most in range(3)),
-        *(_mean(recall[:, :, area, 2]) for area in sizes),
+        *(mean_of_defined(precision[thresholds, :, :, 0, 2]) for thresholds in _THRESHOLDS.values()),
+        *(mean_of_defined(precision[:, :, :, area, 2]) for area in sizes),
+        *(mean_of_defined(recall[:, :, 0, most]) for most in range(3)),
+        *(mean_of_defined(recall[:, :, area, 2]) for area in sizes),
     )
 
 
 def published_precision(ground_truth: GroundTruth, detections: Detections) -> dict[str, float]:
     """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer."""
     precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
-    values = {name: _mean(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
+    values = {name: mean_of_defined(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -167,9 +164,3 @@ def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str
 def _quietly(function: Callable[[], None]) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         function()
-
-
-def _mean(values: Floats) -> float | None:
-    """Return the mean of what COCOeval defines, in the order in which it adds up."""
-    defined = values[values > -1]
-    return float(np.mean(defined)) if defined.size else None

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.ablation.common_inputs import check_plans
+from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
 from coordexp.config.identity.parts import without_loss

@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import torch
 
-from coordexp.ablation.comparability import needed_disk_bytes
+from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.config.schema import ExperimentConfig
+from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, ok, size_text, warning
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -80,7 +81,7 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
         yield ok("disk", "all runs are finished")
         return
     directory = pending[0].run_dir
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    existing = nearest_existing(directory)
     if weights_bytes is None:
         yield warning("disk", f"{existing}: what the runs need there is known once the checkpoint is here")
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrackingError
+from coordexp.files import nearest_existing
 from coordexp.findings import Check, attempt, failure, guarded, ok, warning
 from coordexp.runs.executor import InlineExecutor
 from coordexp.tracking.connection import check_names_file, connect, sqlite_path, without_secrets
@@ -72,7 +73,7 @@ def _check_database(uri: str, path: Path) -> Check[None]:
     """Look at a database without making or changing it, which MLflow's own first use would do."""
     check_names_file(uri, path)
     if not path.exists():
-        existing = next(parent for parent in path.parents if parent.exists())
+        existing = nearest_existing(path)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise ResourceError(f"{path}: cannot be made, {existing} cannot be written; set tracking.uri")
         yield ok("mlflow", f"{path} will be made")

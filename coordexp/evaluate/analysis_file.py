@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordexp.detection.metrics.calibration import ScoreBin
-from coordexp.evaluate.json_model import read_model
-from coordexp.files import write_json
+from coordexp.files import read_model, write_json
 from coordexp.metrics import BoxKind
 from coordexp.runs.folder import DecodingFolder
 
@@ -155,4 +154,4 @@ class Analysis:
         Raises:
             DataError: if the file is missing or holds something else.
         """
-        return read_model(cls, path, what="analysis")
+        return read_model(cls, path, what="an analysis")

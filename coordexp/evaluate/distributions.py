@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.evaluate.json_model import read_model
-from coordexp.files import write_json
+from coordexp.files import read_model, write_json
 from coordexp.runs.folder import DecodingFolder
 
 NUM_IMAGES = 24

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coordexp.config.schema.evaluation import ScoreName
 from coordexp.data.sample import Sample
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.score import ScoreName
 from coordexp.errors import DataError
 from coordexp.evaluate.distributions import images_with_curves
 from coordexp.evaluate.objects import ImageRecord

@@ -1,8 +1,6 @@
 """An evaluation that stands alone: which checkpoint, which images, how; and its parts, opened."""
 
-import json
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +12,10 @@ from coordexp.data.images.patches import ImageSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.splits.splits import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.errors import CheckpointError, DataError, ResourceError
+from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.files import nearest_existing, read_model
 from coordexp.model.load import load
 from coordexp.runs.folder import RunFolder
 
@@ -119,9 +118,8 @@ def check_output(output: Path) -> None:
     Raises:
         ResourceError: if it cannot be written.
     """
-    existing = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=existing):
+        with tempfile.TemporaryFile(dir=nearest_existing(output.absolute())):
             pass
     except OSError as error:
         raise ResourceError(f"{output}: expected a folder that can be written ({error.strerror})") from error
@@ -133,12 +131,4 @@ def read_aliases(path: Path) -> dict[str, str]:
     Raises:
         DataError: if the file is missing or something else.
     """
-    try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    except ValueError as error:
-        raise DataError(f"{path}: no JSON ({error})") from None
-    if not isinstance(found, Mapping) or not all(isinstance(value, str) for value in found.values()):
-        raise DataError(f'{path}: expected an object such as {{"crimson disc": "red circle"}}')
-    return {str(key): str(value) for key, value in found.items()}
+    return read_model(dict[str, str], path, what='an object such as {"crimson disc": "red circle"}')

@@ -13,7 +13,7 @@ from coordexp.config.identity.parts import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.files import JsonValue, write_json
+from coordexp.files import JsonValue, nearest_existing, write_json
 from coordexp.runs.folder import ExperimentFolder
 
 _SHOWN_DIFFERENCES = 8
@@ -109,8 +109,7 @@ def check_disk(directory: Path, *, needed_bytes: int) -> None:
     Raises:
         ResourceError: if less than ``needed_bytes`` are free.
     """
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(nearest_existing(directory)).free
     if free < needed_bytes:
         raise ResourceError(
             f"{directory}: {free / 2**30:.2f} GiB of disk are free, about {needed_bytes / 2**30:.2f} GiB are needed"

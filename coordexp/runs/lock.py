@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
+from coordexp.files import nearest_existing
 from coordexp.runs.folder import ExperimentFolder
 
 
@@ -64,7 +65,7 @@ def check_writable(folder: ExperimentFolder) -> None:
     Raises:
         ResourceError: if it cannot.
     """
-    existing = next(path for path in (folder.path, *folder.path.parents) if path.exists())
+    existing = nearest_existing(folder.path)
     if not existing.is_dir():
         raise ResourceError(f"{folder.path}: cannot be made, {existing} is a file; choose experiment.runs_dir")
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -18,7 +18,7 @@ from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
-from coordexp.sweep.schema import Asha, Number, Parameter, Search, SweepConfig, TuningPart, Winners
+from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
 from coordexp.train.setup.objective import weighted_terms
 
 PREFIX = "sweep."
@@ -225,9 +225,9 @@ def _has_effect(key: str, settings: SweepConfig, config: ExperimentConfig, place
     declared = key_of(key)
     if declared is None or not declared.decides <= {"loss", "terms"}:
         return True
-    highest = {name: _ends(parameter)[1] for name, parameter in settings.space.items()}
+    highest = {name: parameter.ends[1] for name, parameter in settings.space.items()}
     now = value_at(config.model_dump(mode="json"), key)
-    tried = {value for value in (*_ends(settings.space[key]), now) if isinstance(value, int | float)}
+    tried = {value for value in (*settings.space[key].ends, now) if isinstance(value, int | float)}
     found: list[tuple[WeightedTerm, ...]] = []
     for value in tried:
         tree: Tree = config.model_dump(mode="json")
@@ -242,11 +242,3 @@ def _has_effect(key: str, settings: SweepConfig, config: ExperimentConfig, place
 
 def _terms_that_are_on(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
     return tuple(weighted for weighted in weighted_terms(config) if weighted.weight > 0)
-
-
-def _ends(parameter: Parameter) -> tuple[Number, Number]:
-    if parameter.values is not None:
-        return min(parameter.values), max(parameter.values)
-    assert parameter.low is not None
-    assert parameter.high is not None
-    return parameter.low, parameter.high

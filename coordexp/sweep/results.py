@@ -137,9 +137,8 @@ def at_the_edge(sweep_trials: SweepTrials, chosen: Winner) -> list[str]:
     """Return a sentence for each weight that was chosen from an end of its range."""
     sentences: list[str] = []
     for key, parameter in sweep_trials.sweep.settings.space.items():
-        tried = parameter.values or (parameter.low, parameter.high)
-        ends = [value for value in tried if value is not None]
-        if len(ends) > 1 and chosen.point[key] in (min(ends), max(ends)):
+        low, high = parameter.ends
+        if low < high and chosen.point[key] in (low, high):
             sentences.append(
                 f"{key} {chosen.point[key]:g} is an end of its range: a wider range may hold a better value."
             )

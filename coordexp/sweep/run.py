@@ -18,8 +18,13 @@ from coordexp.ablation.campaign import (
     Ending,
     open_campaign,
 )
-from coordexp.ablation.common_inputs import prepare_all, shared_metrics
-from coordexp.ablation.comparability import check_disk_for, fingerprint_runs, write_run_files
+from coordexp.ablation.preparation import (
+    check_disk_for,
+    fingerprint_runs,
+    prepare_all,
+    shared_metrics,
+    write_run_files,
+)
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits.tuning_split import TuningSplit, write_tuning_split

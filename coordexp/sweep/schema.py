@@ -35,6 +35,15 @@ class Parameter(Section):
             raise ValueError(f"a log scale needs low above 0, got {self.low}")
         return self
 
+    @property
+    def ends(self) -> tuple[Number, Number]:
+        """The lowest and the highest value."""
+        if self.values is not None:
+            return min(self.values), max(self.values)
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
+
 
 class Search(Section):
     """How points of the space are proposed."""

@@ -23,7 +23,7 @@ def grid_values(parameter: Parameter) -> list[Number]:
     """Return a parameter's values on a grid, rounded to four digits."""
     if parameter.values is not None:
         return list(parameter.values)
-    low, high = _ends(parameter)
+    low, high = parameter.ends
     spaced = np.geomspace if parameter.scale == "log" else np.linspace
     values = [low, high] if parameter.num == 2 else spaced(low, high, parameter.num or 1).tolist()
     return [_rounded(value, parameter) for value in values]
@@ -49,7 +49,7 @@ def suggest(trial: optuna.trial.Trial, space: Mapping[str, Parameter]) -> Point:
         if parameter.values is not None:
             params[key] = trial.suggest_categorical(key, parameter.values)
         else:
-            low, high = _ends(parameter)
+            low, high = parameter.ends
             params[key] = trial.suggest_float(key, low, high, log=parameter.scale == "log")
     return point_of(params, space)
 
@@ -67,12 +67,6 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {value:g}" for key, value in point.items())
 
 
-def _ends(parameter: Parameter) -> tuple[float, float]:
-    assert parameter.low is not None
-    assert parameter.high is not None
-    return parameter.low, parameter.high
-
-
 def _rounded(value: float, parameter: Parameter) -> float:
-    low, high = _ends(parameter)
+    low, high = parameter.ends
     return min(max(float(f"{value:.{_DIGITS}g}"), low), high)

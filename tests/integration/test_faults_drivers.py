@@ -127,7 +127,7 @@ def small_disk(tmp_path, monkeypatch):
     found = subprocess.run(mount, capture_output=True, text=True, check=False)
     if found.returncode:
         pytest.skip(f"this machine mounts no small disk: {found.stderr.strip()}")
-    for module in ("campaign", "comparability"):
+    for module in ("campaign", "preparation"):
         monkeypatch.setattr(f"coordexp.ablation.{module}.MIN_FREE_BYTES", 2**20)  # the disk is small on purpose
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -6,6 +6,8 @@ from pydantic import model_validator
 
 from coordexp.config.schema.fields import NaturalInt, PositiveInt, Section, key
 
+ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
+
 
 class Evaluation(Section):
     """How a model is evaluated, equal for every group."""
@@ -25,7 +27,7 @@ class Evaluation(Section):
         "constrained follows the object grammar and is the headline; free doubles the time and shows malformed ones.",
         decides=["evaluation"],
     )
-    score: Literal["coord", "desc", "coord_desc", "constant"] = key(
+    score: ScoreName = key(
         "coord_desc",
         "results",
         "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_equals_pycocotools_run_on_everything_at_once(seed: int) -> None:
     given, rows = crowded_scene(seed)
     expected = pycocotools_numbers(given, rows)
     found = evaluate_boxes(given.truth, as_detections(rows))
-    assert list(found.as_dict().values()) == expected
+    assert list(asdict(found).values()) == expected
     assert 0.1 < expected[0] < 0.95
     published = published_precision(given.truth, as_detections(rows))
     assert published == {"AP": found.AP, "AP50": found.AP50, "AP75": found.AP75}
@@ -76,8 +77,8 @@ def test_no_detections_is_zero_and_no_ground_truth_is_undefined(tmp_path: Path) 
     assert (metrics.AP, metrics.AP50, metrics.AR100) == (0.0, 0.0, 0.0)
     gt["annotations"] = []
     metrics = evaluate_detections(*write(tmp_path, gt, []))
-    assert set(metrics.as_dict().values()) == {None}
-    assert list(metrics.as_dict())[:3] == ["AP", "AP50", "AP75"]
+    assert set(asdict(metrics).values()) == {None}
+    assert list(asdict(metrics))[:3] == ["AP", "AP50", "AP75"]
 
 
 def test_every_image_counts_and_a_subset_only_its_own(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The metrics of detections: by hand, against plain references, in another order; and a new one in a new file."""
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,7 @@ def test_all_of_it_equals_plain_references(seed: int) -> None:
 def test_what_coco_defines_is_pycocotools_to_the_last_bit(seed: int) -> None:
     given, rows = crowded_scene(seed, ties=bool(seed % 2))
     values = measure(evaluated(given, rows))
-    theirs = evaluate_boxes(given.truth, as_detections(rows)).as_dict()
+    theirs = asdict(evaluate_boxes(given.truth, as_detections(rows)))
     common = [name for name in theirs if name in {metric.name for metric in detection_metrics()}]
     assert common == ["AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100"]
     assert {name: values.get(name) for name in common} == {name: theirs[name] for name in common}

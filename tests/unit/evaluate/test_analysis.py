@@ -160,8 +160,8 @@ def test_what_is_no_analysis_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="file not found"):
         Analysis.read(tmp_path / "analysis.json")
     (tmp_path / "analysis.json").write_text('{"num_images": 3}')
-    with pytest.raises(DataError, match=r"no analysis \(num_gt: Field required\)"):
+    with pytest.raises(DataError, match=r"expected an analysis \(num_gt: Field required\)"):
         Analysis.read(tmp_path / "analysis.json")
     (tmp_path / "analysis.json").write_text("{")
-    with pytest.raises(DataError, match="no analysis"):
+    with pytest.raises(DataError, match="expected an analysis"):
         Analysis.read(tmp_path / "analysis.json")

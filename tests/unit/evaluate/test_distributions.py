@@ -81,5 +81,5 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="file not found"):
         Distributions.read(path)
     path.write_text('{"num_bins": 1000, "unit": 1e-5, "images": [{"image_id": "x"}]}')
-    with pytest.raises(DataError, match=r"no coord distributions \(images\.0\.image_id"):
+    with pytest.raises(DataError, match=r"expected coord distributions \(images\.0\.image_id"):
         Distributions.read(path)

@@ -51,13 +51,10 @@ def test_aliases(shapes: Path, tmp_path: Path) -> None:
     open_evaluation(job(shapes, spec=EvaluationSpec(aliases=read_aliases(path))))
     with pytest.raises(DataError, match="alias 'crimson disc' stands for 'no such thing'"):
         open_evaluation(job(shapes, spec=EvaluationSpec(aliases={"crimson disc": "no such thing"})))
-    for text in ("[1]", '{"a": 1}', "3"):
+    for text in ("[1]", '{"a": 1}', "3", "{"):
         path.write_text(text)
         with pytest.raises(DataError, match=r"aliases\.json: expected an object such as"):
             read_aliases(path)
-    path.write_text("{")
-    with pytest.raises(DataError, match="no JSON"):
-        read_aliases(path)
     with pytest.raises(DataError, match="file not found"):
         read_aliases(tmp_path / "none.json")
 

@@ -1,6 +1,7 @@
 """Counts of generated text, and the files of one decoding: duplicates, coord mass, malformed pieces."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_ap_is_what_pycocotools_says_of_the_files(tmp_path: Path, seed: int) -> 
     metrics = evaluated(tmp_path, given, objects)
     annotations = given.write(tmp_path / "gt.json")
     for kind in BOX_KINDS:
-        theirs = evaluate_detections(annotations, tmp_path / "free" / f"detections.{kind}.json").as_dict()
+        theirs = asdict(evaluate_detections(annotations, tmp_path / "free" / f"detections.{kind}.json"))
         for name in ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100"):
             assert metrics.get(f"{kind}/{name}") == theirs[name]
     assert metrics["argmax/AP"] != metrics["expected/AP"]

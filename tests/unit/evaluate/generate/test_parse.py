@@ -1,16 +1,18 @@
-"""A generated sequence becomes the record of its image: every object with its own numbers."""
+"""A generated sequence becomes the record of its image: every object with its own numbers and its score."""
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import NUM_OBJECTS
 from coordexp.evaluate.generate.generation import GeneratedSequence
-from coordexp.evaluate.generate.parse import SequenceParser
+from coordexp.evaluate.generate.parse import SCORES, SequenceParser
 
 Build = Callable[..., GeneratedSequence]
 
@@ -64,3 +66,16 @@ def test_malformed_pieces_are_kept_by_kind(native, parser: SequenceParser, seque
     good = written(native, "cat", [1, 2, 3, 4])
     found = parser.record(sequence([*good, *good[:-1]], truncated=True))
     assert (len(found.objects), found.failures, found.truncated) == (1, ("unclosed",), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("coord", 0.25), ("desc", 0.6), ("coord_desc", 0.7 * 0.25 + 0.3 * 0.6), ("constant", 1.0)]
+)
+def test_scores_by_hand(name: ScoreName, expected: float) -> None:
+    # Coord probabilities .5 .5 .125 .125: geometric mean .25; description .9 .4: geometric mean .6.
+    coord, desc = (tuple(math.log(p) for p in values) for values in ((0.5, 0.5, 0.125, 0.125), (0.9, 0.4)))
+    assert SCORES[name](coord, desc) == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_score_of_the_configuration_can_be_computed() -> None:
+    assert set(SCORES) == set(get_args(ScoreName))

@@ -14,9 +14,8 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.batches.collate import collate
 from coordexp.data.images.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.score import SCORES
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
-from coordexp.evaluate.generate.parse import SequenceParser
+from coordexp.evaluate.generate.parse import SCORES, SequenceParser
 from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, mean_and_width
 from coordexp.evaluate.objects import ImageRecord
 
