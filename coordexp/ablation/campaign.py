@@ -48,7 +48,7 @@ class SearchEvents(RunEvents, Protocol):
     """A listener whose decisions, as results arrive, end some of the runs."""
 
     def decide(self) -> None:
-        """Ask runs to stop that are not worth going on with."""
+        """Ask runs to stop that are not worth continuing."""
         ...
 
 
@@ -56,12 +56,12 @@ class Campaign:
     """An experiment that this command alone works on."""
 
     def __init__(self, config: ExperimentConfig, *, tracker: Tracker, instance: str, console: Console) -> None:
-        """Use :func:`open_campaign`.
+        """Called by :func:`open_campaign`.
 
         Args:
             config: the experiment.
             tracker: where its runs are recorded.
-            instance: which life of its name this is; ``--fresh`` begins another.
+            instance: identifies this experiment among all of its name; ``--fresh`` makes a new one.
             console: where progress is printed.
         """
         self.config = config
@@ -124,7 +124,7 @@ class Campaign:
             reason = f": {status.message}" if status.message else ""
             self.show(f"{plan.name}  {status.state} at step {status.step} after {status.seconds:.0f} s{reason}")
 
-        # The handler of signals again: Ray has installed one of its own, which aborts.
+        # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
             stop_on_signal(self.folder.path, print_line=self.show),
             ProgressDisplay(print_line=self.show, on_end=on_end) as display,
@@ -135,7 +135,7 @@ class Campaign:
             except KeyboardInterrupt:
                 for plan in runs():
                     if (status := plan.status()) is not None and status.state == "running":
-                        _mark_stopped(plan, "interrupted", display)
+                        _set_stopped(plan, "interrupted", display)
                 return Ending(EXIT_INTERRUPTED, f"interrupted; {GOES_ON}")
             kept_back = [(plan, reason) for plan, before in taken if (reason := _kept_back(plan, before, display))]
         for plan, reason in kept_back:
@@ -180,17 +180,17 @@ def _noted(plans: Iterable[RunPlan], taken: list[tuple[RunPlan, RunStatus | None
 
 
 def _kept_back(plan: RunPlan, before: RunStatus | None, display: ProgressDisplay) -> str | None:
-    """Return why a run was stopped or not gone on with, if so; one that another command had begun is marked."""
+    """Return why a run was stopped or not continued; one that an earlier command began is set to stopped."""
     status, reason = plan.status(), stop_reason(plan.run_dir)
     if reason is None or (status is not None and status.state in ("finished", "failed") and status != before):
         return None
     if status is not None and status == before:
-        _mark_stopped(plan, reason, display)
+        _set_stopped(plan, reason, display)
     return reason
 
 
-def _mark_stopped(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
-    """Mark a run as stopped where nobody else does any more."""
+def _set_stopped(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
+    """Set a run to stopped that has no process of its own any more."""
     display.on_begin(plan)
     set_state(plan, "stopped", message=reason)
     display.on_end(plan)

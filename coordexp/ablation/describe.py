@@ -1,4 +1,4 @@
-"""``--dry-run``: the resolved configuration and the plan, nothing written."""
+"""``--dry-run``: prints the resolved configuration and the plan; nothing is written."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     """Print what would run.
 
     Raises:
-        ConfigError: if the name exists with another configuration, or a run cannot be.
+        ConfigError: if the name exists with another configuration, or a run cannot be done as configured.
     """
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")

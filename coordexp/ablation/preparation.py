@@ -23,7 +23,7 @@ MIN_FREE_BYTES = 256 * 2**20
 
 
 def check_plans(plans: Sequence[RunPlan]) -> None:
-    """Check what can be said of the runs together before anything is read.
+    """Check what can be checked before anything is read.
 
     Raises:
         ConfigError: if groups differ in the data set that is generated for all, or a loss cannot be computed.
@@ -71,7 +71,7 @@ def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
 def fingerprint_runs(
     plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]
 ) -> tuple[dict[str, Fingerprint], list[Difference]]:
-    """Return every run's fingerprint by its name, and in what else than the factor runs differ.
+    """Return every run's fingerprint by its name, and the differences between runs outside the factor.
 
     Runs done before count with the fingerprint they stored, so code or data that changed since is found.
 
@@ -100,7 +100,7 @@ def fingerprint_runs(
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
-    """Write what a run directory says of itself before it begins."""
+    """Write configuration and fingerprint into the folder of a run, before it begins."""
     write_text(plan.folder.config, to_yaml(plan.config))
     if plan.status() is None or not (plan.folder.fingerprint).is_file():
         write_text(plan.folder.fingerprint, identity.to_json() + "\n")

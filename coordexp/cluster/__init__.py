@@ -1,1 +1,1 @@
-"""Schedules groups x seeds: plans, the experiment directory, executors. The only package that imports ray."""
+"""Runs on Ray: session, executor, drivers, workers, live metrics and evaluation. No other package imports ray."""

@@ -1,4 +1,4 @@
-"""The attempts of one run, seen from Ray Train's controller: waiting for workers, begin, restarts, wrong input."""
+"""The attempts of one run, seen from Ray Train's controller: waiting for workers, start, restarts, wrong input."""
 
 import os
 import threading
@@ -30,14 +30,14 @@ _SHORT_SECONDS = 0.1  # between two looks at another controller
 
 
 class Attempts(WorkerGroupCallback):
-    """Keeps a run's attempts apart, counts them, and ends at once what trying again cannot mend."""
+    """Keeps the attempts of a run apart, counts them, and ends the run at once where another attempt cannot help."""
 
     def __init__(self, plan: RunPlan, *, previous: Path | None = None) -> None:
-        """Look after ``plan``.
+        """Watch the attempts of a run.
 
         Args:
             plan: the run.
-            previous: directory of the run that asks for its workers before this one, if there is one.
+            previous: directory of the run that asks for its workers before this one; None for the first.
         """
         self._plan = plan
         self._previous = previous
@@ -46,10 +46,10 @@ class Attempts(WorkerGroupCallback):
         self._reason = ""
 
     def before_worker_group_start(self, worker_group_context: object) -> None:
-        """Wait until the former controller of this run is dead and it is this run's turn; free what dead ones hold.
+        """Wait for this run's turn and the death of its former controller; free what dead controllers hold.
 
         Raises:
-            TrainingError: which ends the run, where a worker's wrong input has made it fail.
+            TrainingError: if wrong input of a worker has made the run fail; it ends the run.
         """
         del worker_group_context
         self._exit_on_stop.start()
@@ -80,7 +80,7 @@ class Attempts(WorkerGroupCallback):
         """End the run where a worker met wrong input.
 
         Raises:
-            TrainingError: which ends all workers without another try; its sentence is in the status.
+            TrainingError: which ends all workers without another attempt; its sentence is in the status.
         """
         if not worker_group_status.errors:
             return
@@ -97,9 +97,8 @@ class Attempts(WorkerGroupCallback):
 class ExitOnStop:
     """Ends the controller's process at a request to stop while the run waits for its workers.
 
-    Ray blocks the controller meanwhile, so it cannot look by itself. Its driver takes the death for what it is
-    (:func:`coordexp.cluster.driver.drive`). Nothing is lost: what is committed is on disk, and a run that waits has
-    nothing else.
+    Ray blocks the controller meanwhile, so a thread has to look. The driver recognises this exit
+    (:func:`coordexp.cluster.driver.drive`). Nothing is lost: a run that waits has only what is committed, on disk.
     """
 
     def __init__(self, plan: RunPlan) -> None:
@@ -108,17 +107,17 @@ class ExitOnStop:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["ExitOnStop"], tuple[RunPlan]]:
-        """Travel to the controller without lock and thread."""
+        """Pickle without lock and thread, for the way to the controller."""
         return ExitOnStop, (self._plan,)
 
     def start(self) -> None:
-        """Look once a second from now on, as a run does at its steps."""
+        """Look for a request once a second from now on, as a run does at its steps."""
         self.end()
         self._has_workers = threading.Event()
         threading.Thread(target=self._look, args=(self._has_workers,), name="exit-on-stop", daemon=True).start()
 
     def end(self) -> None:
-        """Look no more; from here on the workers do."""
+        """Stop looking: from here on the workers do."""
         with self._lock:
             if self._has_workers is not None:
                 self._has_workers.set()
@@ -133,9 +132,9 @@ class ExitOnStop:
 
 
 def replace_controller(record: Path) -> None:
-    """Wait until the controller of the attempt before is dead, so that two never write one run; then be on record.
+    """Wait until a run's previous controller is dead, so that two never write the run; then write our id to ``record``.
 
-    One that Ray still calls alive after ``_DYING_SECONDS`` is waited for no longer.
+    A controller that Ray still calls alive after ``_DYING_SECONDS`` is not waited for any longer.
     """
     context = ray.get_runtime_context()
     cluster, job, own = context.get_session_name(), context.get_job_id(), context.get_actor_id()
@@ -147,11 +146,11 @@ def replace_controller(record: Path) -> None:
 
 
 def wait_for_turn(record: Path) -> None:
-    """Wait until the run before asks for its workers: runs get ready in any order, and must begin in that of the plan.
+    """Wait until the previous run asks for its workers: runs get ready in any order, but must begin in the planned one.
 
-    Else one that got ready while others ran would take the place of a run of an earlier seed. Not longer than
-    ``_TURN_SECONDS``: that run may have met an error or had nothing left to do, and to begin out of order is better
-    than not to begin.
+    Otherwise one that got ready while others ran would take the place of a run of an earlier seed. The wait ends after
+    ``_TURN_SECONDS``: the previous run may have met an error or had nothing left to do, and beginning out of order is
+    better than not beginning.
     """
     context = ray.get_runtime_context()
     own = [context.get_session_name(), context.get_job_id()]
@@ -177,7 +176,7 @@ def _sentence(rank: int, error: Exception) -> str:
 
 
 def _decisive(worker_exceptions: Mapping[int, Exception]) -> tuple[int, Exception]:
-    """Return the rank and error that explain most: one of ours, else one raised, else a death; others follow it."""
+    """Return the rank and the error that explain the others: one of ours, else one that was raised, else a death."""
     found = {rank: raised_in_worker(error) for rank, error in sorted(worker_exceptions.items())}
 
     def order(rank: int) -> tuple[bool, bool, int]:

@@ -22,7 +22,7 @@ _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
 
 def has_ray() -> bool:
-    """Tell whether Ray is installed, without importing it."""
+    """Return whether Ray is installed, without importing it."""
     return find_spec("ray") is not None
 
 
@@ -111,7 +111,7 @@ def nodes_of(
         One mapping for each node; None for a cluster behind ``ray://``, which can only be joined.
 
     Raises:
-        ResourceError: if nothing answers there, or what answers is no Ray.
+        ResourceError: if nothing answers there, or what answers is not Ray.
     """
     match = _HOST_AND_PORT.fullmatch(address)
     if match is not None:

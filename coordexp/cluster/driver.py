@@ -61,7 +61,7 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
     Args:
         packed_plan: of the run, as JSON.
         function: what does a run.
-        previous: directory of the run that asks for its workers before this one, if there is one.
+        previous: directory of the run that asks for its workers before this one; None for the first.
     """
     plan = RunPlan.from_json(packed_plan)
     if plan.is_finished() or stop_reason(plan.run_dir) is not None:

@@ -45,7 +45,7 @@ class EvaluationWorker:
     """One model in one process."""
 
     def __init__(self, job: EvaluationJob) -> None:
-        """Take a job. The model is loaded at the first call: Ray wraps what a constructor raises past recognition."""
+        """Load nothing yet: what a constructor raises cannot be recognised in the error that Ray makes of it."""
         self._job = job
         self._opened: SplitDecoder | None = None
 

@@ -35,7 +35,7 @@ class RayExecutor:
     """Does runs on the Ray cluster that this process has joined or is joining."""
 
     def __init__(self, started: "Future[None] | None" = None) -> None:
-        """Wait for ``started`` where Ray is first needed."""
+        """Use Ray once ``started`` is done, or at once where it is None."""
         self._started = started
 
     def check(self, config: ExperimentConfig) -> None:
@@ -119,12 +119,12 @@ def trials_at_once(cluster: Cluster, *, slots: int) -> int:
 
 
 def end_without_driver(plan: RunPlan, error: object, *, before: RunStatus | None = None) -> None:
-    """Give an end to a run whose driver left none; of a driver that died Tune has a text and no exception.
+    """Set the final status of a run whose driver did not. Of a driver that died, Tune has a text and no exception.
 
     Args:
         plan: of the run.
         error: that Tune has of its trial, if any.
-        before: its status before this command: where it is still that, this try left no status of its own.
+        before: its status before this command; if that is unchanged, this attempt has left none of its own.
     """
     status, stop = plan.status(), stop_reason(plan.run_dir)
     state = None if status is None else status.state
@@ -151,23 +151,23 @@ class _Queue(Searcher):
         del trial_id
         plan = next(self._remaining, None)
         if plan is None:
-            return cast(dict[str, str], Searcher.FINISHED)  # a word, whatever the base says
+            return cast(dict[str, str], Searcher.FINISHED)  # a string, although the base class says otherwise
         self.plans[plan.name], self.before[plan.name] = plan, plan.status()
         previous = {} if self._last is None else {"previous": str(self._last.run_dir)}
         self._last = plan
         return {"name": plan.name, "plan": plan.to_json(), **previous}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
-        """Need nothing: :class:`_PassEvents` is called too."""
+        """Do nothing: :class:`_PassEvents` is called too."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: the run directories say what is done."""
+        """Save nothing: the run directories say what is done."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Need nothing."""
+        """Restore nothing, see :meth:`save`."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel empty: Tune pickles its settings for a restore that nobody asks for."""
+        """Pickle as nothing: Tune stores its settings for a restore, which never happens here."""
         return {}
 
 

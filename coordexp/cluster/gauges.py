@@ -20,7 +20,7 @@ Kind = Literal["gauge", "counter"]
 RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
 
-_CLOCKS_APART_SECONDS = 5.0  # a shared disk's from ours
+_CLOCKS_APART_SECONDS = 5.0  # a shared disk's clock may differ from ours by so much
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ def row_samples(row: Row) -> list[GaugeSample]:
 
 
 def is_nonfinite(row: Row) -> bool:
-    """Tell whether a row of training or validation lacks its total loss: what is not finite is left out of rows."""
-    return any(mark in row.metrics and loss not in row.metrics for mark, loss in _TOTALS.items())
+    """Return whether a row of training or validation lacks its total loss: what is not finite is left out of rows."""
+    return any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
 
 
 def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[GaugeSample]:
-    """Return how a run stands by its status: seen from outside, so true even after a SIGKILL.
+    """Return the state of a run by its status file, which is true even after its worker was killed.
 
     Args:
         plan: the run.
@@ -153,8 +153,8 @@ def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
 
     Args:
         plan: the run.
-        since: Unix time at which the present command began its runs: what an earlier one left failed, stopped or
-            running waits again until this one begins it.
+        since: Unix time at which the present command began its runs: a run that an earlier command left failed,
+            stopped or running counts as waiting until this one begins it.
     """
     status = plan.status()
     if status is None:
@@ -167,7 +167,7 @@ def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
 
 
 def has_diverged(plan: RunPlan) -> bool:
-    """Tell whether the error that a failed run's status gives was a loss or gradient that is not finite."""
+    """Return whether a run failed because a loss or gradient was not finite."""
     status = plan.status()
     log = plan.folder.error_log
     if status is None or status.state != "failed" or not log.is_file():

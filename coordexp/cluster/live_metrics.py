@@ -53,7 +53,7 @@ def to_ray(sample: GaugeSample, labels: Mapping[str, str]) -> None:
 
 
 class RunMetrics:
-    """What rank 0 of a run publishes. Its process takes the values with it: 20 s later they are gone."""
+    """What rank 0 of a run publishes. The values vanish 20 s after the process that published them."""
 
     def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
         self._labels = run_labels(plan)
@@ -94,7 +94,7 @@ class QueueMetrics:
         sink: Sink = to_ray,
         every_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """Follow ``plans``, finished ones too; asked again each time, since a sweep goes on proposing."""
+        """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
         self._experiment = experiment
         self._plans = plans
         self._sink = sink
@@ -167,10 +167,10 @@ def _memory(device: str, values: Mapping[str, float]) -> list[GaugeSample]:
 
 
 class _Guard:
-    """Lets what publishing may meet pass, and says so the first time; the next row tries again."""
+    """Suppresses the errors that publishing may meet, with a warning the first time; the next row tries again."""
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._has_warned = False
 
     def __enter__(self) -> None: ...
 
@@ -179,9 +179,9 @@ class _Guard:
     ) -> bool:
         if error is None or not isinstance(error, _FAILURES):
             return False
-        if not self._is_told:
+        if not self._has_warned:
             _LOG.warning("live metrics are incomplete, the run goes on: %s: %s", type(error).__name__, error)
-        self._is_told = True
+        self._has_warned = True
         return True
 
 

@@ -54,7 +54,7 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
 
 
 def is_actor_dead(actor_id: str) -> bool:
-    """Tell whether Ray knows that an actor is dead; an id that is no actor's, such as the job's own, is not."""
+    """Return whether Ray knows that an actor is dead; False for an id that is not an actor's, such as the job's own."""
     return ray_state.actors(actor_id).get("State") == "DEAD"
 
 

@@ -1,4 +1,4 @@
-"""A Ray Train worker: the trainer core, with Ray as the way out."""
+"""A Ray Train worker: does one run, and reports its rows and checkpoints through Ray."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class RayReporter:
     """
 
     def __init__(self, run_dir: Path, *, warn: Callable[[str], None], live: RunMetrics | None = None) -> None:
-        """Drop what a former try left uncommitted or damaged; all ranks agree on where to resume.
+        """Drop what a former attempt left uncommitted or damaged; all ranks agree on where to resume.
 
         Args:
             run_dir: of the run.
@@ -118,7 +118,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
 
 
 def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
-    """Return on all ranks alike whether the run goes on: not where a stop was asked while its workers started."""
+    """Return on all ranks alike whether the run may begin: not if a stop was requested while its workers started."""
     reason: str | None = broadcast_from_rank_zero(stop_reason(plan.run_dir) if is_first else None)
     if is_first and reason is not None:
         status = plan.status()
@@ -128,11 +128,11 @@ def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
 
 
 def _set_failed(plan: RunPlan, error: Exception, *, seconds: float) -> None:
-    """Write down the reason: wrong input fails the run at once, any other error may not come again in the next try."""
+    """Record the reason. Wrong input fails the run at once; any other error may be gone in the next attempt."""
     status = plan.status()
     if isinstance(error, CoordExpError):
         set_state(plan, "failed", message=one_sentence(error), seconds=seconds)
-    elif status is None or status.state != "failed":  # another rank's reason, of which this error only follows
+    elif status is None or status.state != "failed":  # if it has, by another rank, this error follows
         set_state(plan, "running", message=one_sentence(error), seconds=seconds)
 
 

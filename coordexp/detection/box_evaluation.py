@@ -1,4 +1,4 @@
-"""The detections of one box kind against the ground truth, matched once for everything that is asked about them."""
+"""The detections of one box kind against the ground truth, matched once for all metrics."""
 
 from collections.abc import Collection
 from functools import cached_property
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BoxEvaluation:
-    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is computed when first asked for.
+    """What the metrics in ``coordexp/detection/metrics`` are computed from; each part is made when first needed.
 
     Attributes:
         truth: of the images evaluated.

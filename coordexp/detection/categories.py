@@ -34,7 +34,7 @@ class CategoryIndex:
         own = dict(self._ids)
         for alias, name in (aliases or {}).items():
             if fold(name) not in own:
-                raise DataError(f"alias {alias!r} stands for {name!r}, which is no category of the annotations")
+                raise DataError(f"alias {alias!r} stands for {name!r}, which is not a category of the annotations")
             self._add(alias, own[fold(name)], what="alias")
 
     def find(self, desc: str) -> int | None:

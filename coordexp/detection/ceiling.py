@@ -57,7 +57,7 @@ def quantised_px(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
 
 
 def ceiling_of(truth: GroundTruth, quantised_px_xywh: Floats) -> float | None:
-    """Return COCO's AP of quantised boxes, one for each ground-truth box that is no crowd; None without any.
+    """Return COCO's AP of quantised boxes, one for each ground-truth box that is not a crowd; None without any.
 
     All scores are equal, so precision follows the order of the detections: by image id, then as in the file.
 

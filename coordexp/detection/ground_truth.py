@@ -1,4 +1,4 @@
-"""COCO ground truth and detections as checked arrays: what pycocotools takes without a word, we refuse.
+"""COCO ground truth and detections as checked arrays; faults that pycocotools accepts silently are refused.
 
 Legend of shapes: ``G`` ground-truth boxes, ``D`` detections.
 """
@@ -132,7 +132,7 @@ def read_ground_truth(path: Path) -> GroundTruth:
     try:
         stat = path.stat()
     except OSError:
-        return _read_ground_truth(path)  # and say what is wrong
+        return _read_ground_truth(path)  # which raises with what is wrong
     return _known_ground_truth(path, stat.st_mtime_ns, stat.st_size)
 
 
@@ -245,7 +245,7 @@ def _size(image: Image) -> tuple[int, int] | None:
 
 
 def _areas(annotations: Sequence[Annotation], boxes_px_xywh: Floats, where: str) -> Floats:
-    """Return the annotated areas; files made for boxes alone have none, and a box is then all there is."""
+    """Return the annotated areas; where there is none, as in files made for boxes alone, the area of the box."""
     areas = boxes_px_xywh[:, 2] * boxes_px_xywh[:, 3]
     for place, annotation in enumerate(annotations):
         area = annotation.area

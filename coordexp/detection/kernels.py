@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Matches(NamedTuple):
-    """What AP is counted from: detections in order of falling score per category, with their fate.
+    """What AP is counted from: detections in order of falling score per category, and what each of them matched.
 
     Equal scores stand in order of image, then of rank, as pycocotools' stable sort leaves them.
 
@@ -126,7 +126,7 @@ def fill_iou(a: Floats, b: Floats, out: Floats) -> None:
 def fill_best_iou(
     begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, crowd: Bools, out: Floats
 ) -> None:
-    """Set ``out`` ``[D]`` to each detection's largest IoU with a box of its cell that is no crowd, or 0."""
+    """Set ``out`` ``[D]`` to each detection's largest IoU with a box of its cell that is not a crowd, or 0."""
     for cell in range(len(gt_begin)):
         for d in range(begin[cell], begin[cell + 1]):
             out[d] = 0.0
@@ -227,7 +227,7 @@ def _record_hits(
 
 @compiled
 def _skip_ignored(bits: int, weight: int, row: int, skipped: Ints) -> None:
-    """Count a detection out at the thresholds of ``bits``, ``row`` being the first."""
+    """Leave a detection out of the count at the thresholds of ``bits``, ``row`` being the first."""
     while bits:
         if bits & 1:
             skipped[row] += weight

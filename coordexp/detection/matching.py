@@ -39,7 +39,7 @@ class Pairs:
         gt_of_dt: ``[D]`` row of the matched ground-truth box, -1 for none.
         iou: ``[D]`` with it, 0 for none.
         ignored: ``[D]`` unmatched, but on a crowd: neither right nor wrong.
-        num_gt: ground-truth boxes that could be matched: those that are no crowd.
+        num_gt: ground-truth boxes that could be matched, crowds left out.
     """
 
     gt_of_dt: Ints
@@ -57,7 +57,7 @@ class Matcher:
     """Ground truth and detections of the same images, sorted into cells once."""
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        """Sort.
+        """Sort the boxes into cells.
 
         Args:
             truth: of the images to look at; those without boxes count too.
@@ -144,11 +144,11 @@ class Matcher:
 
     @cached_property
     def num_gt(self) -> int:
-        """Ground-truth boxes that are no crowd."""
+        """Number of ground-truth boxes, crowds left out."""
         return int(np.count_nonzero(~self.truth.is_crowd))
 
     def best_iou(self) -> Floats:
-        """Return for each detection ``[D]`` its largest IoU with a box of its category that is no crowd, or 0."""
+        """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
         from coordexp.detection.kernels import fill_best_iou
 
         order = np.argsort(self._gt_cell, kind="stable")

@@ -1,4 +1,4 @@
-"""The base checkpoint of a run as far as it is here: the run's own checks, without a download or a weight."""
+"""The base checkpoint of a run as far as it is on this machine: the run's own checks, without reading a weight."""
 
 from dataclasses import dataclass
 

@@ -54,7 +54,7 @@ def examine_split(run: ExperimentConfig, split: Split) -> Check[DataFacts | None
     )
 
 
-def merged(train: DataFacts | None, val: DataFacts | None) -> DataFacts | None:
+def of_both_splits(train: DataFacts | None, val: DataFacts | None) -> DataFacts | None:
     """Return what is known of both splits' sequences; None where training data is unknown."""
     if train is None or val is None:
         return train

@@ -13,7 +13,7 @@ from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.data.splits.splits import Split
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
-from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, merged
+from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
 from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.doctor.services import examine_cluster, examine_tracking
@@ -43,7 +43,7 @@ class LongestBatch:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found.
+    """All findings about an experiment.
 
     Attributes:
         findings: in the order of the checks.
@@ -127,7 +127,7 @@ def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machi
         yield warning("memory", "not estimated: the model's shape is unknown")
         return None
     yield from examine_disk(plans, (yield from attempt("disk", lambda: base.weights_bytes)))
-    both = merged(facts.get("train"), facts.get("val"))
+    both = of_both_splits(facts.get("train"), facts.get("val"))
     return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
 
 
@@ -171,7 +171,7 @@ def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max
 def judge_memory(
     run: ExperimentConfig, needed: MemoryEstimate, usual: MemoryEstimate, machine: Machine, *, on_gpu: bool
 ) -> Finding:
-    """Hold what the longest batch needs, and an ordinary one, against what is there."""
+    """Compare the memory that the longest and an ordinary batch need with what the device has."""
     share = min(1.0, run.cluster.gpus_per_worker) or 1.0
     at_once = 1 if on_gpu else local_slots(run) * run.cluster.num_workers
     there = share * min(machine.gpu_bytes, default=0) if on_gpu else machine.ram_bytes

@@ -23,7 +23,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class Machine:
-    """What is here.
+    """The resources of this machine.
 
     Attributes:
         gpu_names: of each GPU.
@@ -49,7 +49,7 @@ class Machine:
         )
 
     def describe(self) -> str:
-        """Return it in words."""
+        """Return them in words."""
         gpus = ", ".join(
             f"{name} ({size / 2**30:.0f} GiB)" for name, size in zip(self.gpu_names, self.gpu_bytes, strict=True)
         )

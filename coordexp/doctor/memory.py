@@ -158,7 +158,6 @@ class _Worker:
     """Adds up what one worker holds; each method gives bytes by part."""
 
     def __init__(self, dimensions: Dimensions, run: ExperimentConfig, counts: ParameterCounts, on_gpu: bool) -> None:
-        """Take what does not depend on the batch."""
         self._text, self._vision, self._dimensions = dimensions.text, dimensions.vision, dimensions
         self._run, self._counts, self._on_gpu = run, counts, on_gpu
         self._mode = Mode(

@@ -1,4 +1,4 @@
-"""What was found, as a table or as JSON."""
+"""Prints an examination, as a table or as JSON."""
 
 import json
 
@@ -36,7 +36,7 @@ def show(found: Examination, console: Console) -> None:
 
 
 def as_json(found: Examination) -> str:
-    """Return it for machines."""
+    """Return the examination as JSON."""
     memory = None if found.longest_batch is None else found.longest_batch.memory
     return json.dumps(
         {

@@ -131,7 +131,7 @@ class Analysis:
 
     Attributes:
         num_images: evaluated images.
-        num_gt: their ground-truth boxes that are no crowds.
+        num_gt: their ground-truth boxes that are not crowds.
         min_iou: smallest IoU of a pair.
         coordinate_edges: edges of both axes of every :class:`CoordinateMap`.
         boxes: ``argmax`` and ``expected``.

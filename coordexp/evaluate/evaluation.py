@@ -20,7 +20,7 @@ from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
 Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
-"""Generates under a decoding: the records of each process, or nothing in a process that has handed its own over."""
+"""Generates under a decoding; returns the records of each process, and nothing in one that sent its own to another."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Evaluation:
             details: also write ``analysis.json`` and ``distributions.json``.
 
         Raises:
-            DataError: if there are no images, names of categories are ambiguous, or an alias stands for none.
+            DataError: if there are no images, names of categories are ambiguous, or an alias stands for no category.
         """
         if not samples:
             raise DataError(f"{truth.path}: there is no image to evaluate")

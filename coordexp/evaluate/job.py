@@ -1,4 +1,4 @@
-"""An evaluation that stands alone: which checkpoint, which images, how; and its parts, opened."""
+"""An evaluation outside of training: which checkpoint, which images and how; and the functions that open them."""
 
 import tempfile
 from dataclasses import dataclass, field
@@ -99,10 +99,10 @@ def open_decoder(job: EvaluationJob, evaluation: Evaluation) -> SplitDecoder:
 
 
 def default_output(job: EvaluationJob) -> Path:
-    """Return where results go if nobody says: beside the checkpoint, ``eval/NAME-ANNOTATIONS``.
+    """Return where results go by default: beside the checkpoint, in ``eval/NAME-ANNOTATIONS``.
 
     ``runs/tiny/C-s0/merged`` on ``instances_val.json`` gives ``runs/tiny/C-s0/eval/merged-instances_val``.
-    With an adapter it is the adapter's place and name; a checkpoint that is no folder gives ``./eval/...``.
+    With an adapter, the adapter's place and name are taken; a checkpoint that is not a folder gives ``./eval/...``.
     """
     checkpoint = Path(job.model) if job.adapter is None else job.adapter
     name = f"{checkpoint.resolve().name if checkpoint.is_dir() else job.model.replace('/', '-')}-{job.annotations.stem}"

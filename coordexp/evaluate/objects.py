@@ -83,7 +83,7 @@ _LINE = TypeAdapter(ImageLine)
 
 @dataclass(frozen=True, eq=False)
 class ObjectTable:
-    """Objects of known categories as arrays: one for each detection, in its order.
+    """Objects of known categories as arrays: row ``i`` is the object behind detection ``i``.
 
     Attributes:
         image_ids: ``[D]``.

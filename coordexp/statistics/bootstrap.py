@@ -80,7 +80,7 @@ def resampled_values(
         resamples: ``R``.
         seed: of the resamples.
         threads: number of threads; None for one per usable core.
-        on_progress: told how many resamples are done.
+        on_progress: called with the number of resamples done and their total.
 
     Returns:
         ``[R, F]``; NaN where no image with ground truth was drawn.

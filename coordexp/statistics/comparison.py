@@ -1,4 +1,4 @@
-"""All groups of an experiment on one metric: values, differences, tests, and what they could have found.
+"""All groups of an experiment on one metric: values, differences, tests, and the smallest difference they can find.
 
 Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
@@ -16,9 +16,6 @@ from coordexp.statistics.power import detectable
 from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import Drawn, difference_parts, group_part, total
-from coordexp.statistics.verdict import verdict
-
-__all__ = ["compare", "verdict"]
 
 Run = tuple[str, int]
 
@@ -44,7 +41,7 @@ def compare(
         seed: of the draws; the same seed gives the same numbers, whatever the number of threads.
         image_ids: only these images; None for every image of the annotation file.
         threads: number of threads; None for one per usable core.
-        on_progress: told how many draws of how many are done.
+        on_progress: called with the number of draws done and their total.
 
     Returns:
         The comparison; without pairs if there is one group.
@@ -115,7 +112,7 @@ def _pair(
 ) -> PairResult:
     a, b = couple
     common = [number for number in runs[a] if number in runs[b]]
-    # Without a common seed any pairing does for the swaps; sorted order is one that anybody finds again.
+    # Without a common seed any pairing does for the swaps; sorted order can be reproduced.
     twins = list(zip(common or runs[a], common or runs[b], strict=False))
     found = total(difference_parts(runs[a], runs[b]), seed=plan.seed)
     num_seeds = len(twins)

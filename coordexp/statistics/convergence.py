@@ -76,7 +76,7 @@ def convergence(
         resamples: number of resamples of images (and seeds), the same for all groups and steps.
         seed: of the resamples; the same seed gives the same numbers, whatever the number of threads.
         threads: number of threads; None for one per usable core.
-        on_progress: told how many resamples are done.
+        on_progress: called with the number of resamples done and their total.
 
     Returns:
         Curves, areas and steps. A step that only some seeds of a group have is left out. Areas are

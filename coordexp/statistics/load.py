@@ -72,7 +72,7 @@ def known_metric(name: str) -> AveragePrecision:
 
 
 def check_groups(groups: Mapping[str, Iterable[object]]) -> None:
-    """Refuse a comparison of nothing, or with a group of nothing.
+    """Refuse a comparison without groups, or with a group that has no detections.
 
     Raises:
         ComparisonError: naming the group.

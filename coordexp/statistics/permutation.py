@@ -28,9 +28,9 @@ def swap_test(
     """Return the two-sided p of "the groups' detections are exchangeable within images".
 
     In each draw a coin decides for each image whether the groups swap their detections there, in all
-    seeds together: what two checkpoints do on one image hangs together through the image, so images,
-    not detections or seeds, are the units. The seeds are taken as they are: with any number of them
-    the test is about these checkpoints, and the bootstrap carries the choice of seeds.
+    seeds together: the results of two checkpoints on one image are correlated through the image, so images,
+    not detections or seeds, are the units. The seeds are taken as they are: however many there are, the test
+    is about these checkpoints; the uncertainty from the choice of seeds is in the bootstrap.
 
     Args:
         pairs: ``S`` checkpoints of the two groups, paired, matched in the metric's area range.
@@ -38,7 +38,7 @@ def swap_test(
         resamples: number of draws.
         seed: of the draws.
         threads: number of threads; None for one per usable core.
-        on_progress: told how many draws are done.
+        on_progress: called with the number of draws done and their total.
 
     Returns:
         ``(1 + draws at least as far from 0) / (1 + draws)``. The draws end early, after a round of 250, once

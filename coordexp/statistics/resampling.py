@@ -59,7 +59,7 @@ def check_plan(*, resamples: int, seed: int) -> None:
 
 
 def enough_resamples(num_pairs: int) -> int:
-    """Return a number of resamples with which each of so many pairs can be told apart.
+    """Return how many resamples are needed for a difference in each of ``num_pairs`` pairs to become significant.
 
     The smallest p of the bootstrap is 2 / (R + 1), and Holm's correction multiplies it by the number of
     pairs: beyond 50 pairs, that of 2000 resamples can never come below 5 %.
@@ -76,7 +76,7 @@ def for_each_draw(
         draw: the work of one draw; it should spend its time outside the interpreter's lock.
         num_draws: number of draws.
         threads: number of threads; None for one per usable core.
-        on_progress: told after each chunk of draws.
+        on_progress: called after each chunk of draws.
     """
 
     def run(first: int) -> int:

@@ -61,7 +61,7 @@ class PairResult:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is told from noise at the 5 % level, all pairs considered."""
+        """Whether the difference is significant at the 5 % level, corrected for the number of pairs."""
         return self.p_holm < 0.05
 
 

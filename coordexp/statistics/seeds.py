@@ -1,7 +1,7 @@
 """The second level of the bootstrap: seeds are drawn as well as images.
 
 A plain two-level bootstrap is too narrow for the three to five seeds one can afford: its variance is
-``(S - 1) / S`` of the right one, and its percentiles know nothing of Student. Both are corrected here;
+``(S - 1) / S`` of the right one, and its percentiles lack the factor of Student's t. Both are corrected here;
 ``docs/STATISTICS.md`` has the coverage measured with and without.
 
 Legend of shapes: ``R`` resamples, ``S`` seeds.
@@ -86,7 +86,7 @@ def group_part(runs: Mapping[int, Drawn]) -> Part:
 
 
 def difference_parts(a: Mapping[int, Drawn], b: Mapping[int, Drawn]) -> list[Part]:
-    """Return ``a - b``: one part over the seeds both groups have, paired; a part for each group if there is none."""
+    """Return ``a - b``: one part over the seeds both groups have, paired; else a part for each group."""
     common = [seed for seed in a if seed in b]
     if not common:
         first, second = group_part(a), group_part(b)
@@ -125,7 +125,7 @@ def two_level(draws: Floats, *, seed: int, index: int = 0) -> Floats:
     Args:
         draws: ``[R, S]`` or ``[R, S, ...]`` values on resampled images.
         seed: of the resamples; the same seed and index draw the same seeds, so groups stay paired.
-        index: tells parts that are drawn independently.
+        index: number of the part; parts with different numbers are drawn independently.
 
     Returns:
         ``[R]`` or ``[R, ...]``.

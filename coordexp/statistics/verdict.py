@@ -20,8 +20,8 @@ def verdict(comparison: Comparison) -> str:
         return _alone(comparison)
     best = max(comparison.groups, key=lambda group: comparison.value[group].value)
     ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
-    told, open_ = [p for p in ours if p.significant], [p for p in ours if not p.significant]
-    beaten, above = [p for p in told if p.difference.value > 0], [p for p in told if p.difference.value <= 0]
+    shown, open_ = [p for p in ours if p.significant], [p for p in ours if not p.significant]
+    beaten, above = [p for p in shown if p.difference.value > 0], [p for p in shown if p.difference.value <= 0]
     if above:
         return _contradiction(comparison, above)
     if not beaten:
@@ -58,18 +58,18 @@ def _contradiction(comparison: Comparison, above: list[PairResult]) -> str:
 
 
 def _nothing(comparison: Comparison, pairs: list[PairResult]) -> str:
-    """No pair with the best group is told apart."""
+    """Say that the best group does not differ significantly from any other."""
     names = [pairs[0].a, *(pair.b for pair in pairs)]
     who = " and ".join(names) if len(names) == 2 else f"{', '.join(names[:-1])} and {names[-1]}"
     kind = "the checkpoints of " if _one_seed(pairs) else ""
-    told = [pair for pair in comparison.pairs if pair.significant]
-    between = f"between {kind}{who}" if not told else f"between {names[0]}, the highest, and {' or '.join(names[1:])}"
+    is_any = any(pair.significant for pair in comparison.pairs)
+    between = f"between {kind}{who}" if not is_any else f"between {names[0]}, the highest, and {' or '.join(names[1:])}"
     found = _all_open(pairs)
     return f"No difference of {comparison.metric} can be shown {between}: {found}{_coarse(comparison)}"
 
 
 def _coarse(comparison: Comparison) -> str:
-    """Say where the draws are too few for any difference to be called one."""
+    """Say so where the resamples are too few for any difference to become significant."""
     num_pairs = len(comparison.pairs)
     if 2 * num_pairs / (comparison.resamples + 1) < ALPHA:
         return ""
@@ -121,7 +121,7 @@ def _p(pair: PairResult) -> str:
 
 
 def _scope(pairs: list[PairResult]) -> str:
-    """What the sentence is about."""
+    """Say whether the sentence is about checkpoints or about groups."""
     if _one_seed(pairs):
         return "; with one seed this is about these checkpoints, not about their losses"
     fewest = min(pair.num_seeds for pair in pairs)

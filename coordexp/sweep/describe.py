@@ -15,7 +15,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
     """Print what would run.
 
     Raises:
-        ConfigError: if the name exists with another configuration or search, or the strategy cannot be.
+        ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
     """
     check_experiment(sweep.config)
     check_objective(sweep.config)

@@ -76,7 +76,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         settings = SweepConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(explain(error, where=where)) from None
-    # The command's own place decides, if the experiment was named there; else the file's.
+    # An experiment named on the command line is relative to the current folder, one in the file to the file's.
     beside = Path.cwd() if where("experiment").startswith("override") else Path(path).parent
     settings = settings.model_copy(update={"experiment": (beside / settings.experiment).resolve()})
     own = (*settings.overrides, *(text for text in overrides if not text.startswith(PREFIX)))
@@ -170,7 +170,7 @@ def _parts(key: str, tree: Tree) -> list[str]:
 
 
 def _check_names(tree: Tree, where: Where) -> None:
-    """Refuse unknown keys with the nearest valid one; what pydantic would say knows only the experiment's keys."""
+    """Refuse unknown keys with the nearest valid one; the hints for an experiment would name only its own keys."""
     _check_section(tree, SweepConfig, "", where)
     for name, section in _SECTIONS.items():
         _check_section(tree.get(name), section, f"{name}.", where)

@@ -87,7 +87,7 @@ def winner_plans(sweep_trials: SweepTrials) -> list[RunPlan]:
 
 
 def is_pending(sweep_trials: SweepTrials) -> bool:
-    """Tell whether the search or a winner's run is still to be done."""
+    """Return whether the search or a winner's run is still to be done."""
     return not sweep_trials.is_searched() or any(not plan.is_finished() for plan in winner_plans(sweep_trials))
 
 

@@ -48,7 +48,7 @@ class Trial:
     plan: RunPlan
 
     def is_done(self) -> bool:
-        """Tell whether the search needs no more of it."""
+        """Return whether nothing is left to do of it."""
         status = self.plan.status()
         return status is not None and status.state in ("finished", "pruned")
 
@@ -79,7 +79,7 @@ def rungs(sweep: Sweep) -> list[int]:
 
 
 class SweepTrials:
-    """The trials of a sweep, those of former commands first; as a listener it takes in how each one ends."""
+    """The trials of a sweep, those of former commands first. It listens to runs, and records how each one ends."""
 
     def __init__(self, sweep: Sweep, *, data: Mapping[str, JsonValue], instance: str) -> None:
         """Open the journal, or begin one.
@@ -87,7 +87,7 @@ class SweepTrials:
         Args:
             sweep: the sweep.
             data: keys of section ``data`` that lead to the tuning split.
-            instance: which life of the sweep's name this is.
+            instance: identifies this sweep among all of its name; ``--fresh`` makes a new one.
 
         Raises:
             ConfigError: if the name holds another search.
@@ -133,7 +133,7 @@ class SweepTrials:
         return self._add(self._study.ask())
 
     def decide(self) -> None:
-        """Take in what running trials have committed, and ask those that fall behind to stop."""
+        """Read what running trials have committed, and ask those that fall behind to stop."""
         for trial in self._running.values():
             self._take_in(trial)
 
@@ -155,7 +155,7 @@ class SweepTrials:
         return stop_reason(ExperimentFolder.of(self.sweep.config).path / "any run")
 
     def is_spent(self) -> bool:
-        """Tell whether the runs have used ``cluster.max_gpu_hours``; trials that run then end as they would."""
+        """Return whether the runs have used ``cluster.max_gpu_hours``; trials that are running go on to their end."""
         max_hours = self.sweep.config.cluster.max_gpu_hours
         return max_hours is not None and self.used_hours(self.begun_plans()) >= max_hours
 
@@ -178,11 +178,11 @@ class SweepTrials:
         return [plan for plan in plans if plan.status() is not None]
 
     def is_searched(self) -> bool:
-        """Tell whether every trial is there and done."""
+        """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.is_done() for trial in self.trials)
 
     def _add(self, asked: optuna.trial.Trial) -> Trial:
-        """Take a trial of the study over, and sample what a kill has kept from being sampled."""
+        """Add a trial of the study; what was not sampled before the command was killed is sampled now."""
         point = suggest(asked, self.sweep.settings.space)
         name = f"t{asked.number:03d}"
         self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
@@ -227,7 +227,7 @@ class SweepTrials:
         return self._study.get_trials()[_number(trial)]
 
     def _live(self, number: int) -> optuna.trial.Trial:
-        """Return a trial of the study that can be sampled, reported and told."""
+        """Return a trial of the study to which samples, APs and a final state can be added."""
         self._study.sampler = sampler(self.sweep.settings, number)
         storage = self._study._storage  # pyright: ignore[reportPrivateUsage]
         study_id = storage.get_study_id_from_name(self._study.study_name)
@@ -276,7 +276,7 @@ def _recorded_study(sweep: Sweep) -> optuna.Study | None:
         raise ConfigError(
             f"{folder.sweep_journal}: expected a journal of trials ({error}); --fresh moves it aside"
         ) from error
-    wanted = _bound(sweep)
+    wanted = _fixed_settings(sweep)
     changed = [name for name in wanted if search.get(name) != wanted[name]]
     if changed and folder.begun_runs():
         raise ConfigError(
@@ -294,7 +294,7 @@ def _begin_study(sweep: Sweep) -> optuna.Study:
         # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
         for point in grid(sweep.settings.space):
             study.enqueue_trial(point)
-    study.set_user_attr(_SEARCH, _bound(sweep))  # last: without it, nothing has begun
+    study.set_user_attr(_SEARCH, _fixed_settings(sweep))  # last: without it, nothing has begun
     return study
 
 
@@ -313,8 +313,8 @@ def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
     return optuna.pruners.SuccessiveHalvingPruner(first[0], sweep.settings.asha.reduction_factor)
 
 
-def _bound(sweep: Sweep) -> dict[str, JsonValue]:
-    """Return what a sweep's name stands for; more trials, other rungs and other winners may come later."""
+def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:
+    """Return the settings that cannot change under a sweep's name; trials, rungs and winners may."""
     values = sweep.settings.model_dump(mode="json")
     bound: dict[str, JsonValue] = {name: values[name] for name in ("group", "space", "tuning_split")}
     return bound | {"method": sweep.settings.search.method, "seed": sweep.settings.search.seed}

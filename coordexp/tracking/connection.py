@@ -152,7 +152,7 @@ def _prepare_mlflow() -> None:
 
 
 def check_names_file(uri: str, path: Path) -> None:
-    """Refuse a sqlite URI whose path can be no database file.
+    """Refuse a sqlite URI whose path cannot be a database file.
 
     Raises:
         TrackingError: if the path is not absolute, or a folder.

@@ -65,14 +65,14 @@ def read_recorded(run: RunFolder) -> Recorded | None:
 
 
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
-    """Tell whether this server has a run with all its rows and results, so that nothing is left to send."""
+    """Return whether this server has all rows and results of a run, so that nothing is left to send."""
     status = plan.status()
     is_over = status is not None and status.state in ("finished", "pruned")
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 
 def tracking_uri(config: ExperimentConfig) -> str:
-    """Return where runs are recorded; a database in the runs' directory if nothing else was said."""
+    """Return where runs are recorded; by default a database in the runs' directory."""
     return config.tracking.uri or database_uri(config.experiment.runs_dir.absolute())
 
 
@@ -87,7 +87,7 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
 
 
 class Recorder:
-    """Records runs in MLflow. After it began, a server that is away delays and never stops a run."""
+    """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
     def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
         """Start or find the experiment's own run, the parent of all.
@@ -160,7 +160,7 @@ class Recorder:
             status = plan.status()
             if status is None or status.state == "running" or self._ended.get(plan.name) == status:
                 continue
-            if self._waiting:  # the server has just had its time: to try each would take minutes
+            if self._waiting:  # the server was just waited for in vain: trying each run would take minutes
                 self._unrecorded.setdefault(plan.name, next(iter(self._unrecorded.values())))
             else:
                 self.end_run(plan, status)
@@ -283,7 +283,7 @@ def _digest(path: Path, changed_ns: int) -> str:
 
 
 def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
-    """Remove a dotted key: what may differ between groups is no property of the whole."""
+    """Remove a dotted key: what may differ between groups does not describe the whole experiment."""
     inner = nested.get(key[0])
     if len(key) == 1:
         nested.pop(key[0], None)

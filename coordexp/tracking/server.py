@@ -88,7 +88,7 @@ def prepare(
 
 
 def check_exposure(host: str, *, auth: bool, behind_proxy: bool) -> None:
-    """Refuse to show runs, and let them be changed, to whoever reaches the machine.
+    """Refuse to serve without passwords on an address that other machines can reach: anyone there could change runs.
 
     Raises:
         TrackingError: if ``host`` is reachable from elsewhere and nothing was said about passwords.
@@ -105,10 +105,10 @@ def check_exposure(host: str, *, auth: bool, behind_proxy: bool) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse an address that cannot be listened on: MLflow would say so in a page of its server's log.
+    """Refuse an address that cannot be listened on: MLflow would say so somewhere in a long log.
 
     Raises:
-        TrackingError: if the port is taken or no port, or the host is none of this machine.
+        TrackingError: if the port is taken or out of range, or the host is not an address of this machine.
     """
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -122,10 +122,10 @@ def check_port(host: str, port: int) -> None:
 
 
 def artifact_store(artifacts: str) -> str:
-    """Return a URI as it is, and a directory made and absolute.
+    """Return a URI unchanged, and the absolute path of a directory, which is created.
 
     Raises:
-        TrackingError: if it cannot be used: of S3's client MLflow would notice the lack at the first upload only.
+        TrackingError: if the directory cannot be created, or S3's client is missing: MLflow would notice at an upload.
     """
     if artifacts.startswith("s3://") and importlib.util.find_spec("boto3") is None:
         raise TrackingError(f"artifacts in {artifacts} need the module boto3: pip install boto3")
@@ -155,9 +155,9 @@ def database_uri(environment: Mapping[str, str]) -> str:
 
 
 def prepare_database(uri: str, *, upgrade: bool = False) -> str:
-    """Reach the database and see that its tables are those of the installed MLflow.
+    """Connect to the database and check that its tables are those of the installed MLflow.
 
-    Empty, it gets them; tables of an older MLflow are changed only if asked, because that is not undone.
+    An empty database gets them; tables of an older MLflow are changed only on request, since that cannot be undone.
 
     Args:
         uri: see :func:`database_uri`.

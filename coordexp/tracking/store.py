@@ -81,7 +81,7 @@ class _KnownRun:
 
     @staticmethod
     def of(run: "Run") -> "_KnownRun":
-        """Take it from a run as MLflow answers it."""
+        """Read it from a run as MLflow returns it."""
         tags = run.data.tags
         return _KnownRun(run.info.status, int(tags.get(ROWS_LOGGED, 0)), dict(run.data.metrics), tags.get(MESSAGE, ""))
 
@@ -94,7 +94,7 @@ class Tracker:
         self.experiment = experiment
         self.experiment_id = experiment_id
         self._client = client
-        # Else the first rows, sent by a thread, could set a run going that has just ended.
+        # Otherwise the first rows, sent by a thread, could set a run to RUNNING that has just ended.
         self._status_lock = threading.Lock()
         self._known: dict[str, _KnownRun] = {}
 
@@ -229,7 +229,7 @@ class Tracker:
         """Copy a directory to the run's artifacts.
 
         Raises:
-            TrackingError: if it is no directory or cannot be stored.
+            TrackingError: if it is not a directory or cannot be stored.
         """
         if not local_dir.is_dir():
             raise TrackingError(f"artifact directory {local_dir} is not there: expected a directory to log")
@@ -252,7 +252,7 @@ class Tracker:
         """Copy a file to the run's artifacts, under its own name in ``artifact_path``.
 
         Raises:
-            TrackingError: if it is no file or cannot be stored.
+            TrackingError: if it is not a file or cannot be stored.
         """
         if not path.is_file():
             raise TrackingError(f"artifact file {path} is not there: expected a file to log")
@@ -269,7 +269,7 @@ class Tracker:
             raise
 
     def _running(self, run_id: str, *, num_rows: int) -> _KnownRun:
-        """Return what a run has; one that waited goes on with the first row it does not have."""
+        """Return what MLflow has of a run; a scheduled run becomes RUNNING with its first new row."""
         with self._status_lock:
             known = self._known.get(run_id) or _KnownRun.of(self._client.get_run(run_id))
             self._known[run_id] = known
@@ -338,7 +338,7 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
             experiment, artifact_location=location, tags={EXPERIMENT_TAG: "ablation"}
         )
     except MlflowException as error:
-        # Another process of the same command was faster.
+        # Another process has created it since.
         found = client.get_experiment_by_name(experiment) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
         if found is None:
             raise

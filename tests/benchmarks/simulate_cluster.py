@@ -51,11 +51,11 @@ def sleeper(seconds: float, *, spread: float):
     return sleep
 
 
-class Heard:
-    """When the launcher heard of a run's end: only then may it start another."""
+class EventLog:
+    """When the launcher learned that a run had ended: only then may it start another."""
 
     def __init__(self) -> None:
-        """Has heard of nothing."""
+        """Start without events."""
         self.ends: dict[str, float] = {}
 
     def on_begin(self, plan) -> None:
@@ -143,10 +143,10 @@ def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tu
 
     slots = executor.available_slots(config.cluster)
     executor.drive = drive_on_gloo
-    heard = Heard()
-    executor.RayExecutor().execute(plans, sleeper(options.seconds, spread=options.spread), heard)
+    log = EventLog()
+    executor.RayExecutor().execute(plans, sleeper(options.seconds, spread=options.spread), log)
     spans = {plan.name: tuple(json.loads((plan.run_dir / "times.json").read_text())) for plan in plans}
-    delays = [heard.ends[name] - end for name, (_, end) in spans.items()]
+    delays = [log.ends[name] - end for name, (_, end) in spans.items()]
     CONSOLE.print(f"from the end of a run until the launcher hears of it: {sum(delays) / len(delays):.2f} s on average")
     return spans, slots, [plan.name for plan in plans]
 

@@ -133,7 +133,7 @@ def die(where: Path) -> None:
 
 
 def is_due(config) -> bool:
-    """Tell whether a run's fault is still to come."""
+    """Return whether a run's fault is still to come."""
     where = RunFolder.of(config).path
     return (where.parent.parent / "disturbed").is_dir() and not (where / "happened").exists()
 

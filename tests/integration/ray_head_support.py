@@ -56,7 +56,7 @@ class Head:
         Args:
             arguments: of ``ray``.
             cwd: where it runs.
-            home: of whoever runs it.
+            home: of the user who runs it.
             hidden: a folder that is empty for this process, as on a machine that does not have it.
         """
         command = [str(RAY), *arguments]
@@ -136,7 +136,7 @@ def ray_head(*, num_cpus: int = 2, **more: str) -> Generator[Head]:
 
 
 def can_hide() -> bool:
-    """Tell whether this user may hide a folder from a process, which takes mounting."""
+    """Return whether this user may hide a folder from a process, which takes mounting."""
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, check=False
     )

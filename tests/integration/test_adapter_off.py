@@ -27,7 +27,7 @@ def _without(config, custom):
     return type(config).model_validate(tree | {"custom": custom})
 
 
-def _never_heard_of_it(config):
+def _without_any_offset(config):
     """The same run by the parts below the configuration, none of which names an offset."""
     model = load(ExperimentFolder.of(config).base(config)).model
     lora = config.training.lora
@@ -51,9 +51,9 @@ def _num_hooks(model):
 
 
 @pytest.mark.parametrize("custom", OFF.values(), ids=OFF)
-def test_off_is_the_same_as_never_heard_of(config, custom):
+def test_off_is_the_same_as_without_any_offset(config, custom):
     parts = build_components(_without(config, custom))
-    model, groups = _never_heard_of_it(config)
+    model, groups = _without_any_offset(config)
     assert active_offset(parts.model) is None
     assert reattach_coord_offset_hooks(parts.model) is None
     assert parts.model.peft_config["default"].modules_to_save is None
@@ -71,7 +71,7 @@ def test_off_is_the_same_as_never_heard_of(config, custom):
 def test_on_is_not(config):
     """Negative control of the comparison above, and the zero adapter changes no output."""
     parts = build_components(config)
-    model, groups = _never_heard_of_it(config)
+    model, groups = _without_any_offset(config)
     assert active_offset(parts.model) is not None
     assert _described(parts.model, parts.param_groups) != _described(model, groups)
     assert _num_hooks(parts.model) > _num_hooks(model)

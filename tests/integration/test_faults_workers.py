@@ -71,7 +71,7 @@ def test_damaged_checkpoints_are_said(broken):
         assert all(sentence in said and sentence in text for sentence in sentences), said
 
 
-def test_a_run_that_fails_for_good_leaves_the_others_and_is_told(broken):
+def test_a_run_that_fails_for_good_leaves_the_others_and_is_reported(broken):
     config, code, text = broken
     plan = plans_of(config)["fails-s0"]
     assert code == 1

@@ -190,7 +190,7 @@ def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(mak
     assert run_module.make_trainer(run, tmp_path).sampler.num_fillers == -NUM % (2 * SIZE) == 2
 
 
-def test_rows_tell_how_long_training_waited(undisturbed, make_config):
+def test_rows_say_how_long_training_waited(undisturbed, make_config):
     rows = read_rows(RunFolder.of(make_config("undisturbed")).metrics)
     waits = [row.metrics["throughput/data_wait_fraction"] for row in rows]
     assert all(0 < wait < 1 for wait in waits)

@@ -137,10 +137,10 @@ def test_the_client_needs_no_access_to_the_artifacts(base, folder, server):
     client = MlflowClient(server.url)
     experiment = client.get_experiment_by_name("proxied")
     runs = client.search_runs([experiment.experiment_id])
-    told = [experiment.artifact_location, *(item.info.artifact_uri for item in runs)]
-    told += [model.artifact_location for model in client.search_logged_models([experiment.experiment_id])]
-    assert all(uri.startswith("mlflow-artifacts:/") for uri in told)
-    assert not any(str(folder / "store") in uri for uri in told)
+    uris = [experiment.artifact_location, *(item.info.artifact_uri for item in runs)]
+    uris += [model.artifact_location for model in client.search_logged_models([experiment.experiment_id])]
+    assert all(uri.startswith("mlflow-artifacts:/") for uri in uris)
+    assert not any(str(folder / "store") in uri for uri in uris)
     (item,) = [item for item in runs if item.info.run_name == "C-s0"]
     fetched = download_artifacts(run_id=item.info.run_id, artifact_path="merged", tracking_uri=server.url)
     assert (Path(fetched) / "model.safetensors").read_text() == "C-s0" * 999

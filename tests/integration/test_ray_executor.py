@@ -119,7 +119,7 @@ def test_two_runs_on_one_slot_wait_for_each_other(ray_on_two_cpus, tmp_path):
     assert [steps_of(plan) for plan in plans] == [[1, 2, 3, 3]] * 2
 
 
-def test_a_bug_is_tried_again_and_then_told(ray_on_two_cpus, tmp_path):
+def test_a_bug_is_tried_again_and_then_reported(ray_on_two_cpus, tmp_path):
     (plan,) = make_plans(tmp_path, {"bug": {}})
 
     RayExecutor().execute([plan], stand_in)

@@ -33,7 +33,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    # A tracking server's password is the cluster's business: whoever submits does not have it.
+    # A tracking server's password is the cluster's business: the user who submits does not have it.
     with ray_head(RAY_JOB_STOP_WAIT_TIME_S="60", MLFLOW_TRACKING_PASSWORD=SECRET) as started:
         yield started
 
@@ -57,7 +57,7 @@ def log_of(head: Head, number: str) -> str:
 
 
 def is_free(head: Head) -> bool:
-    """Tell whether nothing of a job is left: no worker, no driver, no placement group, all CPUs there."""
+    """Return whether nothing of a job is left: no worker, no driver, no placement group, all CPUs there."""
     left = head.command("list", "placement-groups", "--filter", "state!=REMOVED")
     status = head.command("status", "--address", head.address)
     return "No resource in the cluster" in left.stdout and "0.0/2.0 CPU" in status.stdout and not run_processes(head)
@@ -115,11 +115,11 @@ def test_a_job_from_elsewhere_reads_the_cluster_s_data(head, tmp_path):
 
 def no_secret_in_sight(head: Head, number: str, shown: str) -> None:
     """The token and the tracking password are nowhere but in environments."""
-    told = [shown, log_of(head, number), json.dumps(dict(head.job(number)), default=str)]
+    texts = [shown, log_of(head, number), json.dumps(dict(head.job(number)), default=str)]
     for process in head.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
-            told.append(" ".join(process.cmdline()))
-    assert not [text for text in told if TOKEN in text or SECRET in text]
+            texts.append(" ".join(process.cmdline()))
+    assert not [text for text in texts if TOKEN in text or SECRET in text]
     places = [*(head.home / "coordexp-runs").rglob("*"), *(head.home.parent / "t").glob("session_2*/logs/**/*")]
     needles = (TOKEN.encode(), SECRET.encode())
     assert not [p for p in places if p.is_file() and any(needle in p.read_bytes() for needle in needles)]

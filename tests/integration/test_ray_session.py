@@ -97,9 +97,9 @@ def test_a_node_that_does_not_see_the_runs_is_named(tmp_path):
 
         assert check() == "all see it"
         with second_node(head, hidden=runs):
-            told = check()
-            assert told.startswith("node ")
-            assert f"does not see {runs}/x (experiment.runs_dir); on a cluster of 2 nodes" in told
+            refusal = check()
+            assert refusal.startswith("node ")
+            assert f"does not see {runs}/x (experiment.runs_dir); on a cluster of 2 nodes" in refusal
         assert list((runs / "x").iterdir()) == []
 
 

@@ -95,7 +95,7 @@ def sleeper(config, *, reporter, print_line):
         raise RunStoppedError(reason)
 
 
-class Heard:
+class EventLog:
     """Remembers events, with what the run directories say at that moment."""
 
     def __init__(self) -> None:
@@ -136,9 +136,9 @@ def relay(order: list[str]):
 
 def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_gpus, tmp_path):
     plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
-    heard = Heard()
+    log = EventLog()
 
-    RayExecutor().execute(plans, relay([plan.name for plan in plans]), heard)
+    RayExecutor().execute(plans, relay([plan.name for plan in plans]), log)
 
     # Each run ended only because the other slot was given to the next one, while it held its own.
     assert [plan.status().state for plan in plans] == ["finished"] * 6
@@ -147,12 +147,12 @@ def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_
     order = [plan.name for plan in plans]
     began = sorted(times, key=lambda name: times[name][0])
     assert (set(began[:2]), began[2:]) == (set(order[:2]), order[2:])  # two at once, in any order
-    assert {name for what, name, _ in heard.events if what == "begun"} == set(order)
-    ended = [name for what, name, _ in heard.events if what == "ended"]
+    assert {name for what, name, _ in log.events if what == "begun"} == set(order)
+    ended = [name for what, name, _ in log.events if what == "ended"]
     assert ended[:-2] == [plan.name for plan in plans][:-2]
     assert set(ended[-2:]) == {plan.name for plan in plans[-2:]}  # nobody waits for the last one
-    assert {state for what, _, state in heard.events if what == "ended"} == {"finished"}  # when it was heard
-    started = list(itertools.accumulate(1 if what == "begun" else -1 for what, _, _ in heard.events))
+    assert {state for what, _, state in log.events if what == "ended"} == {"finished"}  # already when the event came
+    started = list(itertools.accumulate(1 if what == "begun" else -1 for what, _, _ in log.events))
     assert max(started) == 3  # two have their workers, and the next one is ready for its own
     assert min(started[1:-2]) >= 1
     ready = [plan.run_dir / "next_but_one_waits" for plan in plans[:-2]]

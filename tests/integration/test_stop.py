@@ -117,7 +117,7 @@ def _listen(rank: int, store: str, directory: str, output: str) -> None:
     """One of two ranks with clocks of their own: rank 0 asks at its 25th step, and both must end at the same."""
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     now = iter(range(10_000))
-    # Rank 0's steps take a tenth of a second; rank 1 would look at another cadence.
+    # Rank 0's steps take a tenth of a second; rank 1 would look at other steps.
     listener = StopListener(Path(directory), clock=lambda: next(now) * (0.3 if rank == 0 else 17.0))
     step = 0
     while True:

@@ -1,6 +1,6 @@
 """F1 of all detections, whatever their score: 2 TP / (2 TP + FP + FN), summed over categories.
 
-Detections are matched greedily by score within image and category; those on crowds count as nothing.
+Detections are matched greedily by score within image and category; those on crowds are left out.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""What is kept of every generated token, from raw logits and without a synchronisation.
+"""What is kept of every generated token: computed from raw logits, without synchronising with the device.
 
 Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens, R rows with curves, S statistics.
 """
@@ -55,11 +55,10 @@ class RawLogitsRecorder(LogitsProcessor):
     """Reads the raw logits of every step of one ``generate`` call; first in the list, changes nothing.
 
     Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
-    earlier steps only scalars a row remain, on the device, and the ``[R, K]`` of rows with curves.
+    earlier steps only scalars a row remain, on the device, and the ``[R, K]`` distributions of ``curve_rows``.
     """
 
     def __init__(self, coord_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
-        """Record for the coord vocabulary ``coord_ids``; keep whole distributions of ``curve_rows``."""
         self._coords = slice(coord_ids.start, coord_ids.stop)
         self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
         self._pending: tuple[Tensor, Tensor] | None = None

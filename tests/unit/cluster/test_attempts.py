@@ -1,4 +1,4 @@
-"""The attempts of a run: its turn, a stop while it waits for workers, and which of several failures is told."""
+"""The attempts of a run: its turn, a stop while it waits for workers, and which of several failures is reported."""
 
 import pickle
 import threading
@@ -123,16 +123,16 @@ def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
 
 
 def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan, monkeypatch):
-    told: list[str | None] = []
-    monkeypatch.setattr(worker, "broadcast_from_rank_zero", lambda value: told.append(value) or told[0])
+    sent: list[str | None] = []
+    monkeypatch.setattr(worker, "broadcast_from_rank_zero", lambda value: sent.append(value) or sent[0])
     begin(plan)
     note_workers(plan)
     assert worker._may_begin(plan, is_first=True)
-    told.clear()
+    sent.clear()
     request_stop(plan.run_dir, "enough")
     assert not worker._may_begin(plan, is_first=True)
     assert not worker._may_begin(plan, is_first=False)
-    assert told == ["enough", None]
+    assert sent == ["enough", None]
     assert (plan.status().state, plan.status().message) == ("stopped", "enough")
 
 
@@ -157,5 +157,5 @@ def raised(error):
         ({0: raised(KeyError("x"))}, "KeyError: 'x'"),
     ],
 )
-def test_of_several_failures_the_one_that_explains_most_is_told(failures, sentence):
+def test_of_several_failures_the_one_that_explains_most_is_reported(failures, sentence):
     assert decisive_failure(failures) == sentence

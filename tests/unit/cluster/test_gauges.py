@@ -172,7 +172,7 @@ def test_memory_on_cpu_is_of_this_process():
     assert values["peak"] < values["limit"]
 
 
-def test_what_cannot_be_published_stops_no_run_and_is_told_once(plans, caplog):
+def test_what_cannot_be_published_stops_no_run_and_warns_once(plans, caplog):
     calls = []
 
     def broken(sample, labels):
@@ -220,7 +220,7 @@ def test_what_an_earlier_command_left_waits_again(plans):
 @pytest.mark.parametrize(
     ("error", "diverged"), [(DivergedError("step 3: loss is nan"), True), (TrainingError("x"), False)]
 )
-def test_a_diverged_run_is_told_from_another_failure(plans, error, diverged):
+def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, diverged):
     plan = plans[0]
     plan.run_dir.mkdir(parents=True)
     try:

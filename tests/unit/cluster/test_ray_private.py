@@ -42,7 +42,7 @@ class PrivateName:
 NAMES = (
     PrivateName("ray._private.state.actors", "seeing that the controller of a run is dead", ("actor_id",)),
     PrivateName("ray._private.state.state._connect_and_get_accessor", "finding leaked placement groups"),
-    PrivateName("ray._private.worker.global_worker", "telling our placement groups", (), ("current_job_id",)),
+    PrivateName("ray._private.worker.global_worker", "recognising our own placement groups", (), ("current_job_id",)),
     PrivateName("ray._raylet.GcsClient", "asking a cluster what it has"),
     PrivateName("ray._raylet.InnerGcsClient.get_all_node_info", "the same; what GcsClient hands calls on to"),
     PrivateName("ray._private.services.canonicalize_bootstrap_address", "the meaning of RAY_ADDRESS=auto", ("addr",)),
@@ -84,7 +84,9 @@ NAMES = (
         "the sentence of what a worker raised",
         ("exc", "traceback_str"),
     ),
-    PrivateName("ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError", "telling a death from an error"),
+    PrivateName(
+        "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError", "distinguishing a death from an error"
+    ),
     PrivateName("ray.train.v2._internal.callbacks.DatasetsCallback", "starting no process for Ray Data"),
     PrivateName("ray.train.torch.TorchTrainer._create_default_callbacks", "starting no process for Ray Data"),
     PrivateName("ray.train.v2.api.callback.RayTrainCallback", "our own callbacks of a trainer"),

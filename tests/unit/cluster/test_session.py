@@ -78,7 +78,7 @@ def test_a_run_s_inputs_are_named_by_their_keys(tmp_path):
                 "train_annotations": str(annotations),
                 "train_images": str(images),
                 "val_annotations": str(annotations),
-                "val_images": str(tmp_path / "not-here"),  # the driver's own error to tell
+                "val_images": str(tmp_path / "not-here"),  # reported by the driver itself
             },
         }
     )

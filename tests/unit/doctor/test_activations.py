@@ -114,7 +114,7 @@ def test_eager_attention_keeps_its_scores():
 
 
 def _packed(tokenizer, length: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The same samples as one row, which transformers tells apart by the text positions in front."""
+    """The same samples as one row, which transformers separates by the text positions in front."""
     batch = _batch(tokenizer, length, dtype)
     del batch["attention_mask"]
     own = torch.arange(length).expand(4, BATCH, length).reshape(4, 1, BATCH * length)

@@ -5,7 +5,7 @@ from PIL import Image
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.doctor.data import DataFacts, examine_split, merged
+from coordexp.doctor.data import DataFacts, examine_split, of_both_splits
 from coordexp.findings import collect
 from coordexp.train.setup.encoding import read_split
 from tests.unit.data.sample_support import write_jsonl
@@ -129,6 +129,6 @@ def test_generated_shapes_are_as_large_as_the_estimate_thinks(tmp_path):
 def test_what_is_known_of_both_splits():
     train = DataFacts(frozenset({(1, 1)}), 3, (), ("b", "c"))
     val = DataFacts(frozenset({(2, 2)}), 9, ("a",), ("c",))
-    assert merged(train, val) == DataFacts(frozenset({(1, 1), (2, 2)}), 3, ("a",), ("b", "c"))
-    assert merged(None, val) is None
-    assert merged(train, None) == train
+    assert of_both_splits(train, val) == DataFacts(frozenset({(1, 1), (2, 2)}), 3, ("a",), ("b", "c"))
+    assert of_both_splits(None, val) is None
+    assert of_both_splits(train, None) == train

@@ -160,7 +160,7 @@ def test_groups_whose_data_sets_differ_are_refused(tmp_path):
     assert "groups differ in data.shapes" in failures(found)["configuration"]
 
 
-def test_categories_that_cannot_be_told_apart(tmp_path):
+def test_ambiguous_categories(tmp_path):
     overrides = coco_overrides(tmp_path)
     annotations = tmp_path / "val.json"
     data = json.loads(annotations.read_text())

@@ -88,7 +88,7 @@ def base(request: pytest.FixtureRequest) -> Base:
 
 @pytest.fixture
 def sequence() -> Callable[..., GeneratedSequence]:
-    """Ids -> a generated sequence whose numbers tell their position."""
+    """Ids -> a generated sequence whose numbers are their position."""
 
     def build(ids: list[int], *, truncated: bool = False) -> GeneratedSequence:
         numbers = range(len(ids))

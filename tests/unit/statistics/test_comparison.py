@@ -237,7 +237,7 @@ def of(value: dict[str, float], *pairs: PairResult) -> Comparison:
 
 def test_sentences() -> None:
     pairs = result(0.001, "A", "B", -0.05), result(0.4, "A", "C", 0.01), result(0.3, "B", "C", 0.06)
-    # B is best, but C is not told from it; A is.
+    # B is best, significantly above A, but not above C.
     said = verdict(of({"A": 0.30, "B": 0.35, "C": 0.29}, *pairs))
     assert said == (
         "The checkpoint of group B has the highest AP, 0.350: "
@@ -245,7 +245,7 @@ def test_sentences() -> None:
         "(B - C = +0.0600 (95 % interval 0.0500 to 0.0700), p = 0.3, smallest detectable about 0.014); "
         "with one seed this is about these checkpoints, not about their losses."
     )
-    # A pair below the best is told apart, the best itself is not: that must not read as "nothing differs".
+    # A pair below the best differs, the best from none: that must not read as "nothing differs".
     others = replace(pairs[0], p_holm=0.9), pairs[1], replace(pairs[2], p_holm=0.01)
     said = verdict(of({"A": 0.36, "B": 0.35, "C": 0.29}, *others))
     assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
@@ -273,7 +273,7 @@ def test_a_mean_over_seeds_is_no_checkpoint_though_the_other_group_has_one() -> 
     assert "not about their losses" in said
 
 
-def test_two_seeds_are_told_to_be_few() -> None:
+def test_two_seeds_are_called_too_few() -> None:
     two, three = (replace(result(0.001, "A", "C", 0.05), seed_std=0.003, num_seeds=n) for n in (2, 3))
     assert "over 2 seeds, which are too few to rely on" in verdict(of({"A": 0.4, "C": 0.35}, two))
     assert verdict(of({"A": 0.4, "C": 0.35}, three)).endswith("above C; over 3 seeds.")

@@ -68,7 +68,7 @@ def test_p_is_never_zero() -> None:
     assert 0 < p_of_zero(5.0, np.linspace(4, 6, 1000)) < 0.01
 
 
-def test_zero_beyond_every_draw_is_told_apart_whatever_the_bias() -> None:
+def test_zero_beyond_every_draw_is_significant_whatever_the_bias() -> None:
     draws = np.linspace(0.89, 0.93, 200)
     assert estimate(0.90, draws).low == pytest.approx(0.89, abs=1e-3)
     assert p_of_zero(0.90, draws) == 2 / 201

@@ -75,9 +75,11 @@ def test_draws_end_early_only_where_nothing_differs() -> None:
     for number in range(12):
         truth, a, b = two_groups(number)
         pair = matches_of(truth, a), matches_of(truth, b)
-        told: list[int] = []
-        p = swap_test([pair], AP, resamples=2000, seed=5, on_progress=lambda done, of, told=told: told.append(done))
-        assert told[-1] == 2000
+        reported: list[int] = []
+        p = swap_test(
+            [pair], AP, resamples=2000, seed=5, on_progress=lambda done, of, reported=reported: reported.append(done)
+        )
+        assert reported[-1] == 2000
         pools, num_images = [pooled(*pair)], len(truth.sizes_px)
         observed = abs(swapped_difference(pools, AP, np.zeros(num_images, np.uint8)))
         draws = [swapped_difference(pools, AP, swapped_images(num_images, seed=5, index=i)) for i in range(2000)]

@@ -194,7 +194,7 @@ def test_what_changes_no_term_that_is_on_is_refused(overrides, sentence):
         load_sweep(LAMBDA, overrides)
 
 
-def test_a_knob_and_its_weight_are_told_apart_in_an_override():
+def test_a_knob_and_its_weight_are_distinguished_in_an_override():
     keys = "objective.extra.smooth_l1: {values: [1.0]}, objective.extra.smooth_l1.beta: {values: [1.0, 2.0]}"
     sweep = load_sweep(LAMBDA, [_space(keys), "sweep.space.objective.extra.smooth_l1.beta.values=[0.1, 0.5]"])
     assert sweep.settings.space["objective.extra.smooth_l1"].values == (1.0,)

@@ -1,4 +1,4 @@
-"""``coordexp sweep``: what a dry run says, and how errors come out; nothing is written."""
+"""``coordexp sweep``: what a dry run prints, and how errors come out; nothing is written."""
 
 from coordexp.cli.main import main as coordexp
 
@@ -7,7 +7,7 @@ def main(argv):
     return coordexp(["sweep", *argv])
 
 
-def test_a_dry_run_tells_points_and_rungs_and_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_points_and_rungs_and_writes_nothing(tmp_path, capsys):
     code = main(["--dry-run", "sweep.space.objective.lambda_coord.num=3", f"experiment.runs_dir={tmp_path}/runs"])
     text = capsys.readouterr().out
     assert code == 0

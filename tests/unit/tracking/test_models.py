@@ -1,4 +1,4 @@
-"""A merged checkpoint is one model in MLflow, ready only once all of it is told."""
+"""A merged checkpoint is one model in MLflow, ready only once all of it is sent."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -102,7 +102,7 @@ def test_the_configuration_of_users_is_private_and_keeps_a_percent_sign(tmp_path
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_the_server_is_being_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With nobody to hear of it, the server would go on without its starter."""
+    """Without this the server would outlive the process that started it."""
     begin = subprocess.Popen
     started: list[subprocess.Popen[bytes]] = []
 

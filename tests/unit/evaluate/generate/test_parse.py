@@ -37,7 +37,7 @@ def test_an_object_carries_the_numbers_of_its_own_tokens(native, parser: Sequenc
     cat, dog = found.objects
     assert (cat.desc, cat.category_id, cat.bins) == (" CAT", 7, (10, 20, 30, 40))
     assert (dog.desc, dog.category_id, dog.bins) == ("dog", None, (5, 6, 7, 8))
-    at = len(first) - 5  # the first coord token; the fixture's numbers tell their position
+    at = len(first) - 5  # the first coord token; the fixture's numbers are their position
     assert cat.expected == pytest.approx([0.001 * (at + n) for n in range(4)])
     assert cat.width == pytest.approx([10.0 + at + n for n in range(4)])
     coord = -0.01 * np.mean([at + n for n in range(4)])
