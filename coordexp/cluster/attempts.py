@@ -30,7 +30,11 @@ _SHORT_SECONDS = 0.1  # between two looks at another controller
 
 
 class Attempts(WorkerGroupCallback):
-    """Keeps the attempts of a run apart, counts them, and ends the run at once where another attempt cannot help."""
+    """Keeps the attempts of a run apart, counts them, and ends the run at once where another attempt cannot help.
+
+    Attributes:
+        exit_on_stop: ends this process where a stop is asked while Ray waits for workers.
+    """
 
     def __init__(self, plan: RunPlan, *, previous: Path | None = None) -> None:
         """Watch the attempts of a run.
@@ -41,7 +45,7 @@ class Attempts(WorkerGroupCallback):
         """
         self._plan = plan
         self._previous = previous
-        self._exit_on_stop = ExitOnStop(plan)
+        self.exit_on_stop = ExitOnStop(plan)
         self._is_first = True
         self._reason = ""
 
@@ -52,7 +56,7 @@ class Attempts(WorkerGroupCallback):
             TrainingError: if wrong input of a worker has made the run fail; it ends the run.
         """
         del worker_group_context
-        self._exit_on_stop.start()
+        self.exit_on_stop.start()
         status = self._plan.status()
         if not self._is_first and status is not None and status.state == "failed":
             raise TrainingError(status.message)
@@ -66,7 +70,7 @@ class Attempts(WorkerGroupCallback):
     def after_worker_group_start(self, worker_group: object) -> None:
         """Let the run begin, unless a stop was asked while it waited for its workers; count every further start."""
         del worker_group
-        self._exit_on_stop.end()
+        self.exit_on_stop.end()
         if self._is_first:
             if stop_reason(self._plan.run_dir) is None:
                 begin(self._plan)

@@ -67,7 +67,7 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
         nodes_of(address)  # Ray itself would try for minutes, and then end this process
     with ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter:
-        started = starter.submit(_start, threads, debug=debug)
+        started = starter.submit(start_session, threads, debug=debug)
         try:
             yield started
         finally:
@@ -77,14 +77,19 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
                 os.environ.pop(name, None)  # a cluster that this process joins later is another matter
 
 
-def _start(threads: int, *, debug: bool) -> None:
+def start_session(threads: int, *, debug: bool) -> None:
+    """Join the cluster at ``RAY_ADDRESS``, or start a private Ray on loopback.
+
+    Raises:
+        ResourceError: if no cluster answers there.
+    """
     import ray
 
     if not debug:
         for name in ("ray", "ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.ERROR)
     own = PROCESS_ENV | {"OMP_NUM_THREADS": str(threads)}
-    env_vars = {name: value for name, value in own.items() if name not in _submitted_env()}  # Ray refuses a name twice
+    env_vars = {name: value for name, value in own.items() if name not in submitted_env()}  # Ray refuses a name twice
     shown = logging.WARNING if debug else logging.ERROR
     if cluster_address() is not None:
         try:
@@ -103,7 +108,7 @@ def _start(threads: int, *, debug: bool) -> None:
     )
 
 
-def _submitted_env() -> dict[str, str]:
+def submitted_env() -> dict[str, str]:
     """Return the environment variables that came with ``ray job submit --runtime-env-json``."""
     submitted = json.loads(os.environ.get(SUBMITTED_ENV, "{}"))
     return (submitted.get("runtime_env") or {}).get("env_vars") or {}

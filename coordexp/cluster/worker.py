@@ -90,7 +90,7 @@ class RayReporter:
 def work(plan: RunPlan, function: TrainFunction) -> None:
     """Do one run in this worker process; rank 0 keeps its status and its progress log."""
     first = ray.train.get_context().get_world_rank() == 0
-    if not _may_begin(plan, is_first=first):
+    if not may_begin(plan, is_first=first):
         return
     print_line = progress_log_writer(plan.run_dir) if first else _silent
     clock = RunClock(plan)
@@ -117,7 +117,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         set_state(plan, "finished", seconds=clock.seconds())
 
 
-def _may_begin(plan: RunPlan, *, is_first: bool) -> bool:
+def may_begin(plan: RunPlan, *, is_first: bool) -> bool:
     """Return on all ranks alike whether the run may begin: not if a stop was requested while its workers started."""
     reason: str | None = broadcast_from_rank_zero(stop_reason(plan.run_dir) if is_first else None)
     if is_first and reason is not None:

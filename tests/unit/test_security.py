@@ -156,7 +156,7 @@ def test_a_private_ray_session_is_on_loopback_and_takes_no_secrets_along(monkeyp
         if address is not None:
             monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=lambda **given: started.append(given)))
-        session._start(2, debug=False)
+        session.start_session(2, debug=False)
     private, joined = started
     assert private["dashboard_host"] == "127.0.0.1"
     assert "dashboard_host" not in joined

@@ -82,12 +82,12 @@ def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
     monkeypatch.setattr(attempts.time, "sleep", sleep)
     own = Attempts(plan, previous=before)
     own.before_worker_group_start(SimpleNamespace())
-    own._exit_on_stop.end()
+    own.exit_on_stop.end()
     assert waited == [False] * 3
     assert (plan.run_dir / ".controller").read_text() == "session job actor\n"
     assert freed == ["freed"]
     own.before_worker_group_start(SimpleNamespace())  # again: its turn has come
-    own._exit_on_stop.end()
+    own.exit_on_stop.end()
     assert len(waited) == 3
 
 
@@ -95,7 +95,7 @@ def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_p
     monkeypatch.setattr(attempts, "_TURN_SECONDS", 0.05)
     own = Attempts(plan, previous=tmp_path / "never")
     own.before_worker_group_start(SimpleNamespace())
-    own._exit_on_stop.end()
+    own.exit_on_stop.end()
     assert (plan.run_dir / ".controller").exists()
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
     set_state(plan, "failed", message="a.json: no images")
     with pytest.raises(TrainingError, match=r"a\.json: no images"):
         own.before_worker_group_start(SimpleNamespace())
-    own._exit_on_stop.end()
+    own.exit_on_stop.end()
 
 
 def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan, monkeypatch):
@@ -127,11 +127,11 @@ def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan,
     monkeypatch.setattr(worker, "broadcast_from_rank_zero", lambda value: sent.append(value) or sent[0])
     begin(plan)
     note_workers(plan)
-    assert worker._may_begin(plan, is_first=True)
+    assert worker.may_begin(plan, is_first=True)
     sent.clear()
     request_stop(plan.run_dir, "enough")
-    assert not worker._may_begin(plan, is_first=True)
-    assert not worker._may_begin(plan, is_first=False)
+    assert not worker.may_begin(plan, is_first=True)
+    assert not worker.may_begin(plan, is_first=False)
     assert sent == ["enough", None]
     assert (plan.status().state, plan.status().message) == ("stopped", "enough")
 

@@ -54,11 +54,11 @@ def test_auto_without_a_cluster_is_said_in_one_sentence():
 
 def test_what_came_with_the_job_is_not_given_a_second_time(monkeypatch):
     monkeypatch.delenv(SUBMITTED_ENV, raising=False)
-    assert session._submitted_env() == {}
+    assert session.submitted_env() == {}
     monkeypatch.setenv(SUBMITTED_ENV, json.dumps({"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "3"}}}))
-    assert session._submitted_env() == {"OMP_NUM_THREADS": "3"}
+    assert session.submitted_env() == {"OMP_NUM_THREADS": "3"}
     monkeypatch.setenv(SUBMITTED_ENV, json.dumps({"runtime_env": None, "metadata": {}}))
-    assert session._submitted_env() == {}
+    assert session.submitted_env() == {}
 
 
 def test_an_address_behind_a_client_is_only_connected_to():
