@@ -70,7 +70,7 @@ def _watch(options: argparse.Namespace, console: "Console") -> int:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.report.study.analysis import Settings
+    from coordexp.report.study.make import Settings
     from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 

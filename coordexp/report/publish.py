@@ -62,7 +62,7 @@ def metric_part(name: str) -> str:
 
 
 def _is_coco(path: Path) -> bool:
-    """Say whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
+    """Return whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
     try:
         read_ground_truth(path)
     except DataError:

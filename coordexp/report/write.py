@@ -12,13 +12,12 @@ from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import write_text
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.progress import Progress as OnProgress
 from coordexp.report.publish import record_report
-from coordexp.report.study.analysis import Settings, make_study
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment
+from coordexp.report.study.make import OnProgress, Settings, make_study
 from coordexp.report.study.study import Study
 from coordexp.report.text.export import to_csv, to_json, to_latex
 from coordexp.report.text.render import render_report, to_markdown
@@ -74,7 +73,7 @@ def study_of(
         settings: how.
 
     Raises:
-        CoordExpError: as :func:`coordexp.report.study.analysis.make_study`.
+        CoordExpError: as :func:`coordexp.report.study.make.make_study`.
         ResourceError: if ``output`` cannot be written.
     """
     with _writing(output):

@@ -13,11 +13,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.analysis import Settings, make_study
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
-from coordexp.report.study.distributions import CoordCurve, CoordCurves
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
+from coordexp.report.study.make import Settings, make_study
 from tests.unit.report.report_support import SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -38,8 +38,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = load_experiment(write_experiment(folder), "paired")
     artifacts = Artifacts(data, cache=folder / "cache", runs_dir=folder)
     study = make_study(data, artifacts, StatisticsCache(folder / "s.json"), Settings(resamples=20, num_pictures=5))
-    curves = {group: CoordCurve((99, 100, 101), (0.2, 0.5, 0.3), 100.1) for group in data.groups}
-    study = dataclasses.replace(study, coord_curves=(CoordCurves(3, SPITEFUL, "x1", 101, curves),))
+    curves = {group: BinProbabilities((99, 100, 101), (0.2, 0.5, 0.3), 100.1) for group in data.groups}
+    study = dataclasses.replace(study, coord_curves=(EdgeDistributions(3, SPITEFUL, "x1", 101, curves),))
     path = folder / "report.html"
     path.write_text(render_page(study), encoding="utf-8")
     return path

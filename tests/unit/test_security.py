@@ -391,15 +391,13 @@ class Server:
 def test_a_server_cannot_name_artifacts_outside_the_cache(tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text("secret")
-    run = RunData(run_id="r" * 32, group="A", seed=0, state="finished")
+    run = RunData(run_id="r" * 32, group="A", seed=0, state="finished", parent_id="p" * 32)
     data = ExperimentData("tiny", f"sqlite:///{tmp_path}/x.db", (run,))
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
-    (tmp_path / "cache" / run.run_id).mkdir(parents=True)
-    server = Server(["../../secret.json", str(secret), "eval/final/a.json"], secret)
+    server = Server(["../../secret.json", str(secret), "data/instances.json"], secret)
     artifacts._client = server
-    folder = artifacts.folder(run, Path("eval/final"))
-    assert folder == tmp_path / "cache" / run.run_id / "eval" / "final"
-    assert server.asked == ["eval/final/a.json"]
+    assert artifacts.annotations(run) == tmp_path / "cache" / run.parent_id / "data" / "instances.json"
+    assert server.asked == ["data/instances.json"]
     spiteful = RunData(run_id="../..", group="A", seed=0, state="finished")
     assert artifacts.file(spiteful, Path("secret.json")) is None
     truth = read_ground_truth(write_data(tmp_path / "data", num_images=1))

@@ -11,7 +11,7 @@ from coordexp.metrics import HEADLINE, SUBSET_HEADLINE, loss_head
 from coordexp.report.charts.drawing import AxisRange, Chart, ChartRow, HeatMap, LineChart, RowChart, RowMark, Series
 from coordexp.report.charts.output import write_charts
 from coordexp.report.study.data import ExperimentData
-from coordexp.report.study.distributions import CoordCurve, CoordCurves
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import interval, pair_name, written
 from coordexp.statistics.results import Estimate
@@ -182,7 +182,7 @@ def breakdown_charts(study: Study) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def edge_charts(edge: CoordCurves, numbers: Mapping[str, int]) -> list[Chart]:
+def edge_charts(edge: EdgeDistributions, numbers: Mapping[str, int]) -> list[Chart]:
     """Return the distributions of one coordinate, a chart for each group; all share their axes."""
     top = max(max(curve.probabilities) for curve in edge.by_group.values())
     seen = [
@@ -207,7 +207,7 @@ def edge_charts(edge: CoordCurves, numbers: Mapping[str, int]) -> list[Chart]:
     ]
 
 
-def _outline(curve: CoordCurve, low: int, high: int) -> list[tuple[float, float]]:
+def _outline(curve: BinProbabilities, low: int, high: int) -> list[tuple[float, float]]:
     """Return the curve with the bins that were left out at zero, without points on a level line."""
     kept = dict(zip(curve.bins, curve.probabilities, strict=True))
     points = [(float(k), kept.get(k, 0.0)) for k in range(low, high + 1)]

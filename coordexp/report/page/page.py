@@ -26,15 +26,13 @@ from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import convergence_tables, study_tables
-from coordexp.report.text.next_commands import next_commands
+from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.tables import (
     Table,
     free_tables,
     headline_table,
-    notes,
     quality_tables,
     runs_table,
-    summary,
 )
 
 

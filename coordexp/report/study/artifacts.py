@@ -63,15 +63,6 @@ class Artifacts:
         path = self.file(run, NAMES.config)
         return {} if path is None else read_mapping(path).tree
 
-    def folder(self, run: RunData, path: Path) -> Path | None:
-        """Return a folder of a run with all its files."""
-        local = self.run_dir(run)
-        if local is not None and (local / path).is_dir():
-            return local / path
-        names = self._names(run.run_id, path.as_posix())
-        found = [self._fetched(run.run_id, name) for name in sorted(names)]
-        return next((file.parent for file in found if file is not None), None)
-
     def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""
         local = self.run_dir(run)
@@ -155,7 +146,7 @@ class Artifacts:
 
 
 def _stays_below(name: str) -> bool:
-    """Say whether a name that a server gave stays below the folder it is put in."""
+    """Return whether a name that a server gave stays below the folder it is put in."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
@@ -169,7 +160,7 @@ def _image(folder: Path, name: object) -> Path | None:
 
 
 def _taken(place: Path, run: RunData) -> bool:
-    """Say whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
+    """Return whether a directory holds another run: ``--fresh`` starts over in a directory of the same name."""
     recorded = read_recorded(RunFolder(place))
     return recorded is not None and bool(run.key) and recorded.key != run.key
 

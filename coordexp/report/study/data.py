@@ -1,6 +1,6 @@
 """What a report is about, as frozen objects: runs, their last values and their curves."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import fmean
@@ -84,15 +84,20 @@ class ExperimentData:
     @property
     def groups(self) -> dict[str, list[RunData]]:
         """Runs by group, in order."""
-        groups: dict[str, list[RunData]] = {}
-        for run in self.runs:
-            groups.setdefault(run.group, []).append(run)
-        return groups
+        return by_group(self.runs)
 
     @property
     def loss_names(self) -> tuple[str, ...]:
         """The losses that every run logs, and the further terms of any of them."""
         return loss_names(name for run in self.runs for name in run.metrics)
+
+
+def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:
+    """Return runs by group, in order."""
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    return groups
 
 
 def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> dict[str, dict[str, dict[int, float]]]:

@@ -5,19 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.study.cache import StatisticsCache, content_key
+from coordexp.report.study.data import RunData, by_group
 
 COORDINATES = ("x1", "y1", "x2", "y2")
 _MIN_IOU = 0.3
 
 
 @dataclass(frozen=True)
-class CoordCurve:
+class BinProbabilities:
     """One coordinate of one object in one group.
 
     Attributes:
@@ -37,7 +41,7 @@ class CoordCurve:
 
 
 @dataclass(frozen=True)
-class CoordCurves:
+class EdgeDistributions:
     """One coordinate of one object in every group.
 
     Attributes:
@@ -52,7 +56,7 @@ class CoordCurves:
     desc: str
     coordinate: str
     true_bin: int
-    by_group: Mapping[str, CoordCurve]
+    by_group: Mapping[str, BinProbabilities]
 
     @property
     def distance(self) -> float:
@@ -68,9 +72,40 @@ class CoordCurves:
         )
 
 
+_CURVES = TypeAdapter(tuple[EdgeDistributions, ...])
+
+
+def group_curves(
+    runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts, cache: StatisticsCache
+) -> tuple[tuple[EdgeDistributions, ...], list[str]]:
+    """Return coord distributions of chosen edges, and the groups that kept none; each group's first run is shown.
+
+    Raises:
+        DataError: if a file is malformed.
+    """
+    first = {group: members[0] for group, members in by_group(runs).items()}
+    files = {
+        group: path
+        for group, run in first.items()
+        if (path := artifacts.file(run, FINAL_CONSTRAINED.distributions)) is not None
+    }
+    lacking = [group for group in first if group not in files]
+    aliases = _aliases(runs[0], artifacts) if runs else {}
+
+    key = content_key([("annotations", annotations), *files.items()], aliases)
+    curves = cache.get(
+        "curves",
+        key,
+        lambda: choose_curves(annotations, files, aliases=aliases),
+        write=lambda found: _CURVES.dump_python(found, mode="json"),
+        read=_CURVES.validate_python,
+    )
+    return curves, lacking
+
+
 def choose_curves(
     annotations: Path, files: Mapping[str, Path], *, aliases: Mapping[str, str], count: int = 6
-) -> tuple[CoordCurves, ...]:
+) -> tuple[EdgeDistributions, ...]:
     """Choose edges of objects that every group found, from where groups differ most to where they differ least.
 
     Of every object the edge is taken on which the groups differ most; of every image one object at most.
@@ -90,7 +125,7 @@ def choose_curves(
     categories = CategoryIndex(truth.categories, aliases=aliases)
     found = {group: _by_image(Distributions.read(path)) for group, path in files.items()}
     shared = set[int].intersection(*(set(images) for images in found.values()))
-    best: dict[int, CoordCurves] = {}
+    best: dict[int, EdgeDistributions] = {}
     for row in np.flatnonzero(~truth.is_crowd).tolist():
         image_id = int(truth.image_ids[row])
         if image_id not in shared:
@@ -130,13 +165,13 @@ def _object_on(
     return alike[best] if overlaps[best] >= _MIN_IOU else None
 
 
-def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) -> list[CoordCurves]:
+def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) -> list[EdgeDistributions]:
     image_id = int(truth.image_ids[row])
     sizes_px = truth.sizes_of(truth.image_ids[row : row + 1])
     corners = to_boxes_norm_xyxy(truth.boxes_px_xywh[row : row + 1], sizes_px)[0]
     true_bins = encode_array(np.clip(corners, 0.0, 1.0)).tolist()
     return [
-        CoordCurves(
+        EdgeDistributions(
             image_id=image_id,
             desc=truth.categories[int(truth.category_ids[row])],
             coordinate=name,
@@ -147,18 +182,24 @@ def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) ->
     ]
 
 
-def _curve(item: ObjectCurves, at: int) -> CoordCurve:
+def _curve(item: ObjectCurves, at: int) -> BinProbabilities:
     curve = item.curves[at]
     total = sum(curve.units)
-    return CoordCurve(
+    return BinProbabilities(
         bins=tuple(range(curve.start, curve.start + len(curve.units))),
         probabilities=tuple(unit / total for unit in curve.units),
         expected=item.expected[at] * NUM_BINS,
     )
 
 
-def _spread(ranked: Sequence[CoordCurves], count: int) -> list[CoordCurves]:
+def _spread(ranked: Sequence[EdgeDistributions], count: int) -> list[EdgeDistributions]:
     """Take some evenly, the first and the last among them."""
     if len(ranked) <= count:
         return list(ranked)
     return [ranked[round(index * (len(ranked) - 1) / (count - 1))] for index in range(count)]
+
+
+def _aliases(run: RunData, artifacts: Artifacts) -> Mapping[str, str]:
+    evaluation = artifacts.config(run).get("evaluation")
+    aliases = evaluation.get("aliases") if isinstance(evaluation, dict) else None
+    return {str(key): str(value) for key, value in aliases.items()} if isinstance(aliases, dict) else {}

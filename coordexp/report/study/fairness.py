@@ -90,11 +90,6 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
     )
 
 
-def fairness_rows(fairness: Fairness) -> list[tuple[str, dict[str, str]]]:
-    """Return what differs as pairs of a key and its values by run."""
-    return [(row.key, dict(row.values)) for row in fairness.rows]
-
-
 def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
     """Return a run's fingerprint, or None if it has none yet.
 

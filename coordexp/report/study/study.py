@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordexp.report.study.breakdown import Breakdown
+from coordexp.report.study.boxes import Breakdown
 from coordexp.report.study.data import ExperimentData
-from coordexp.report.study.distributions import CoordCurves
+from coordexp.report.study.distributions import EdgeDistributions
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.statistics.results import Comparison, Convergence
@@ -35,6 +35,6 @@ class Study:
     convergence: Convergence | None = None
     breakdowns: Mapping[str, Breakdown] = field(default_factory=dict[str, Breakdown])
     gallery: tuple[GalleryImage, ...] = ()
-    coord_curves: tuple[CoordCurves, ...] = ()
+    coord_curves: tuple[EdgeDistributions, ...] = ()
     num_images: int = 0
     missing: tuple[str, ...] = ()

@@ -152,7 +152,7 @@ def _plain_ticks(axis: "Axis", parameter: Parameter) -> None:
 
 
 def _is_spread(parameter: Parameter) -> bool:
-    """Tell whether listed values are spread over a decade or so: then they read better on a log axis."""
+    """Return whether listed values are spread over a decade or so: then they read better on a log axis."""
     values = parameter.values or ()
     return len(values) > 2 and min(values) > 0 and max(values) / min(values) >= 8
 

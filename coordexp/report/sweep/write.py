@@ -20,7 +20,7 @@ from coordexp.files import write_text
 from coordexp.report.page.page import page_template
 from coordexp.report.sweep.response import short, write_response
 from coordexp.report.text.render import rich_table
-from coordexp.report.text.tables import UNDEFINED, Row, Table
+from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.sweep.schema import Number
@@ -122,7 +122,7 @@ def trials_table(trials: Sequence[TrialResult]) -> Table:
     """Return one row for each trial, in the order of proposal."""
     keys = list(trials[0].point) if trials else []
     rows = [
-        Row((trial.name, *_point_cells(trial.point), _trial_ap(trial), str(trial.step), trial.state))
+        TableRow((trial.name, *_point_cells(trial.point), _trial_ap(trial), str(trial.step), trial.state))
         for trial in trials
     ]
     return Table("Trials", ("trial", *map(short, keys), "AP", "steps", "state"), tuple(rows))
@@ -134,7 +134,7 @@ def winners_table(ranked: Sequence[Winner]) -> Table:
     seeds = list(ranked[0].aps) if ranked else []
     heads = ("trial", *map(short, keys), "mean AP", "sd", *(f"seed {seed}" for seed in seeds), "in the search")
     rows = [
-        Row(
+        TableRow(
             (
                 item.name,
                 *_point_cells(item.point),

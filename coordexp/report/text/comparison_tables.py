@@ -6,7 +6,7 @@ from statistics import fmean
 from coordexp.metrics import AP_NAMES, MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import UNDEFINED, Row, Table
+from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
 
 MINUS = "\u2212"
@@ -68,7 +68,7 @@ def verdict_of(pair: PairResult) -> str:
 def _groups(data: ExperimentData, comparison: Comparison) -> Table:
     others = [str(MetricName("constrained", name, "expected")) for name in AP_NAMES if name != comparison.metric]
     rows = [
-        Row(
+        TableRow(
             (
                 group,
                 ", ".join(map(str, comparison.seeds[group])),
@@ -86,7 +86,7 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
 
 def _pairs(comparison: Comparison) -> Table:
     rows = [
-        Row(
+        TableRow(
             (
                 pair_name(pair),
                 written(pair.difference.value, signed=True),
@@ -114,7 +114,7 @@ def _convergence(convergence: Convergence) -> Table:
     # A share of nothing is no goal.
     known = any(points[-1].metric.value > 0 for points in convergence.curves.values())
     rows = [
-        Row(
+        TableRow(
             (
                 group,
                 written(area.value),
@@ -133,7 +133,7 @@ def _convergence(convergence: Convergence) -> Table:
 def _convergence_pairs(convergence: Convergence) -> Table:
     fractions = sorted(convergence.steps_to)
     rows = [
-        Row(
+        TableRow(
             (
                 f"{a} {MINUS} {b}",
                 written(area.value, signed=True),

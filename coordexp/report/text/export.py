@@ -10,7 +10,8 @@ from coordexp.files import JsonValue
 from coordexp.report.study.data import RunData
 from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import MINUS, study_tables
-from coordexp.report.text.tables import Table, codec_ceiling, notes, tables
+from coordexp.report.text.notes import codec_ceiling, notes
+from coordexp.report.text.tables import Table, tables
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 

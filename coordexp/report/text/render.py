@@ -10,8 +10,8 @@ from rich.table import Table as RichTable
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import study_tables
-from coordexp.report.text.next_commands import next_commands
-from coordexp.report.text.tables import Row, Table, notes, summary, tables
+from coordexp.report.text.notes import next_commands, notes, summary
+from coordexp.report.text.tables import Table, TableRow, tables
 
 
 def render_report(study: Study, console: Console) -> None:
@@ -71,7 +71,8 @@ def all_tables(study: Study) -> list[Table]:
 def fairness_table(fairness: Fairness) -> Table:
     """Return what differs between the runs as a table."""
     rows = [
-        Row((row.key, "yes" if row.declared else "NO", *(value for _, value in row.values))) for row in fairness.rows
+        TableRow((row.key, "yes" if row.declared else "NO", *(value for _, value in row.values)))
+        for row in fairness.rows
     ]
     return Table("What differs between runs", ("key", "declared", *fairness.checked), tuple(rows))
 
@@ -86,7 +87,7 @@ def _undeclared(study: Study) -> Table | None:
     return Table(
         "These runs differ in more than the declared factor",
         tuple(whole.columns[at] for at in columns),
-        tuple(Row(tuple(row.cells[at] for at in columns)) for row in rows),
+        tuple(TableRow(tuple(row.cells[at] for at in columns)) for row in rows),
     )
 
 

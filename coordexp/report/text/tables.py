@@ -24,7 +24,7 @@ _KINDS = "free/malformed/"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a table; ``is_mean`` marks a mean over the seeds that follow it."""
 
     cells: tuple[str, ...]
@@ -37,15 +37,15 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     def is_text(self, column: str) -> bool:
-        """Say whether a column holds words."""
+        """Return whether a column holds words."""
         return column in _TEXT_COLUMNS
 
 
 @dataclass(frozen=True)
-class _Column:
+class _NumberColumn:
     """A numeric column: its head, a run's value, and how a value is written."""
 
     head: str
@@ -58,55 +58,14 @@ def tables(data: ExperimentData) -> list[Table]:
     return [headline_table(data), *free_tables(data), *quality_tables(data), runs_table(data)]
 
 
-def summary(data: ExperimentData) -> str:
-    """Return how many groups, seeds and runs there are and where they stand."""
-    states = [run.state for run in data.runs]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    seeds = sorted({run.seed for run in data.runs})
-    groups, runs = len(data.groups), len(states)
-    return (
-        f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
-        f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
-    )
-
-
-def notes(data: ExperimentData) -> list[str]:
-    """Return what a reader must know to read the tables rightly, one sentence each."""
-    lines: list[str] = []
-    evaluated = [run for run in data.runs if HEADLINE in run.metrics] or data.runs
-    seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
-    if any(len(found) == 1 for found in seeds):
-        lines.append(
-            "One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2]."
-            if all(len(found) == 1 for found in seeds)
-            else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
-        )
-    ceiling = codec_ceiling(data)
-    if ceiling is not None:
-        lines.append(
-            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
-        )
-    lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
-    lines.append("The total loss has other terms in every group: compare the losses beside it.")
-    if data.num_older:
-        lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
-    return lines
-
-
-def codec_ceiling(data: ExperimentData) -> float | None:
-    """Return the AP of the ground truth after encode and decode, if any run logged it."""
-    places = [data.shared, *(run.metrics for run in data.runs)]
-    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
-
-
 def headline_table(data: ExperimentData) -> Table:
     """Return AP of both box kinds under constrained decoding, every seed."""
     kinds: tuple[BoxKind, ...] = ("expected", "argmax")
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for group, runs in data.groups.items():
         for kind in kinds:
             names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
-            columns = [_Column(name, partial(_metric, name), _fraction) for name in names]
+            columns = [_NumberColumn(name, partial(_metric, name), _fraction) for name in names]
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
     return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
@@ -114,13 +73,15 @@ def headline_table(data: ExperimentData) -> Table:
 def free_tables(data: ExperimentData) -> list[Table]:
     """Return what models write without the grammar: AP, counts, and malformed objects by kind where there are any."""
     precision = [
-        _Column("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
-        _Column("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
-        _Column("AP50 exp.", partial(_metric, str(MetricName("free", "AP50", "expected"))), _fraction),
+        _NumberColumn("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
+        _NumberColumn("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
+        _NumberColumn("AP50 exp.", partial(_metric, str(MetricName("free", "AP50", "expected"))), _fraction),
     ]
     counts = [_evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
     names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
-    kinds = [_Column(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names]
+    kinds = [
+        _NumberColumn(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names
+    ]
     found = [
         _by_seed(data, "Free decoding: average precision", precision),
         _by_seed(data, "Free decoding: what was written", counts),
@@ -130,7 +91,7 @@ def free_tables(data: ExperimentData) -> list[Table]:
     return found
 
 
-def _by_seed(data: ExperimentData, title: str, columns: Sequence[_Column]) -> Table:
+def _by_seed(data: ExperimentData, title: str, columns: Sequence[_NumberColumn]) -> Table:
     rows = [
         row
         for group, runs in data.groups.items()
@@ -148,7 +109,7 @@ def quality_tables(data: ExperimentData) -> list[Table]:
     ]
     duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
     columns = [
-        _Column("AP", partial(_metric, HEADLINE), _fraction),
+        _NumberColumn("AP", partial(_metric, HEADLINE), _fraction),
         *measured,
         _evaluation_column(duplicates, "constrained"),
     ]
@@ -157,18 +118,18 @@ def quality_tables(data: ExperimentData) -> list[Table]:
     return [_by_seed(data, "Ranking and boxes apart: expected boxes, constrained decoding", columns)]
 
 
-def _evaluation_column(metric: Metric, decoding: Decoding, boxes: BoxKind | None = None) -> _Column:
+def _evaluation_column(metric: Metric, decoding: Decoding, boxes: BoxKind | None = None) -> _NumberColumn:
     name = str(MetricName(decoding, metric.name, boxes))
-    return _Column(metric.column, partial(_metric, name), _count if metric.is_count else _fraction)
+    return _NumberColumn(metric.column, partial(_metric, name), _count if metric.is_count else _fraction)
 
 
 def runs_table(data: ExperimentData) -> Table:
     """Return where each run stands, and its last losses."""
     columns = [
-        _Column("steps", lambda run: float(run.step), _count),
-        _Column("seconds", partial(_metric, "final/train_seconds"), _count),
-    ] + [_Column(loss_head(name), partial(_metric, f"train_{name}"), _loss) for name in data.loss_names]
-    rows: list[Row] = []
+        _NumberColumn("steps", lambda run: float(run.step), _count),
+        _NumberColumn("seconds", partial(_metric, "final/train_seconds"), _count),
+    ] + [_NumberColumn(loss_head(name), partial(_metric, f"train_{name}"), _loss) for name in data.loss_names]
+    rows: list[TableRow] = []
     for group, runs in data.groups.items():
         states = {str(run.seed): state_text(run) for run in runs}
         rows += _group_rows(
@@ -179,16 +140,16 @@ def runs_table(data: ExperimentData) -> Table:
 
 
 def _group_rows(
-    runs: Sequence[RunData], columns: Sequence[_Column], *, lead: Callable[[str], tuple[str, ...]]
-) -> list[Row]:
+    runs: Sequence[RunData], columns: Sequence[_NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
+) -> list[TableRow]:
     """Return a row for each seed; if there are several, the mean over the finished ones above them."""
     values = [[column.value(run) for column in columns] for run in runs]
-    rows = [Row((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
+    rows = [TableRow((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
     if len(runs) == 1:
         return rows
     finished = [row for run, row in zip(runs, values, strict=True) if run.state == "finished"]
     means = [_mean([row[index] for row in finished]) for index in range(len(columns))]
-    return [Row((*lead(f"mean of {len(finished)}"), *_written(means, columns)), is_mean=True), *rows]
+    return [TableRow((*lead(f"mean of {len(finished)}"), *_written(means, columns)), is_mean=True), *rows]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -196,7 +157,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(there) if there else None
 
 
-def _written(values: Sequence[float | None], columns: Sequence[_Column]) -> list[str]:
+def _written(values: Sequence[float | None], columns: Sequence[_NumberColumn]) -> list[str]:
     return [UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)]
 
 

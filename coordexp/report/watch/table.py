@@ -47,7 +47,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _LiveColumn:
     head: str
     cell: Callable[[RunRow, Frame], str]
     dropped: int  # the highest goes first where the terminal is narrow
@@ -117,7 +117,7 @@ def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
     return table
 
 
-def _width(columns: Sequence[_Column], runs: Sequence[RunRow], frame: Frame) -> int:
+def _width(columns: Sequence[_LiveColumn], runs: Sequence[RunRow], frame: Frame) -> int:
     return sum(max(len(c.head), *(len(c.cell(run, frame)) for run in runs)) + 2 for c in columns) - 2
 
 
@@ -181,6 +181,11 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def _steps(run: RunRow, frame: Frame) -> str:
+    del frame
+    return f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or "")
+
+
 def _bar(run: RunRow, frame: Frame) -> str:
     if not run.max_steps or run.state == "waiting":
         return ""
@@ -195,15 +200,15 @@ def _left_or_took(run: RunRow, frame: Frame) -> str:
 
 
 _COLUMNS = (
-    _Column("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
-    _Column("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
-    _Column("steps", lambda run, _: f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""), _ALWAYS),
-    _Column("", _bar, 7, "left"),
-    _Column("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
-    _Column("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
-    _Column("AP", lambda run, _: _number(run.last_ap, ".3f"), _ALWAYS),
-    _Column("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
-    _Column("left/took", _left_or_took, 2),
-    _Column("restarts", lambda run, _: str(run.restarts or ""), 6),
-    _Column("seen", lambda run, frame: "" if run.state == "waiting" else ago(run.age(frame.now)), 1),
+    _LiveColumn("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
+    _LiveColumn("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
+    _LiveColumn("steps", _steps, _ALWAYS),
+    _LiveColumn("", _bar, 7, "left"),
+    _LiveColumn("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
+    _LiveColumn("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
+    _LiveColumn("AP", lambda run, _: _number(run.last_ap, ".3f"), _ALWAYS),
+    _LiveColumn("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
+    _LiveColumn("left/took", _left_or_took, 2),
+    _LiveColumn("restarts", lambda run, _: str(run.restarts or ""), 6),
+    _LiveColumn("seen", lambda run, frame: "" if run.state == "waiting" else ago(run.age(frame.now)), 1),
 )

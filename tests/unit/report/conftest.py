@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
-from coordexp.report.study.analysis import Settings, make_study
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import missing_runs
 from coordexp.report.study.load import ExperimentData, load_experiment
+from coordexp.report.study.make import Settings, make_study
 from coordexp.report.study.study import Study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker

@@ -9,6 +9,7 @@ from PIL import Image
 
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.detection import evaluate_detections
+from coordexp.evaluate.analysis import analyse
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 
@@ -65,6 +66,8 @@ def write_evaluation(folder: Path, annotations: Path, *, off_px: float, missed: 
         for key in ids
     ]  # fmt: skip
     (folder / "objects.jsonl").write_text("\n".join(lines) + "\n")
+    if folder.parent.name == "final":
+        analyse(annotations, folder).write(folder)
 
 
 def _object(detection: dict) -> dict:

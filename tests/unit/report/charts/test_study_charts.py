@@ -18,7 +18,7 @@ from coordexp.report.charts.study_charts import (
     write_plots,
 )
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import CoordCurve, CoordCurves
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.statistics.results import Estimate
 from tests.unit.report.charts.test_drawing import parsed, place, tooltips
@@ -72,8 +72,8 @@ def test_the_forest_has_the_sign_of_its_label(paired: Study) -> None:
 
 
 def test_distributions_of_an_edge_share_their_axes_and_mark_the_truth() -> None:
-    curves = {"A": CoordCurve((500,), (1.0,), 500.0), "B": CoordCurve((300, 301), (0.5, 0.5), 300.5)}
-    first, second = edge_charts(CoordCurves(1, "dog", "x1", 500, curves), {"A": 0, "B": 1})
+    curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
+    first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": 0, "B": 1})
     assert (first.title, second.title) == ("A", "B")
     assert (first.x, first.y) == (second.x, second.y)
     assert first.marks == ((500, "true bin 500"),)

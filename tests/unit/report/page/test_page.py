@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coordexp.report.page.page import render_page
-from coordexp.report.study.distributions import CoordCurve, CoordCurves
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.fairness import Fairness, FairnessRow
 from coordexp.report.study.study import Study
 from tests.unit.report.report_support import SPITEFUL
@@ -56,10 +56,10 @@ def text(paired: Study) -> str:
 def with_everything(study: Study) -> Study:
     """Add what the older runs of the fixture lack."""
     curves = {
-        group: CoordCurve((99, 100, 101), (0.2, 0.5 + 0.1 * i, 0.3 - 0.1 * i), 100.1)
+        group: BinProbabilities((99, 100, 101), (0.2, 0.5 + 0.1 * i, 0.3 - 0.1 * i), 100.1)
         for i, group in enumerate(study.data.groups)
     }
-    return dataclasses.replace(study, coord_curves=(CoordCurves(3, SPITEFUL, "x1", 101, curves),))
+    return dataclasses.replace(study, coord_curves=(EdgeDistributions(3, SPITEFUL, "x1", 101, curves),))
 
 
 def test_every_part_is_there_and_every_tag_closed(text: str) -> None:

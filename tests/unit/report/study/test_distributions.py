@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.report.study.distributions import CoordCurve, CoordCurves, choose_curves
+from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions, choose_curves
 from tests.unit.report.report_support import CATEGORIES, SIZE_PX, write_data
 
 
@@ -32,10 +32,10 @@ def write_distributions(path: Path, annotations: Path, *, off_bins: int, ids: ra
 
 
 def test_distance_is_total_variation() -> None:
-    a, b = CoordCurve((10, 11), (0.5, 0.5), 10.5), CoordCurve((11, 12), (0.5, 0.5), 11.5)
-    assert CoordCurves(1, "x", "x1", 10, {"A": a, "B": b}).distance == pytest.approx(0.5)
-    assert CoordCurves(1, "x", "x1", 10, {"A": a}).distance == 0
-    assert CoordCurve((10, 11), (0.4, 0.6), 10.6).mode == 11
+    a, b = BinProbabilities((10, 11), (0.5, 0.5), 10.5), BinProbabilities((11, 12), (0.5, 0.5), 11.5)
+    assert EdgeDistributions(1, "x", "x1", 10, {"A": a, "B": b}).distance == pytest.approx(0.5)
+    assert EdgeDistributions(1, "x", "x1", 10, {"A": a}).distance == 0
+    assert BinProbabilities((10, 11), (0.4, 0.6), 10.6).mode == 11
 
 
 def test_edges_of_objects_that_all_groups_found(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.analysis import Settings, make_study
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
+from coordexp.report.study.make import Settings, make_study
 from coordexp.report.study.study import Study
 from coordexp.report.text.comparison_tables import convergence_tables
 from coordexp.report.text.export import to_json
@@ -94,13 +94,12 @@ def test_without_run_directories_the_files_come_from_mlflow(store: Path) -> None
 
 def test_an_unfinished_experiment_gives_what_it_has_and_names_the_rest(store: Path) -> None:
     uri = write_experiment(store, "half", groups=("A", "C"), seeds=(0,), unfinished=("C-s0",))
-    (store / "half" / "A-s0" / "eval" / "final" / "constrained" / "objects.jsonl").unlink()
     found = study(load_experiment(uri, "half"), store, store / "cache")
     assert found.comparison is not None
     assert found.comparison.groups == ("A",)
     assert found.comparison.pairs == ()
     assert "C-s0 is not finished: running, step 20 of 60" in found.missing
-    assert found.breakdowns == {}
+    assert list(found.breakdowns) == ["A"]
     shutil.rmtree(store / "half" / "A-s0" / "eval" / "final")
     artifacts = Artifacts(found.data, cache=store / "cache2", runs_dir=store)
     assert artifacts.file(found.data.runs[0], HEADLINE_DETECTIONS) is not None  # from MLflow

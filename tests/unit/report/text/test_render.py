@@ -11,7 +11,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.study import Study
 from coordexp.report.text.export import to_json
-from coordexp.report.text.next_commands import next_commands
+from coordexp.report.text.notes import next_commands
 from coordexp.report.text.render import to_markdown
 
 

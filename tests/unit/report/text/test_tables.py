@@ -4,13 +4,12 @@ import pytest
 
 from coordexp.report.study.data import missing_runs
 from coordexp.report.study.load import ExperimentData, load_experiment
+from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.tables import (
     Table,
     free_tables,
-    notes,
     quality_tables,
     runs_table,
-    summary,
     tables,
 )
 

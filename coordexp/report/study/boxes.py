@@ -1,18 +1,18 @@
-"""What a group's detections look like in parts: mean over its seeds of each run's ``analysis.json``."""
+"""What a group's boxes look like in parts: the mean over its seeds of what each run's ``analysis.json`` holds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from coordexp.evaluate.analysis_file import BoxAnalysis, CountResult
+from coordexp.evaluate.analysis_file import Analysis, BoxAnalysis, CountResult
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
+from coordexp.report.study.data import RunData, by_group
 
 Points = tuple[tuple[float, float], ...]
 Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class Histogram:
+class IouShares:
     """Fractions of a whole of ``num`` by bin; ``edges`` has one more entry than ``fractions``."""
 
     edges: tuple[float, ...]
@@ -34,7 +34,7 @@ class Breakdown:
         maps: counts by true and predicted coordinate, all four coordinates together, rows by the true one.
     """
 
-    iou: Histogram | None = None
+    iou: IouShares | None = None
     calibration: Points = ()
     width_by_error: Points = ()
     by_category: Values = field(default_factory=dict[str, float | None])
@@ -43,7 +43,25 @@ class Breakdown:
     maps: tuple[tuple[int, ...], ...] = ()
 
 
-def make_breakdown(parts: "Sequence[BoxAnalysis]") -> Breakdown:
+def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
+    """Return a breakdown for each group whose runs kept an analysis of their boxes.
+
+    Args:
+        runs: finished runs.
+        artifacts: finds files.
+
+    Raises:
+        DataError: if a file is malformed.
+    """
+    found: dict[str, Breakdown] = {}
+    for group, members in by_group(runs).items():
+        files = [path for run in members if (path := artifacts.file(run, FINAL_CONSTRAINED.analysis)) is not None]
+        if files:
+            found[group] = make_breakdown([Analysis.read(path).boxes["expected"] for path in files])
+    return found
+
+
+def make_breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
     """Return the mean over seeds; a value counts where it is defined.
 
     Args:
@@ -62,16 +80,16 @@ def make_breakdown(parts: "Sequence[BoxAnalysis]") -> Breakdown:
     )
 
 
-def _histogram(parts: "Sequence[BoxAnalysis]") -> Histogram | None:
+def _histogram(parts: Sequence[BoxAnalysis]) -> IouShares | None:
     counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
     total = sum(counts)
     if not total:
         return None
-    return Histogram(parts[0].matched_iou.edges, tuple(count / total for count in counts), total)
+    return IouShares(parts[0].matched_iou.edges, tuple(count / total for count in counts), total)
 
 
 def _points(
-    parts: "Sequence[BoxAnalysis]", rows_of: "Callable[[BoxAnalysis], Sequence[tuple[float | None, float | None, int]]]"
+    parts: Sequence[BoxAnalysis], rows_of: "Callable[[BoxAnalysis], Sequence[tuple[float | None, float | None, int]]]"
 ) -> Points:
     """Add up the same bin of every seed, weighted by its count."""
     found: list[tuple[float, float]] = []
@@ -85,12 +103,12 @@ def _points(
     return tuple(found)
 
 
-def _maps(parts: "Sequence[BoxAnalysis]") -> tuple[tuple[int, ...], ...]:
+def _maps(parts: Sequence[BoxAnalysis]) -> tuple[tuple[int, ...], ...]:
     maps = [item.counts for part in parts for item in part.coordinates.values()]
     return tuple(tuple(sum(cells) for cells in zip(*rows, strict=True)) for rows in zip(*maps, strict=True))
 
 
-def _count_name(item: "CountResult") -> str:
+def _count_name(item: CountResult) -> str:
     if item.high is None:
         return f"{item.low} or more objects"
     if item.low == item.high:

@@ -10,16 +10,20 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
 from coordexp.metrics import HEADLINE
-from coordexp.report.progress import Progress, silent
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts, image_ids_of
-from coordexp.report.study.box_parts import group_breakdowns, group_curves
-from coordexp.report.study.breakdown import Breakdown
-from coordexp.report.study.cache import StatisticsCache, content_key
+from coordexp.report.study.boxes import Breakdown, group_breakdowns
+from coordexp.report.study.cache import (
+    StatisticsCache,
+    comparison_json,
+    comparison_of,
+    content_key,
+    convergence_json,
+    convergence_of,
+)
 from coordexp.report.study.data import ExperimentData, consumption, missing_runs
-from coordexp.report.study.distributions import CoordCurves
+from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
-from coordexp.report.study.stored import comparison_json, comparison_of, convergence_json, convergence_of
 from coordexp.report.study.study import Study
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
@@ -28,6 +32,7 @@ from coordexp.statistics.verdict import verdict
 _CURVE_RESAMPLES = 1000
 _SAME_AP = 1e-6
 _T = TypeVar("_T")
+OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def make_study(
     cache: StatisticsCache,
     settings: Settings | None = None,
     *,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Study:
     """Compute what a report shows. An unfinished experiment gives what it has, and says what it lacks.
 
@@ -68,10 +73,10 @@ def make_study(
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
     """
-    return _Maker(data, artifacts, cache, settings or Settings(), on_progress).make()
+    return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
 
 
-class _Maker:
+class _StudyMaker:
     """Collects what is there, and the reasons for what is not."""
 
     def __init__(
@@ -80,13 +85,13 @@ class _Maker:
         artifacts: Artifacts,
         cache: StatisticsCache,
         settings: Settings,
-        on_progress: Progress | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self._data = data
         self._artifacts = artifacts
         self._cache = cache
         self._settings = settings
-        self._report: Progress = on_progress or silent
+        self._report: OnProgress = on_progress or (lambda what, done, total: None)
         self._missing = missing_runs(data)
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
@@ -106,7 +111,7 @@ class _Maker:
             fairness=fairness,
             comparison=comparison,
             convergence=self._tried("convergence", lambda: self._convergence(annotations)),
-            breakdowns=self._tried("the analysis of boxes", lambda: self._breakdowns(annotations)) or {},
+            breakdowns=self._tried("the analysis of boxes", self._breakdowns) or {},
             gallery=self._tried("the gallery", lambda: self._gallery(annotations, detections)) or (),
             coord_curves=self._tried("coordinate distributions", lambda: self._curves(annotations)) or (),
             num_images=len(read_ground_truth(annotations).sizes_px),
@@ -248,14 +253,8 @@ class _Maker:
             "no evaluation during training has left its objects.jsonl, which names the images of the subset"
         )
 
-    def _breakdowns(self, annotations: Path) -> dict[str, Breakdown]:
-        return group_breakdowns(
-            self._finished,
-            annotations,
-            artifacts=self._artifacts,
-            cache=self._cache,
-            on_progress=self._report,
-        )
+    def _breakdowns(self) -> dict[str, Breakdown]:
+        return group_breakdowns(self._finished, self._artifacts)
 
     def _gallery(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> tuple[GalleryImage, ...]:
         self._report("drawing images", 0, 1)
@@ -267,11 +266,11 @@ class _Maker:
             self._missing.append(f"{without} of {len(found)} pictures: their files are not on this machine.")
         return found
 
-    def _curves(self, annotations: Path) -> tuple[CoordCurves, ...]:
+    def _curves(self, annotations: Path) -> tuple[EdgeDistributions, ...]:
         curves, lacking = group_curves(self._finished, annotations, artifacts=self._artifacts, cache=self._cache)
         if lacking:
             self._missing.append(
-                f"Coordinate distributions of {', '.join(lacking)}: made by a version that did not keep them."
+                f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."
             )
         return curves
 

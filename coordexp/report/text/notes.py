@@ -1,0 +1,90 @@
+"""Sentences around the tables: where runs stand, how to read the numbers, and the next commands."""
+
+import json
+import shlex
+from pathlib import Path
+
+from coordexp.data.sources.source import recorded_source
+from coordexp.metrics import HEADLINE
+from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.text.tables import UNDEFINED
+from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.tracking.connection import sqlite_path, without_secrets
+
+DETECTIONS = RunFolder(Path()).evaluation("final").decoding("constrained").detections("expected")
+
+
+def summary(data: ExperimentData) -> str:
+    """Return how many groups, seeds and runs there are and where they stand."""
+    states = [run.state for run in data.runs]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    seeds = sorted({run.seed for run in data.runs})
+    groups, runs = len(data.groups), len(states)
+    return (
+        f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
+        f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
+    )
+
+
+def notes(data: ExperimentData) -> list[str]:
+    """Return what a reader must know to read the tables rightly, one sentence each."""
+    lines: list[str] = []
+    evaluated = [run for run in data.runs if HEADLINE in run.metrics] or data.runs
+    seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
+    if any(len(found) == 1 for found in seeds):
+        lines.append(
+            "One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2]."
+            if all(len(found) == 1 for found in seeds)
+            else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
+        )
+    ceiling = codec_ceiling(data)
+    if ceiling is not None:
+        lines.append(
+            f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
+        )
+    lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
+    lines.append("The total loss has other terms in every group: compare the losses beside it.")
+    if data.num_older:
+        lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
+    return lines
+
+
+def codec_ceiling(data: ExperimentData) -> float | None:
+    """Return the AP of the ground truth after encode and decode, if any run logged it."""
+    places = [data.shared, *(run.metrics for run in data.runs)]
+    return next((place["codec_ceiling/AP"] for place in places if "codec_ceiling/AP" in place), None)
+
+
+def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
+    """Return pairs of what a command shows and the command."""
+    commands = [("Every run, curve and file", _ui(data))]
+    evaluated = next((run for run in data.runs if HEADLINE in run.metrics), None)
+    if evaluated is not None:
+        commands.append((f"AP of {evaluated.name} again, by pycocotools alone", _recompute(data, evaluated)))
+    return commands
+
+
+def _ui(data: ExperimentData) -> str:
+    if sqlite_path(data.uri) is None:
+        return f"open {without_secrets(data.uri)} in a browser"
+    return f"python -m mlflow ui --backend-store-uri {shlex.quote(without_secrets(data.uri))}"
+
+
+def _recompute(data: ExperimentData, run: RunData) -> str:
+    fetch = (
+        f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
+        f"--run-id {run.run_id} --artifact-path {DETECTIONS} --dst-path {shlex.quote(run.name)}"
+    )
+    evaluate = (
+        "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
+        f"gt = COCO({json.dumps(_annotations(data, run))}); "
+        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{DETECTIONS.name}")}), "bbox"); '
+        "e.evaluate(); e.accumulate(); e.summarize()"
+    )
+    return f"{fetch}\npython -c {shlex.quote(evaluate)}"
+
+
+def _annotations(data: ExperimentData, run: RunData) -> str:
+    experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
+    source = recorded_source(run.params, "val", data_dir=experiment.data)
+    return "annotations.json" if source is None else str(source.annotations)
