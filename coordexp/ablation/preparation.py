@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coordexp.config import Difference, Fingerprint, check_comparable, find_differences, to_yaml
+from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.identity.parts import deciding
 from coordexp.config.schema import ExperimentConfig
@@ -70,7 +70,7 @@ def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
 
 def fingerprint_runs(
     plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]
-) -> tuple[dict[str, Fingerprint], list[Difference]]:
+) -> tuple[dict[str, Fingerprint], list[KeyDifference]]:
     """Return every run's fingerprint by its name, and the differences between runs outside the factor.
 
     Runs done before count with the fingerprint they stored, so code or data that changed since is found.

@@ -21,7 +21,7 @@ from coordexp.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from coordexp.evaluate.evaluation import Evaluation
+    from coordexp.evaluate.evaluation import SplitEvaluation
     from coordexp.evaluate.job import EvaluationJob
 
 HELP = "COCO AP of a checkpoint"
@@ -113,7 +113,7 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
 
 
 def _evaluate_here(
-    job: "EvaluationJob", evaluation: "Evaluation", output: Path, console: "Console"
+    job: "EvaluationJob", evaluation: "SplitEvaluation", output: Path, console: "Console"
 ) -> dict[str, float]:
     from coordexp.evaluate.job import open_decoder
     from coordexp.runs.folder import EvaluationFolder
@@ -127,7 +127,7 @@ def _evaluate_here(
 
 @contextlib.contextmanager
 def _progress_bar(
-    console: "Console", job: "EvaluationJob", evaluation: "Evaluation"
+    console: "Console", job: "EvaluationJob", evaluation: "SplitEvaluation"
 ) -> Generator[Callable[[int], None]]:
     """Draw a bar of images; yields the function that advances it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn

@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from coordexp.cluster.capacity import resources_text, workers_on
 from coordexp.errors import CoordExpError, ResourceError
-from coordexp.evaluate.evaluation import Evaluation
+from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.job import EvaluationJob, open_decoder, open_evaluation
 from coordexp.evaluate.objects import ImageRecord
@@ -66,7 +66,7 @@ class EvaluationWorker:
 
 
 def evaluate_on_ray(
-    job: EvaluationJob, evaluation: Evaluation, workers: Workers, *, output: Path, on_images: Callable[[int], None]
+    job: EvaluationJob, evaluation: SplitEvaluation, workers: Workers, *, output: Path, on_images: Callable[[int], None]
 ) -> dict[str, float]:
     """Evaluate on the Ray cluster this process has joined.
 

@@ -2,7 +2,7 @@
 
 from coordexp.config.groups import group_config, group_names, single_run
 from coordexp.config.identity.differences import (
-    Difference,
+    KeyDifference,
     check_comparable,
     diff,
     differences_table,
@@ -14,9 +14,9 @@ from coordexp.config.load import load_config, to_yaml
 from coordexp.config.schema import ExperimentConfig
 
 __all__ = [
-    "Difference",
     "ExperimentConfig",
     "Fingerprint",
+    "KeyDifference",
     "check_comparable",
     "diff",
     "differences_table",

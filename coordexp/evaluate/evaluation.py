@@ -1,7 +1,7 @@
 """One evaluation: which images, which ground truth, how; and its one loop over decodings.
 
-Training, the verb ``evaluate`` and an evaluation on Ray differ in who generates: each hands :meth:`Evaluation.run` a
-function that does.
+Training, the verb ``evaluate`` and an evaluation on Ray differ in who generates: each hands
+:meth:`SplitEvaluation.run` a function that does.
 """
 
 import time
@@ -42,7 +42,7 @@ class EvaluationSpec:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class Evaluation:
+class SplitEvaluation:
     """The images of one evaluation with their ground truth; needs no model.
 
     Attributes:

@@ -13,7 +13,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.data.splits.splits import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
-from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.files import nearest_existing, read_model
 from coordexp.model.load import load
@@ -49,7 +49,7 @@ class EvaluationJob:
     num_threads: int | None = None
 
 
-def open_evaluation(job: EvaluationJob) -> Evaluation:
+def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
     """Read the images and the ground truth of a job; needs no model.
 
     Raises:
@@ -59,10 +59,10 @@ def open_evaluation(job: EvaluationJob) -> Evaluation:
     is_subset = job.num_images is not None and job.num_images < len(samples)
     if job.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
-    return Evaluation(read_ground_truth(job.annotations), samples, job.spec, subset=is_subset)
+    return SplitEvaluation(read_ground_truth(job.annotations), samples, job.spec, subset=is_subset)
 
 
-def open_decoder(job: EvaluationJob, evaluation: Evaluation) -> SplitDecoder:
+def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecoder:
     """Load the model of a job, on the GPU where there is one.
 
     Raises:

@@ -22,7 +22,7 @@ class PointData:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PointBatch:
     """Points for one call.
 
     Attributes:
@@ -57,7 +57,7 @@ def row_points(row: Row, best: Mapping[str, float]) -> list[PointData]:
     return points
 
 
-def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[Batch]:
+def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[PointBatch]:
     """Group rows into batches of at most ``MAX_POINTS`` points, counting rows that are whole.
 
     Args:
@@ -72,12 +72,12 @@ def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[Batch]:
         points = row_points(row, so_far)
         so_far |= {point.name: point.value for point in points if point.name.startswith("best/")}
         if waiting and len(waiting) + len(points) > MAX_POINTS:
-            yield Batch(tuple(waiting), done, last_step)
+            yield PointBatch(tuple(waiting), done, last_step)
             waiting = []
         waiting += points
         while len(waiting) > MAX_POINTS:
-            yield Batch(tuple(waiting[:MAX_POINTS]), done, last_step)
+            yield PointBatch(tuple(waiting[:MAX_POINTS]), done, last_step)
             waiting = waiting[MAX_POINTS:]
         done, last_step = done + 1, row.step
     if rows:
-        yield Batch(tuple(waiting), done, last_step)
+        yield PointBatch(tuple(waiting), done, last_step)

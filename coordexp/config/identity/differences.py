@@ -27,7 +27,7 @@ _MAX_SHOWN = 30  # an older checkout differs in every source, for every run
 
 
 @dataclass(frozen=True)
-class Difference:
+class KeyDifference:
     """One key in which a run differs from the run it is compared with.
 
     Attributes:
@@ -92,7 +92,7 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
     return {key: values for key, values in differences.items() if key not in declared and key not in explained}
 
 
-def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[Difference]:
+def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[KeyDifference]:
     """Return what a declared factor neither names nor explains, run by run.
 
     Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
@@ -104,19 +104,19 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     """
     first_of_seed: dict[str, str] = {}
     first_with: dict[str, str] = {}
-    found: list[Difference] = []
+    found: list[KeyDifference] = []
     for name, current in fingerprints.items():
         reference = first_of_seed.setdefault(_seed(current), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
         outside = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
-        found += [Difference(key, reference, a, name, b) for key, (a, b) in outside.items()]
+        found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in outside.items()]
         # The reference may lack the source of a term; of the runs that have it, each must have the same.
         for path, own in current.code.items():
             first = first_with.setdefault(path, name)
             other = fingerprints[first].code[path]
             if other != own and path not in outside:
-                found.append(Difference(path, first, other, name, own))
+                found.append(KeyDifference(path, first, other, name, own))
     return found
 
 
@@ -134,7 +134,7 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
         )
 
 
-def differences_table(differences: Sequence[Difference]) -> str:
+def differences_table(differences: Sequence[KeyDifference]) -> str:
     """Return differences as lines of plain text: key, one run and its value, the other and its value."""
     shown = differences[:_MAX_SHOWN]
     rows = [(item.key, f"{item.run}: {item.shown}", f"{item.other_run}: {item.other_shown}") for item in shown]

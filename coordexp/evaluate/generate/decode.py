@@ -10,7 +10,7 @@ from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.prompt import IMAGE_TOKEN
 from coordexp.data.images.patches import ImageSpec
 from coordexp.errors import TokenizerError
-from coordexp.evaluate.evaluation import Evaluation
+from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (
     GenerationSpec,
     MeasuredSamples,
@@ -34,7 +34,7 @@ class SplitDecoder:
 
     def __init__(
         self,
-        evaluation: Evaluation,
+        evaluation: SplitEvaluation,
         model: PreTrainedModel | PeftModel,
         *,
         tokenizer: PreTrainedTokenizerBase,

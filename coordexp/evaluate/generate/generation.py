@@ -20,11 +20,11 @@ from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batches.collate import EncodedSample, collate
 from coordexp.data.images.patches import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
-from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, Recorded, TokenStatistics
+from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, RecordedStatistics, TokenStatistics
 from coordexp.model.head_bypass import float32_head
 
 
-class Samples(Protocol):
+class EncodedSamples(Protocol):
     """What is evaluated: a data set that encodes on access."""
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Samples(Protocol):
         ...
 
 
-class MeasuredSamples(Samples, Protocol):
+class MeasuredSamples(EncodedSamples, Protocol):
     """Samples that know their lengths before they are encoded."""
 
     @property
@@ -99,7 +99,7 @@ def static_batches(lengths: Sequence[int], *, batch_size: int) -> list[list[int]
 
 def generate_sequences(
     model: PreTrainedModel | PeftModel,
-    samples: Samples,
+    samples: EncodedSamples,
     *,
     vocab: CoordVocab,
     spec: GenerationSpec,
@@ -217,7 +217,7 @@ def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None
 
 
 def _trimmed(
-    image_id: int, ids: list[int], recorded: Recorded, *, row: int, curve: int | None, ends: set[int]
+    image_id: int, ids: list[int], recorded: RecordedStatistics, *, row: int, curve: int | None, ends: set[int]
 ) -> GeneratedSequence:
     """Cut a row at its end token."""
     length = next((at for at, token in enumerate(ids) if token in ends), len(ids))

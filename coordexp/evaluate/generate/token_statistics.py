@@ -31,7 +31,7 @@ class TokenStatistics:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStatistics:
     """What one ``generate`` call left behind, on the CPU.
 
     Attributes:
@@ -82,14 +82,14 @@ class RawLogitsRecorder(LogitsProcessor):
         self._pending = (logits_BV, total_B)
         return scores
 
-    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> Recorded:
+    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> RecordedStatistics:
         """Return what was recorded in the first ``num_steps`` steps; the one synchronisation."""
         self._settle(sequences_BL)
         log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
         others_SBT = torch.stack(self._steps[:num_steps], dim=2)
         values_SBT = torch.cat((log_probs_BT.unsqueeze(0), others_SBT)).cpu()
         probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
-        return Recorded(values_SBT, probs_RTK=probs)
+        return RecordedStatistics(values_SBT, probs_RTK=probs)
 
     def _settle(self, input_ids: Tensor) -> None:
         if self._pending is not None:

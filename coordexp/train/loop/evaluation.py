@@ -12,7 +12,7 @@ from coordexp.data.splits.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
 from coordexp.detection.measure import measure
-from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
@@ -100,7 +100,7 @@ class Evaluator:
     ) -> dict[str, float]:
         parts, settings, device = self._parts, self._config.evaluation, self._device
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
-        evaluation = Evaluation(
+        evaluation = SplitEvaluation(
             read_ground_truth(self._val_annotations),
             samples,
             EvaluationSpec(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordexp.data.sample import Sample
-from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.objects import DetectedObject, ImageRecord
 from coordexp.runs.folder import EvaluationFolder
 from tests.unit.detection.detection_support import Scene
@@ -37,6 +37,6 @@ def evaluated(folder: Path, given: Scene, objects: Mapping[int, Sequence[Detecte
     """Write the files of an evaluation under free decoding that found these objects; return its metrics."""
     records = [ImageRecord(key, tuple(objects.get(key, ()))) for key in given.sizes_px]
     samples = [sample_of(key, size) for key, size in given.sizes_px.items()]
-    evaluation = Evaluation(given.truth, samples, EvaluationSpec(decoding=("free",)))
+    evaluation = SplitEvaluation(given.truth, samples, EvaluationSpec(decoding=("free",)))
     metrics = evaluation.run(lambda decoding: [records], EvaluationFolder(folder))
     return {name.removeprefix("free/"): value for name, value in metrics.items()}

@@ -20,7 +20,7 @@ from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions
-from coordexp.evaluate.evaluation import Evaluation, EvaluationSpec
+from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import MetricName, unregistered
@@ -61,10 +61,10 @@ class Split:
     samples: list[Sample]
     encoded: list[EncodedSample]
 
-    def evaluation(self, spec: EvaluationSpec, *, num_images: int = NUM_IMAGES, **options) -> Evaluation:
-        return Evaluation(read_ground_truth(self.annotations), self.samples[:num_images], spec, **options)
+    def evaluation(self, spec: EvaluationSpec, *, num_images: int = NUM_IMAGES, **options) -> SplitEvaluation:
+        return SplitEvaluation(read_ground_truth(self.annotations), self.samples[:num_images], spec, **options)
 
-    def decoder(self, evaluation: Evaluation) -> SplitDecoder:
+    def decoder(self, evaluation: SplitEvaluation) -> SplitDecoder:
         base = self.base
         return SplitDecoder(
             evaluation,
