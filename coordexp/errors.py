@@ -1,4 +1,4 @@
-"""The errors a user can cause: one root, one leaf for each kind of input; and how values stand in them."""
+"""The errors a user can cause: one root, one leaf for each kind of input; and how values appear in them."""
 
 import reprlib
 
@@ -47,12 +47,12 @@ class DivergedError(TrainingError):
 
 
 def show(value: object) -> str:
-    """Return ``value`` as it may stand in a message: short, however large or deep it is."""
+    """Return ``value`` for a message: short, however large or deep it is."""
     return "missing" if value is None else _REPR.repr(value)
 
 
 def kind_of(value: object) -> str:
-    """Return what a JSON ``value`` is, in a message about structure."""
+    """Return what kind of JSON ``value`` this is, for a message about structure."""
     match value:
         case None:
             return "missing"
@@ -71,7 +71,7 @@ def kind_of(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Tell whether ``value`` is a string with visible characters that can be written as UTF-8.
+    """Return whether ``value`` is a string with visible characters that can be written as UTF-8.
 
     Half a surrogate pair, which JSON can hold, cannot.
     """
@@ -85,5 +85,5 @@ def is_text(value: object) -> bool:
 
 
 def summary(error: Exception) -> str:
-    """Return kind and first line of another library's error, to be put into a sentence of ours."""
+    """Return kind and first line of another library's error, for a sentence of ours."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

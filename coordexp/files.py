@@ -92,7 +92,7 @@ def replace_directory(path: Path) -> Generator[Path]:
 
 
 def _clear_up_after_killed(path: Path) -> None:
-    """Remove what writers of ``path`` left that were killed, and bring back what one had moved aside."""
+    """Remove what writers of ``path`` that were killed left behind, and bring back what one had moved aside."""
     for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*.*")):
         pid, kind = left.name.rsplit(".", 2)[1:]
         if kind not in ("tmp", "old") or not pid.isdigit() or _is_alive(int(pid)):
@@ -104,7 +104,7 @@ def _clear_up_after_killed(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether an error, or one behind it, is of a disk or quota without room."""
+    """Return whether an error, or one behind it, comes from a full disk or quota."""
     seen: BaseException | None = error
     while seen is not None:
         if (isinstance(seen, OSError) and seen.errno in _NO_ROOM) or _NO_ROOM_TEXTS.search(str(seen)):

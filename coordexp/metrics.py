@@ -309,11 +309,6 @@ def gauge_of(name: str) -> tuple[str, dict[str, str]] | None:
     return None if found is None or not found[0].gauge else (found[0].gauge, found[1])
 
 
-def unregistered(names: Iterable[str]) -> list[str]:
-    """Return the names that nothing is declared for, sorted."""
-    return sorted(name for name in set(names) if _find(name) is None)
-
-
 def best_name(name: str) -> str | None:
     """Return the ``best/...`` name under which the best value of a curve is kept, or None.
 
@@ -327,7 +322,7 @@ def best_name(name: str) -> str | None:
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Say whether ``value`` is better than ``than`` in the direction declared for ``name``."""
+    """Return whether ``value`` is better than ``than`` in the direction declared for ``name``."""
     metric = find_metric(name)
     if metric is None or metric.direction == "none":
         raise ValueError(f"metric {name!r} has no direction in which it gets better")

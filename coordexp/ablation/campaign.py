@@ -13,13 +13,12 @@ from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents, TrainFunction
 from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.interrupts import stop_on_signal, terminated_is_interrupted
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.outcome import set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import ProgressDisplay
 from coordexp.runs.status import RunStatus
-from coordexp.runs.stop import clear_stop, stop_reason
+from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
 from coordexp.tracking.publish import Recorder, open_experiment_tracker
 

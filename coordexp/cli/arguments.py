@@ -51,7 +51,7 @@ def launch_overrides(options: argparse.Namespace) -> list[str]:
 def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list[str]:
     """Return the override that keeps runs of a submitted job, whose working directory goes when it ends."""
     from coordexp.cli.console import show
-    from coordexp.runs.interrupts import is_temporary
+    from coordexp.runs.stop import is_temporary
 
     if not is_temporary(config.experiment.runs_dir):
         return []

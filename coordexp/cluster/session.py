@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from coordexp.cluster.capacity import beginning, cluster_address, nodes_of
 from coordexp.errors import ResourceError
-from coordexp.runs.interrupts import SUBMITTED_ENV
+from coordexp.runs.stop import SUBMITTED_ENV
 
 # Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
 LAUNCHER_ENV = {

@@ -1,4 +1,4 @@
-"""Bins and coord tokens without torch: the one place of the number 1000, for readers and their worker processes.
+"""Bins and coord tokens without torch: the only place of the number 1000, for readers and their worker processes.
 
 A coordinate ``c`` in [0, 1] is bin ``round(c * 1000)``, clamped to 0..999; bin ``k`` decodes to
 ``k / 1000``. :mod:`coordexp.coord_tokens.codec` offers the same for tensors.
@@ -27,7 +27,7 @@ _COORD_TOKEN = re.compile(r"<\|coord_(0|[1-9][0-9]{0,2})\|>")
 
 
 def is_coord_token(text: str) -> bool:
-    """Tell whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
+    """Return whether ``text`` is exactly one of ``<|coord_0|>`` .. ``<|coord_999|>``.
 
     The wildcard ``<|coord_*|>`` and forms with leading zeros are not coord tokens.
     """
@@ -127,7 +127,7 @@ def quantise_boxes(boxes_norm_xyxy: ArrayLike) -> NDArray[np.int64]:
 
 
 def are_thin(boxes_norm_xyxy: ArrayLike) -> NDArray[np.bool_]:
-    """Tell for each box whether :func:`quantise_boxes` has to widen it, ``[M]``."""
+    """Return for each box, ``[M]``, whether :func:`quantise_boxes` has to widen it."""
     bins = encode_array(np.asarray(boxes_norm_xyxy, dtype=np.float64).reshape(-1, 4))
     return (bins[:, :2] == bins[:, 2:]).any(axis=1)
 

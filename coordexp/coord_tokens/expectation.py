@@ -46,7 +46,7 @@ class CoordExp(nn.Module):
     """
 
     def __init__(self, coord_ids: CoordIds = range(151_670, 152_670)) -> None:
-        """Take the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order.
+        """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order.
 
         Raises:
             ValueError: if there are not NUM_BINS of them.

@@ -44,8 +44,8 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
         vocab: the ids of markers and coord tokens.
 
     Returns:
-        The layout, on the device of ``ids_T``. Its shapes depend on the ids: parse on the CPU, an
-        accelerator would be waited for.
+        The layout, on the device of ``ids_T``. Its shapes depend on the ids: parse on the CPU,
+        on an accelerator the host would wait for them.
 
     Raises:
         ValueError: if ``ids_T`` is not 1-D.

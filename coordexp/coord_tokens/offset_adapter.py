@@ -7,7 +7,9 @@ to their logits; nothing else changes by a bit. It sits in the model as ``coord_
 through forward hooks on the input and output embeddings, and travels with PEFT's ``modules_to_save``.
 """
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from os import PathLike
+from typing import Literal, Self, cast, get_args
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -15,7 +17,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import CoordIds
-from coordexp.coord_tokens.offset.guard import GuardedSave
 from coordexp.coord_tokens.offset.hooks import (
     ADAPTER_NAME,
     active_offset,
@@ -26,7 +27,7 @@ from coordexp.coord_tokens.offset.hooks import (
 )
 from coordexp.coord_tokens.offset.ids import DEFAULT_COORD_IDS, check_tokens, checked_ids
 from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, head_offset_table
-from coordexp.errors import ConfigError
+from coordexp.errors import CheckpointError, ConfigError
 
 __all__ = [
     "ADAPTER_NAME",
@@ -98,7 +99,7 @@ def install_coord_offset_adapter(
     head.requires_grad_(False)
     model.add_module(ADAPTER_NAME, adapter)
     attach_hooks(model)
-    model.save_pretrained = GuardedSave(model)  # pyright: ignore[reportAttributeAccessIssue] - it takes what the method does
+    model.save_pretrained = _GuardedSave(model)  # pyright: ignore[reportAttributeAccessIssue] - it takes what the method does
     return adapter
 
 
@@ -115,6 +116,30 @@ def reattach_coord_offset_hooks(model: nn.Module) -> CoordOffsetAdapter | None:
     if adapter_slot(owner) is not None:
         attach_hooks(owner)
     return active_offset(owner)
+
+
+@dataclass(eq=False)
+class _GuardedSave:
+    """A model's ``save_pretrained`` that refuses to write offsets where ``from_pretrained`` never reads them."""
+
+    owner: PreTrainedModel
+
+    def __call__(self, save_directory: str | PathLike[str], **options: object) -> None:
+        """Save as the model's class does, if no bare adapter is in it.
+
+        Raises:
+            CheckpointError: if one is.
+        """
+        if isinstance(adapter_slot(self.owner), CoordOffsetAdapter):
+            raise CheckpointError(
+                f"{save_directory}: a plain checkpoint would lose the coord offsets; save the PeftModel around the "
+                "model, and merge that (coordexp.model.merge)"
+            )
+        type(self.owner).save_pretrained(self.owner, save_directory, **options)  # pyright: ignore[reportArgumentType]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Follow a copied model."""
+        return type(self)(cast("PreTrainedModel", memo.get(id(self.owner), self.owner)))
 
 
 def _check_model(model: nn.Module) -> None:

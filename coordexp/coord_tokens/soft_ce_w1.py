@@ -38,7 +38,7 @@ def gaussian_soft_targets(
             1-D integer tensor, or a bin is outside 0..K-1. On an accelerator bins are not read
             back: the row of such a bin is NaN.
 
-    Source: coord_objective_and_adapter, coord distribution loss.
+    Source: the specification, coord distribution loss.
     """
     if not 0 < sigma < math.inf or (truncate is not None and not truncate >= 0):
         raise ValueError(f"sigma must be > 0 and finite, truncate >= 0; got sigma={sigma}, truncate={truncate}")
@@ -130,7 +130,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def is_integer(values: Tensor) -> bool:
-    """Say whether ``values`` hold whole numbers by type; bool does not count."""
+    """Return whether ``values`` hold whole numbers by type; bool does not count."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 

@@ -13,10 +13,13 @@ class BoxTemplate(Protocol):
 
 
 class _KeepBoxes:
-    """Stands in for ``normalize_bbox`` and does nothing; a class, so that a patched template pickles."""
+    """Stands in for ``normalize_bbox`` and does nothing; a class, so that a patched template pickles.
+
+    Attributes:
+        own: the method that the instance itself had; None where its class has it.
+    """
 
     def __init__(self, own: Callable[..., None] | None) -> None:
-        """Remember the instance's own method, if its class is not where it comes from."""
         self.own = own
 
     def __call__(self, *args: object, **kwargs: object) -> None:
@@ -24,7 +27,7 @@ class _KeepBoxes:
 
 
 def keeps_boxes(*, enabled: bool, skip_bbox_norm: bool) -> bool:
-    """Tell whether boxes that are bins already stay as they are: only then may data hold them.
+    """Return whether boxes that are bins already stay as they are: only then may data hold them.
 
     Args:
         enabled: ``custom.coord_tokens.enabled``.

@@ -203,7 +203,7 @@ def numeric_rows(digit_rows_10D: Tensor) -> Tensor:
 
 
 def _refuse_parts(tokenizer: PreTrainedTokenizerBase, structure: Structure) -> None:
-    """Refuse what an expansion would complete to something that nobody meant."""
+    """Refuse a tokenizer that has only some of the tokens, or gaps among its ids."""
     known = tokenizer.get_vocab()
     coords, markers = added_tokens("native"), added_tokens(structure)[NUM_BINS + 1 :]
     for tokens, what in ((coords, "coordinate tokens"), (markers, "object markers")):

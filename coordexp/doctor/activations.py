@@ -19,8 +19,8 @@ the output, the GELU's input, and the inputs of four linears. A merger keeps fou
 
 from dataclasses import dataclass
 
-from coordexp.model.attention import AttnImplementation
 from coordexp.model.checkpoint.empty_model import Dimensions
+from coordexp.model.load import AttnImplementation
 from coordexp.model.lora import Tuning
 
 

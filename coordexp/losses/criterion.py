@@ -28,7 +28,7 @@ class Criterion:
     """Weighted sum of terms."""
 
     def __init__(self, terms: Sequence[WeightedTerm]) -> None:
-        """Take the terms.
+        """Keep the terms.
 
         Raises:
             ValueError: if a name appears twice or no term has a weight.

@@ -34,7 +34,7 @@ def table() -> str:
 
 
 def write(page: Path) -> None:
-    """Put the table into a page, between its two marks."""
+    """Put the table into a page, between its two marker lines."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from coordexp.coord_tokens.expectation import expected_values
+from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets
 from coordexp.errors import ConfigError
 from coordexp.losses.head import HeadOutput
 
@@ -136,3 +137,17 @@ class TokenTerm(Term):
     def total(self, inputs: TermInputs) -> Tensor:
         """Return the sum over the tokens."""
         return self.values(inputs).sum()
+
+
+class SoftTargetTerm(Term):
+    """A term whose target is a Gaussian around the true bin."""
+
+    unit = "coord_tokens"
+
+    sigma: float = Field(default=2.0, gt=0, description="standard deviation of the target, in bins")
+    truncate: int | None = Field(default=16, ge=1, description="radius in bins beyond which it is 0; null: no limit")
+    temperature: float = Field(default=1.0, gt=0, description="divides the logits before their softmax")
+
+    def targets(self, inputs: TermInputs) -> Tensor:
+        """Return ``[N, K]`` soft targets around the true bins."""
+        return gaussian_soft_targets(inputs.coord_bins_N, sigma=self.sigma, truncate=self.truncate)

@@ -1,8 +1,9 @@
 """Load a Qwen3-VL, from the package, a directory or the hub, with or without a trained adapter."""
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from peft import PeftModel
@@ -19,13 +20,14 @@ from coordexp.coord_tokens.vocab import (
     coord_vocab,
     expand_vocab,
 )
-from coordexp.errors import CheckpointError, CoordExpError, summary
-from coordexp.model.attention import AttnImplementation, check_attention
+from coordexp.errors import CheckpointError, ConfigError, CoordExpError, ResourceError, summary
 from coordexp.model.checkpoint.adapter import AdapterInfo, check_adapter_keys, read_adapter
 from coordexp.model.checkpoint.find import find_checkpoint, is_hub_id
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.processor import Processor
 from coordexp.model.progress import quiet
+
+AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,40 @@ def load(
     if device is not None:
         nn.Module.to(wrapped, device)
     return LoadedModel(model=wrapped, processor=processor, vocab=vocab)
+
+
+def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "auto", elsewhere: bool = False) -> None:
+    """Refuse FlashAttention where it cannot run.
+
+    transformers itself would look for a replacement on the hub, and else stop long after the data was prepared.
+
+    Args:
+        implementation: how attention is to be computed.
+        dtype: of the weights; ``auto`` for the checkpoint's.
+        elsewhere: the GPUs are on other machines, such as a cluster's workers; only this environment's packages
+            are looked at.
+
+    Raises:
+        ConfigError: if it cannot compute in this dtype.
+        ResourceError: if its package or a CUDA device is not there.
+    """
+    if implementation != "flash_attention_2":
+        return
+    if dtype == "float32":
+        raise ConfigError(
+            "model.attn_implementation: flash_attention_2 computes in half precision only, but model.dtype is float32; "
+            "set model.dtype: bfloat16, or model.attn_implementation: sdpa"
+        )
+    if importlib.util.find_spec("flash_attn") is None:
+        raise ResourceError(
+            "model.attn_implementation: flash_attention_2 needs the package flash-attn, which is not installed; "
+            "install it, or set model.attn_implementation: sdpa"
+        )
+    if not elsewhere and not torch.cuda.is_available():
+        raise ResourceError(
+            "model.attn_implementation: flash_attention_2 needs a CUDA device, and there is none here; "
+            "set model.attn_implementation: sdpa"
+        )
 
 
 def _load_weights(

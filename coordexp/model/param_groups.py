@@ -18,7 +18,7 @@ _ALIGNER = (".visual.merger.", ".visual.deepstack_merger_list.")
 
 
 class ParamGroup(TypedDict):
-    """One group as ``torch.optim`` takes it, with its name and what is to be said of it."""
+    """One group as ``torch.optim`` takes it, with its name and a note for the printed table."""
 
     name: str
     params: list[nn.Parameter]

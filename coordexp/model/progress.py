@@ -1,4 +1,4 @@
-"""How far long work is, and silence for the bars and warnings of other libraries."""
+"""Progress of long work, and a way to silence the bars and warnings of other libraries."""
 
 import contextlib
 import warnings
@@ -11,7 +11,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Take note of progress and show nothing."""
+    """Ignore progress."""
 
 
 @contextlib.contextmanager

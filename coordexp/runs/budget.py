@@ -1,7 +1,7 @@
 """A budget of GPU hours: what runs have used, which seeds it still holds, and a clean stop when it is spent.
 
 Everything is read from the run directories, so it survives restarts. Whole seeds come first: a further
-seed begins only if all its runs fit, by the mean of the finished ones, so what is finished can be compared.
+seed begins only if all its runs fit, by the mean of the finished ones: so finished runs can be compared.
 """
 
 import threading
@@ -16,7 +16,7 @@ from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 
 LARGER_BUDGET = "the same command with a larger cluster.max_gpu_hours goes on"
 _HOUR_SECONDS = 3600.0
-_SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may come early
+_SHORTEST_SECONDS = 0.2  # between two looks of the timer, which may fire early
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float
 
 
 def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
-    """Say which seeds the rest of a budget holds.
+    """Return which seeds the rest of a budget holds.
 
     The first seed, or the oldest one that has begun and is not whole, goes on as long as anything is left. A
     further one may begin if what it lacks, by the mean of finished runs, fits beside what the seeds before
@@ -172,7 +172,7 @@ class BudgetKeeper:
         return decide(uses, max(0.0, self._max_hours - self._spent_hours))
 
     def review(self) -> None:
-        """Ask every run to stop that the budget does not hold, and come again when it may be spent."""
+        """Ask every run to stop that does not fit the budget, and decide again when the budget may be spent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -187,7 +187,7 @@ class BudgetKeeper:
             self._set_timer(decision)
 
     def has_stopped(self) -> bool:
-        """Tell whether the budget kept a run from beginning or from its end."""
+        """Return whether the budget kept a run from beginning or from its end."""
         return any(plan.name in self._asked and not plan.is_finished() for plan in self._plans)
 
     def sentence(self) -> str:
@@ -224,7 +224,7 @@ class BudgetKeeper:
         rate = sum(units_of(plan.config.cluster) for plan in running)
         if not rate or decision.left_hours == 0:
             return
-        # A run that still waits for its workers uses nothing: then this comes early, and is set again.
+        # A run that still waits for its workers uses nothing: then the timer fires early, and is set again.
         seconds = decision.left_hours * _HOUR_SECONDS / rate
         seconds = min(max(seconds, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
         self._timer = threading.Timer(seconds, self.review)

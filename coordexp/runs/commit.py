@@ -1,4 +1,4 @@
-"""Committed checkpoints: one without its commit marker never counted; one unlike its checksums is damaged."""
+"""Committed checkpoints: one without its commit marker does not count, one unlike its checksums is damaged."""
 
 import hashlib
 import json
@@ -161,7 +161,7 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
 
 
 def whole_rows(rows_file: Path) -> list[str]:
-    """Return the lines of a file of rows up to the first that is none: cut off, or garbage after a crash."""
+    """Return the lines of a file of rows up to the first damaged one: cut off, or garbage after a crash."""
     if not rows_file.is_file():
         return []
     lines = rows_file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
@@ -191,7 +191,7 @@ def _damage(checkpoint: Path, rows: int) -> str | None:
 def _truncate(rows_file: Path, newest: Path | None) -> None:
     """Keep the rows that were committed with a checkpoint, or none."""
     marker = read_commit_marker(newest) if newest else CommitMarker(step=0, rows=0, files={})
-    assert marker is not None  # of a checkpoint that was found good
+    assert marker is not None  # this checkpoint was found good
     kept = [line for line in whole_rows(rows_file) if json.loads(line)["step"] <= marker.step][: marker.rows]
     if rows_file.is_file() and "".join(kept).encode() != rows_file.read_bytes():
         write_text(rows_file, "".join(kept))

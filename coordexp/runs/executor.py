@@ -1,6 +1,7 @@
 """How runs are executed: what an executor is, and the one that does them one after the other in this process.
 
-The other one is :class:`coordexp.cluster.executor.RayExecutor`; whoever wants to do runs by other means writes a third.
+The other one is :class:`coordexp.cluster.executor.RayExecutor`; another class with these methods could do runs by
+other means.
 """
 
 import contextlib

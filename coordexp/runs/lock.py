@@ -27,7 +27,7 @@ class LockHolder:
         return f"process {self.process} on {self.host}"
 
     def has_ended(self) -> bool:
-        """Tell whether it was a process of this machine and is no more."""
+        """Return whether it was a process of this machine and has ended."""
         is_here = self.host == socket.gethostname() and Path("/proc/self").exists()
         return is_here and not Path("/proc", str(self.process)).exists()
 

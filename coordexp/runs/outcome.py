@@ -24,7 +24,7 @@ class RunClock:
 
 
 def begin(plan: RunPlan) -> None:
-    """Note that a run goes on from now; one that had begun before and was not stopped on purpose has been restarted."""
+    """Note that a run goes on from now; if it had begun before and was not stopped on purpose, count a restart."""
     settle(plan)
     before = plan.status()
     restarts = before.restarts + (before.state != "stopped") if before else 0
@@ -75,12 +75,12 @@ def set_state(plan: RunPlan, state: State, *, message: str = "", seconds: float 
 
 
 def note_traceback(plan: RunPlan) -> None:
-    """Append the exception being handled to ``error.log`` of the run, for whoever has to mend it."""
+    """Append the exception being handled to ``error.log`` of the run, for whoever looks for the cause."""
     try:
         with plan.folder.error_log.open("a", encoding="utf-8") as handle:
             handle.write(traceback.format_exc() + "\n")
     except OSError as error:
-        if not is_disk_full(error):  # its sentence tells as much
+        if not is_disk_full(error):  # the run's message says so already
             raise
 
 

@@ -1,4 +1,4 @@
-"""Groups x seeds -> the runs of an experiment, each with a key that tells whether it was done already."""
+"""Groups x seeds -> the runs of an experiment, each with a key by which a finished run is recognised."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ class RunPlan:
 
     Attributes:
         config: the resolved configuration of this run alone.
-        instance: which life of the experiment's name the run belongs to; ``--fresh`` begins another.
+        instance: id of the experiment's record, which ``--fresh`` replaces.
     """
 
     config: ExperimentConfig
@@ -62,19 +62,19 @@ class RunPlan:
         return read_status(self.run_dir)
 
     def is_finished(self) -> bool:
-        """Tell whether the run needs no more work."""
+        """Return whether the run needs no more work."""
         status = self.status()
         return status is not None and status.state == "finished"
 
     def to_json(self) -> str:
-        """Return the plan as it travels to other processes."""
+        """Return the plan as JSON, for another process."""
         return json.dumps({"instance": self.instance, "config": self.config.model_dump(mode="json")})
 
     @staticmethod
     def from_json(text: str) -> "RunPlan":
-        """Read a plan that travelled; its configuration is validated again."""
+        """Read a plan from another process; its configuration is validated again."""
         values = json.loads(text)
-        return RunPlan(validated(values["config"], where=lambda _: "a plan that travelled"), values["instance"])
+        return RunPlan(validated(values["config"], where=lambda _: "a plan from another process"), values["instance"])
 
 
 def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
@@ -82,7 +82,7 @@ def plan_runs(config: ExperimentConfig, *, instance: str = "") -> list[RunPlan]:
 
     Args:
         config: the experiment.
-        instance: which life of the experiment's name this is.
+        instance: id of the experiment's record, see :class:`RunPlan`.
     """
     return [
         RunPlan(group_config(config, group, seed), instance)

@@ -1,9 +1,18 @@
-"""Progress lines travel as files in the run directories: no prefixes, no lost or folded lines, and they stay."""
+"""Progress of a run, written at once into two files of its folder: lines for a person, rows for a live view.
 
+``metrics.jsonl`` holds what was committed with checkpoints. ``progress.log`` shows progress as lines: read from the
+files, none is lost, folded or prefixed on its way through Ray, and they stay. ``progress.jsonl`` holds the same as
+rows, with the names of the metrics and how long the rest will take.
+"""
+
+import json
+import math
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from coordexp.errors import CoordExpError
 from coordexp.runs.folder import RunFolder
@@ -12,6 +21,63 @@ from coordexp.runs.status import RunStatus
 
 LOOK_SECONDS = 0.5
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
+
+ProgressKind = Literal["start", "step", "evaluation", "alarm", "note"]
+
+
+@dataclass(frozen=True)
+class ProgressRow:
+    """One moment of a run.
+
+    Attributes:
+        kind: ``start`` of a try, at the step it goes on from; a logging ``step``; an ``evaluation``, where validation
+            losses count as one; an ``alarm``; or a ``note``, such as that training waits for data.
+        time: Unix time in seconds.
+        step: optimizer steps done. Of rows before the last ``start`` only those up to its step still count.
+        max_steps: how many there will be.
+        metrics: registered names and finite values: losses and throughput of a step, AP of an evaluation.
+        seconds_left: of training, as fast as it went so far; None where that is not known.
+        message: one sentence of an alarm or a note.
+    """
+
+    kind: ProgressKind
+    time: float
+    step: int
+    max_steps: int
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    seconds_left: float | None = None
+    message: str = ""
+
+
+def append_progress(path: Path, row: ProgressRow) -> None:
+    """Append a row in one write."""
+    text = json.dumps(asdict(row), allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as handle:
+        handle.write(f"{text}\n")
+
+
+def parse_progress(line: str) -> ProgressRow | None:
+    """Return the row of a line, or None where the line is damaged: progress is for looking at, no run depends on it."""
+    try:
+        values = json.loads(line)
+        row = ProgressRow(**values)
+        numbers = (row.time, row.step, row.max_steps, *row.metrics.values(), row.seconds_left or 0.0)
+        is_whole = row.kind in get_args(ProgressKind) and all(math.isfinite(number) for number in numbers)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return None
+    return row if is_whole else None
+
+
+def read_progress(path: Path) -> list[ProgressRow]:
+    """Return the rows of a run that still count: after a resume those of its last try and of what it goes on from."""
+    rows: list[ProgressRow] = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for row in filter(None, map(parse_progress, text.split("\n"))):
+        if row.kind == "start":
+            rows = [before for before in rows if before.step <= row.step]
+        rows.append(row)
+    return rows
 
 
 def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
@@ -30,15 +96,14 @@ class ProgressDisplay:
     """Prints what running runs append to their progress logs, and reports how each run ends.
 
     Begins and ends come as events and are handled in this object's own thread: an executor never waits for
-    the terminal or the tracking server. While runs run, their logs are looked at, one ``stat`` each; while
-    none runs, nothing is.
+    the terminal or the tracking server. The logs of running runs are looked at, with one ``stat`` each.
     """
 
     def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
         """Follow runs from their begin on.
 
         Args:
-            print_line: prints a line.
+            print_line: prints a line of progress.
             on_end: called once for each new status that is an end.
         """
         self._print_line = print_line

@@ -1,4 +1,4 @@
-"""What a process group knows, with or without one."""
+"""Rank, number of processes and exchange between them; without a process group there is one process."""
 
 from typing import TypeVar
 
@@ -40,5 +40,5 @@ def barrier() -> None:
 
 
 def in_process_group() -> bool:
-    """Tell whether this process belongs to a process group."""
+    """Return whether this process belongs to a process group."""
     return distributed.is_available() and distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""The only way out of a run: rows of metrics and checkpoints, made durable together."""
+"""What a run reports: rows of metrics and checkpoints, made durable together."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class Reporter(Protocol):
     """Where a run's rows and checkpoints go. Every rank calls it at the same points."""
 
     def observe(self, row: Row) -> None:
-        """Show a row that is not committed yet, for whoever watches; only rank 0 calls it.
+        """Show a row that is not committed yet, for a live view; only rank 0 calls it.
 
         Args:
             row: it comes again with the next ``commit``, or not at all if the run dies before.
@@ -104,5 +104,5 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a JSON Lines file up to the first line that is none, such as a last one cut off."""
+    """Read the rows of a JSON Lines file up to the first damaged one, such as a last one cut off."""
     return [Row(**json.loads(line)) for line in whole_rows(path)]

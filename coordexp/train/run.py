@@ -71,7 +71,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     Args:
         config: one run's resolved configuration; the experiment must have been prepared.
         reporter: makes rows and checkpoints durable.
-        print_line: shows a line of progress.
+        print_line: prints a line of progress.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong.

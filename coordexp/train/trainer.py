@@ -139,7 +139,7 @@ class CoordTrainer(Trainer):
             if isinstance(batch, CoordExpError):
                 raise batch
             batches.append(batch)
-        # Ranks are added up: what is read is their mean.
+        # The ranks are summed when this is read, and each adds its share: the result is their mean.
         self.averages.add("data_wait_seconds", (time.monotonic() - started) / self.args.world_size)
         return batches, self._get_num_items_in_batch(batches, device)
 

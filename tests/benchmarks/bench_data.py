@@ -14,7 +14,7 @@ line of loader processes is wall time, on whatever else the machine does.
 Fill: tokens over padded cells of COCO-like samples (longer side 640 px, 7.3 objects on average, at most 30) at the
 pixel limits of the Qwen3-VL processor and of ``experiments/coco_qwen3vl_4b.yaml``, for one process and for 8 ranks
 with 2 microbatches of 8. *A microbatch* is what a device pads to; *a step* also counts ranks waiting for the longest
-row of all. A packed row has no padding; with attention that is not told of the samples' borders its cost grows with
+row of all. A packed row has no padding; with attention that does not know the samples' borders its cost grows with
 the square of its length, so packing is for very unequal lengths, not for bucketed ones.
 
 Prepare: ``python -m coordexp prepare coco`` on a generated file, as ``bench_prepare.py`` at small size.
@@ -183,11 +183,11 @@ def fill_table() -> tuple[Table, float]:
     lowest = 1.0
     for limit, max_pixels in LIMITS.items():
         lengths = coco_lengths(20_000, max_pixels=max_pixels)
-        for layout, (size, per_step) in LAYOUTS.items():
+        for layout, (size, global_batch_size) in LAYOUTS.items():
             fills: list[tuple[float, float]] = []
             for buckets in (False, True):
-                sampler = LengthBucketSampler(lengths, batch_size=per_step, seed=0, buckets=buckets)
-                fills.append((sampler.fill(size), sampler.fill(per_step)))
+                sampler = LengthBucketSampler(lengths, batch_size=global_batch_size, seed=0, buckets=buckets)
+                fills.append((sampler.fill(size), sampler.fill(global_batch_size)))
             lowest = min(lowest, *fills[1])
             random, bucketed = (f"{micro:.1%} / {step:.1%}" for micro, step in fills)
             table.add_row(limit, layout, random, bucketed, "100 %", f"{size * np.mean(lengths):,.0f}")

@@ -54,7 +54,7 @@ def seconds_of(action: Callable[[], None]) -> float:
 
 
 def main(num_steps: int) -> int:
-    """Print the share of a step that logging takes; 1 if it is over the limit at the shipped cadence."""
+    """Print the share of a step that logging takes; 1 if it is over the limit at the shipped logging_steps."""
     torch.set_num_threads(1)
     recipe = Path(__file__).parents[2] / "experiments" / "tiny.yaml"
     with tempfile.TemporaryDirectory() as scratch:

@@ -45,7 +45,7 @@ class RanksReporter(LocalReporter):
         if ranks.rank() == 0:
             super().commit(rows, step=step, checkpoint=checkpoint)
         ranks.barrier()
-        if checkpoint is not None:  # what rank 0 knows, as Ray's workers are told
+        if checkpoint is not None:  # what rank 0 knows, as Ray's workers learn it
             self._newest = run_dir_checkpoint(self._run_dir, step)
         if step == self._stop and checkpoint is not None:
             raise KeyboardInterrupt

@@ -13,8 +13,8 @@ from pycocotools.cocoeval import COCOeval
 from coordexp.cli.main import main
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
-from coordexp.metrics import unregistered
 from tests.integration.evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
+from tests.unit.metrics_support import unregistered
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -1,4 +1,4 @@
-"""Evaluation at its cadence during training: a fixed subset, then everything, with the files a report reads."""
+"""Evaluation as scheduled during training: a fixed subset, then everything, with the files a report reads."""
 
 import pytest
 
@@ -6,11 +6,12 @@ from coordexp.detection.measure import detection_metrics
 from coordexp.evaluate.analysis import analyse
 from coordexp.evaluate.analysis_file import Analysis
 from coordexp.evaluate.distributions import Distributions
-from coordexp.metrics import BOX_KINDS, unregistered
+from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from tests.integration.training_support import prepared, small_config, write_base
+from tests.unit.metrics_support import unregistered
 
 pytestmark = pytest.mark.timeout(240)
 

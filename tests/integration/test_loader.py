@@ -13,7 +13,6 @@ from coordexp.data.batches import dataset as dataset_module
 from coordexp.data.images.image_file import read_image
 from coordexp.data.sample import Samples
 from coordexp.errors import DataError
-from coordexp.metrics import unregistered
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
@@ -23,6 +22,7 @@ from coordexp.train.setup.loader import LoaderDiedError
 from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
 from tests.integration.ranks_support import environment_of_ranks
 from tests.integration.training_support import prepared, small_config, write_base
+from tests.unit.metrics_support import unregistered
 
 NUM, SIZE, ACCUMULATION = 22, 2, 2  # 11 microbatches, 6 steps an epoch, the last one of a single microbatch
 STEPS = 9

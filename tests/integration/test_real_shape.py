@@ -62,12 +62,12 @@ def test_other_ids_are_refused_before_anything_is_written(narrow, tmp_path):
 
 
 def test_flash_attention_is_refused_before_the_data_is_prepared(narrow, tmp_path, monkeypatch):
-    monkeypatch.setattr("coordexp.model.attention.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     changes = ("data.format=shapes", "model.attn_implementation=flash_attention_2")
     config = _config(narrow, tmp_path, *changes)
     with pytest.raises(ResourceError, match=r"needs the package flash-attn"):
         prepare_experiment(config)
-    monkeypatch.setattr("coordexp.model.attention.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ResourceError, match=r"needs a CUDA device"):
         prepare_experiment(_config(narrow, tmp_path, *changes, "cluster.executor=inline"))

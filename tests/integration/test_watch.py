@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress_rows import ProgressRow, append_progress
+from coordexp.runs.progress import ProgressRow, append_progress
 from coordexp.runs.reporter import Row
 from tests.integration.ablation_support import make_base, make_config, run
 

@@ -76,7 +76,7 @@ def test_the_checkpoint_before_is_kept(base, tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match="^step 4: "):
         train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     assert [path.name for path in committed_checkpoints(RunFolder.of(config).path)] == ["step_000002"]
-    # The rows up to the end tell how it came about, also those after the checkpoint.
+    # The rows up to the end show how it came about, also those after the checkpoint.
     assert [row.step for row in read_rows(RunFolder.of(config).metrics)] == [1, 2, 3]
 
 

@@ -22,8 +22,8 @@ from coordexp.metrics import (
     loss_head,
     loss_metric,
     loss_names,
-    unregistered,
 )
+from tests.unit.metrics_support import unregistered
 
 PROMISED = [
     "train_total_loss",

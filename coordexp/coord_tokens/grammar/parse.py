@@ -1,4 +1,4 @@
-"""Generated ids -> where the objects stand in them, with a typed failure for each piece that is none.
+"""Generated ids -> where the objects stand in them, with a typed failure for each malformed piece.
 
 Free decoding writes whatever it likes: nothing here raises, everything is counted.
 """
@@ -118,7 +118,7 @@ def _text_length(vocab: "CoordVocab", text_ids: Collection[int] | None) -> Calla
 
 
 def _failure(body: Sequence[int], num_text: int, vocab: "CoordVocab") -> FailureKind | None:
-    """Say what is wrong between the opening and the closing token; None if nothing is."""
+    """Return what is wrong between the opening and the closing token; None if nothing is."""
     if num_text == 0:
         return "empty_description"
     box = body[num_text:]

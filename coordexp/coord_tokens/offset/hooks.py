@@ -102,7 +102,7 @@ class _EmbeddingHook(_Hook):
 
 
 class _HeadHook(_Hook):
-    """Adds their part to the logits."""
+    """Adds the offsets' part to the logits."""
 
     def __call__(
         self, module: nn.Module, args: tuple[Tensor, ...], kwargs: Mapping[str, Tensor], output: Tensor
@@ -135,7 +135,7 @@ def _acting(owner: PreTrainedModel) -> CoordOffsetAdapter | None:
 
 
 def _takes_adapter_names(wrapper: ModulesToSaveWrapper) -> bool:
-    """Tell whether PEFT hooked it for one call; other hooks, such as DeepSpeed's, are none of its partials."""
+    """Return whether PEFT hooked it for one call: its hook is a ``partial``, which others', as DeepSpeed's, are not."""
     hooks = wrapper._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage] - torch has no public list
     return any(isinstance(hook, partial) for hook in hooks)
 

@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from coordexp.coord_tokens.soft_ce_w1 import soft_cross_entropy
-from coordexp.losses.soft_targets import SoftTargetTerm
-from coordexp.losses.term import TermInputs
+from coordexp.losses.term import SoftTargetTerm, TermInputs
 
 
 class SoftCe(SoftTargetTerm):

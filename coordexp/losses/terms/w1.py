@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from coordexp.coord_tokens.soft_ce_w1 import at_least_float32, wasserstein_1
-from coordexp.losses.soft_targets import SoftTargetTerm
-from coordexp.losses.term import TermInputs
+from coordexp.losses.term import SoftTargetTerm, TermInputs
 
 
 class W1(SoftTargetTerm):

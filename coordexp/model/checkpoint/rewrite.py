@@ -79,7 +79,7 @@ def write_config(
         output: an existing directory.
         specs: of the copy's tensors, by name.
         tied: whether embedding and head are one table now.
-        says_dtype: write down the dtypes of the copy's tensors; else the base's own words stay.
+        says_dtype: write the dtypes of the copy's tensors; otherwise what the base's file says stays.
     """
     directory = base.weights.directory
     config = check_config(directory)
@@ -118,7 +118,7 @@ class ByteCounter:
         self.add(0)
 
     def add(self, num_bytes: int) -> None:
-        """Count some more."""
+        """Count ``num_bytes`` more."""
         self._done += num_bytes
         self._progress(self._stage, self._done, self._total)
 

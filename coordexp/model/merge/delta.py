@@ -110,7 +110,7 @@ class AdapterDelta:
         """Read a saved adapter.
 
         Raises:
-            CheckpointError: if it holds something that cannot be merged, or a number that is none.
+            CheckpointError: if it holds something that cannot be merged, or NaN or infinity.
         """
         _check_supported(info)
         by_module: dict[str, dict[str, Tensor]] = {}

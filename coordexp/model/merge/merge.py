@@ -192,7 +192,7 @@ def _write_merged(
         for start, rows in stored.pieces(source):
             merged = delta.apply(name, rows.to(rounded), start)
             written = merged.to(specs[name].dtype)
-            # What is written as it is stored is the base's own affair; what was computed must be a number.
+            # What is copied as it is stored is not judged; what was computed must be finite.
             if written is not rows and written.is_floating_point() and not torch.isfinite(written).all():
                 raise CheckpointError(f"{name}: the merged weight does not fit {specs[name].dtype_name}")
             yield written

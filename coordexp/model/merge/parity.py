@@ -35,7 +35,7 @@ class Agreement:
 
     Attributes:
         max_abs_diff: largest difference of a logit; NaN if one is no number.
-        max_abs_logit: largest logit of the model that was there first.
+        max_abs_logit: largest logit of the model before it was merged.
         relative_tolerance: what the difference may be of that.
     """
 

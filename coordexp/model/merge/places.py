@@ -23,7 +23,7 @@ def base_directory(source: str | Path | None, *, wanted_by: str) -> Path:
 
 
 def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:
-    """Return where to write, if that harms nothing.
+    """Check where to write, and return its absolute path.
 
     Args:
         output: a directory, there or not.
@@ -57,7 +57,7 @@ def building_of(output: Path) -> Generator[Path]:
     """Yield a folder that becomes ``output`` if the block ends well.
 
     Raises:
-        CheckpointError: if the disk refuses.
+        CheckpointError: if it cannot be written.
     """
     try:
         with replace_directory(output) as building:

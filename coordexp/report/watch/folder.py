@@ -13,7 +13,7 @@ from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, S
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress_rows import ProgressRow, parse_progress
+from coordexp.runs.progress import ProgressRow, parse_progress
 from coordexp.runs.status import read_status
 
 _QUIET_SECONDS = 30.0

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from coordexp.losses.criterion import Criterion
 
-_NOTHING = 1e-3  # losses below are too small to be compared as a ratio
+_NEGLIGIBLE = 1e-3  # losses below are too small to be compared as a ratio
 
 
 class AlarmState(TypedDict):
@@ -51,7 +51,7 @@ class Alarms:
 
         Returns:
             A sentence for each term that has been without units or without gradient for
-            ``patience`` logging steps now; again only after it has spoken once.
+            ``patience`` logging steps now; a second sentence only after it has had units and gradient again.
         """
         sentences: list[str] = []
         for weighted in self.criterion.terms:
@@ -69,7 +69,7 @@ class Alarms:
         return sentences
 
     def not_finite(self, names: list[str]) -> list[str]:
-        """Return a sentence for metrics that are infinite or no number."""
+        """Return a sentence for metrics that are infinite or NaN."""
         self.raised += 1
         return [f"not finite, and left out of the record: {', '.join(names)}"]
 
@@ -85,7 +85,7 @@ class Alarms:
             if weighted.weight == 0 or name not in train or name not in validation:
                 continue
             low, high = sorted((train[name], validation[name]))
-            if high > _NOTHING and high > self.factor * low:
+            if high > _NEGLIGIBLE and high > self.factor * low:
                 sentences.append(
                     f"the term {name} is {train[name]:.4g} in training and {validation[name]:.4g} on validation "
                     f"images, more than a factor {self.factor:g} apart: overfitting, or normalised differently"

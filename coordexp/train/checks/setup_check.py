@@ -23,7 +23,7 @@ def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_si
         trainer_world_size: processes that the trainer knows of.
 
     Raises:
-        TrainingError: with what was asked and what came.
+        TrainingError: with what was asked for and what was set up.
     """
     workers, strategy = ranks.world_size(), config.cluster.strategy
     accumulation_steps(config, num_workers=workers)
@@ -34,7 +34,7 @@ def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_si
         )
     shares, stage = _shares_and_stage(engine)
     if stage != ZERO_STAGES[strategy]:
-        raise TrainingError(f"asked for cluster.strategy: {strategy}, but came {_engine_name(engine, stage)}")
+        raise TrainingError(f"asked for cluster.strategy: {strategy}, but got {_engine_name(engine, stage)}")
     if shares != workers:
         raise TrainingError(
             f"asked for {workers} workers that share a batch, but {_engine_name(engine, stage)} averages over {shares}"
@@ -42,17 +42,16 @@ def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_si
 
 
 class SetupCheck(TrainerCallback):
-    """Checks the set-up between building it and the first step."""
+    """Checks the set-up between building it and the first step; ``engine`` returns the wrapped model."""
 
     def __init__(self, config: ExperimentConfig, engine: Callable[[], nn.Module]) -> None:
-        """Take what was asked; ``engine`` returns the wrapped model."""
         self._config = config
         self._engine = engine
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Check; from here on transformers needs to know nothing of DeepSpeed."""
+        """Check the set-up; from here on transformers need not know of DeepSpeed."""
         forget_deepspeed()
         engine = self._engine()
         check_setup(self._config, engine, trainer_world_size=args.world_size)

@@ -56,7 +56,7 @@ class TermGradients:
 
 
 class TermGradientLog(TrainerCallback):
-    """Hands on the norms of a step in which term gradients were measured."""
+    """Passes the norms of a step in which term gradients were measured to ``on_norms``, with the step."""
 
     def __init__(self, gradients: TermGradients, on_norms: Callable[[int, dict[str, float]], None]) -> None:
         self._gradients = gradients

@@ -1,4 +1,4 @@
-"""What a run says in words: at its start what trains, and on what; then one line a logging step."""
+"""The lines a run prints: at its start what trains, and on what; then one at each logging step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +22,7 @@ _WORTH_A_LINE = 0.1  # of the time
 def start_lines(
     config: ExperimentConfig, parts: Components, dataset: DetectionDataset, sampler: LengthBucketSampler
 ) -> list[str]:
-    """Return what a run says when it starts: strategy, parameters, data, optimizer groups, batches.
+    """Return what a run prints when it starts: strategy, parameters, data, optimizer groups, batches.
 
     Args:
         config: of the run.
@@ -106,7 +106,7 @@ def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
 
 
 def _notes(parts: Components) -> list[str]:
-    """Return what may surprise."""
+    """Return remarks on settings that may surprise."""
     adapter, vocab = active_offset(parts.model), parts.encoding.vocab
     notes: list[str] = []
     if adapter is not None and vocab.added_structure_ids:

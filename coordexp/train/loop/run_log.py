@@ -1,4 +1,4 @@
-"""What leaves a run: rows of metrics, committed with checkpoints, and progress, shown at once."""
+"""The log of a run: rows of metrics, committed with checkpoints, and progress, shown at once."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from coordexp.losses.criterion import Criterion
 from coordexp.metrics import BOX_KINDS, SUBSET, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
-from coordexp.runs.progress_rows import ProgressKind, ProgressRow, append_progress
+from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
 from coordexp.runs.reporter import Reporter, Row
 from coordexp.train.checks.alarms import Alarms, AlarmState
 from coordexp.train.loop.averages import StepLog
@@ -41,7 +41,7 @@ class TrainingState:
 
 
 class RunLog:
-    """Rows, progress and alarms of one run, and its commits; every rank has one, rank 0's is seen."""
+    """Rows, progress and alarms of one run, and its commits; every rank has one, and rank 0's is shown."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class RunLog:
         reporter: Reporter,
         print_line: Callable[[str], None],
     ) -> None:
-        """Start with nothing written.
+        """Start a log; nothing is written yet.
 
         Args:
             config: of the run.
             criterion: whose terms are logged.
             utilisation: how throughput becomes MFU.
             reporter: makes rows and checkpoints durable.
-            print_line: shows a line of progress.
+            print_line: prints a line of progress.
         """
         training = config.training
         self.name = RunFolder.of(config).name
@@ -79,11 +79,11 @@ class RunLog:
         self._warned_of_waiting = False
 
     def start(self, lines: Sequence[str], *, step: int) -> None:
-        """Say how this try of the run begins, at the step it goes on from."""
+        """Print how this try of the run begins, at the step it continues from."""
         if step:
-            self._say(f"resumes at step {step}")
+            self._print(f"resumes at step {step}")
         for line in lines:
-            self._say(line)
+            self._print(line)
         self._progress("start", step)
 
     def on_step_log(self, log: StepLog) -> None:
@@ -98,7 +98,7 @@ class RunLog:
         finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.max_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
-        self._say(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
+        self._print(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
         self._progress("step", log.step, finite, seconds_left=seconds_left)
         self._logged_steps += 1
         # Once, and not at the first logging step, when loader processes start.
@@ -106,7 +106,7 @@ class RunLog:
             waiting = data_wait_line(log.data_wait_fraction, num_workers=self._config.data.num_workers)
             if waiting is not None:
                 self._warned_of_waiting = True
-                self._say(waiting)
+                self._print(waiting)
                 self._progress("note", log.step, message=waiting)
 
     def on_term_gradients(self, step: int, norms: Mapping[str, float]) -> None:
@@ -129,7 +129,7 @@ class RunLog:
         self._progress("evaluation", step, finite)
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
         aps = ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
-        self._say(
+        self._print(
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
         )
 
@@ -183,10 +183,10 @@ class RunLog:
 
     def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
         for sentence in sentences:
-            self._say(f"ALARM at step {step}: {sentence}")
+            self._print(f"ALARM at step {step}: {sentence}")
             self._progress("alarm", step, message=sentence)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
 

@@ -28,7 +28,7 @@ class EpochSetter(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Set it."""
+        """Set the epoch of both."""
         epoch = int(state.epoch or 0)
         self._train_dataset.set_epoch(epoch)
         self._sampler.set_epoch(epoch)
@@ -47,7 +47,7 @@ class Schedule(TrainerCallback):
         listener: StopListener,
         whole_weights: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
-        """Keep what takes part.
+        """Wire the schedule of a run.
 
         Args:
             config: of the run.

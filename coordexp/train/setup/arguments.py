@@ -57,7 +57,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         remove_unused_columns=False,
         dataloader_num_workers=config.data.num_workers,
         dataloader_pin_memory=on_gpu,
-        # Said, since a process that was spawned itself would spawn, and pickle the whole data set to each of them.
+        # Set here, since a process that was spawned itself would spawn, and pickle the whole data set to each of them.
         dataloader_multiprocessing_context="fork" if config.data.num_workers else None,
         dataloader_prefetch_factor=_BATCHES_AHEAD if config.data.num_workers else None,
         dataloader_persistent_workers=config.data.num_workers > 0,

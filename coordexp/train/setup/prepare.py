@@ -97,12 +97,12 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     encoding = build_encoding(config, processor, vocab)
     dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
-    global_batch = config.global_batch_size
+    global_batch_size = config.global_batch_size
     sampler = LengthBucketSampler(
-        dataset.lengths, batch_size=global_batch, seed=config.experiment.seed, buckets=config.data.length_buckets
+        dataset.lengths, batch_size=global_batch_size, seed=config.experiment.seed, buckets=config.data.length_buckets
     )
     digest = hashlib.sha256()
-    for index in islice(sampler, NUM_BATCHES * global_batch):
+    for index in islice(sampler, NUM_BATCHES * global_batch_size):
         digest.update(np.array([-1, *dataset.token_ids(index)], dtype=np.int64).tobytes())
     return digest.hexdigest()
 

@@ -60,7 +60,7 @@ def check_strategy(config: ExperimentConfig) -> None:
 
 
 def is_elastic(cluster: Cluster) -> bool:
-    """Tell whether a run may have fewer workers than ``num_workers``."""
+    """Return whether a run may have fewer workers than ``num_workers``."""
     return cluster.min_workers is not None and cluster.min_workers < cluster.num_workers
 
 

@@ -92,7 +92,7 @@ def _read_no_foreign_pickles() -> None:
 def whole_weights(engine: nn.Module) -> Generator[None]:
     """Make all weights whole inside the block, so that each rank may run the model on its own.
 
-    Every rank must enter it, between optimizer steps. Nothing but for an engine of ZeRO-3.
+    Every rank must enter it, between optimizer steps. Does nothing unless the engine is of ZeRO-3.
     """
     offload = _offload(engine)
     if offload is None:
@@ -113,7 +113,7 @@ def keep_whole(engine: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
     """Keep parameters whole on every rank while training, for what reads them outside their module's forward.
 
     The loss does so, forwards and backwards, with the output table and the coord offsets. To be called on every
-    rank before the first step. Nothing but for an engine of ZeRO-3.
+    rank before the first step. Does nothing unless the engine is of ZeRO-3.
     """
     offload = _offload(engine)
     if offload is None:
@@ -128,7 +128,7 @@ def keep_whole(engine: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
 
 
 def make_whole(engine: nn.Module) -> None:
-    """Make all weights whole for good: training is over. Nothing but for an engine of ZeRO-3."""
+    """Make all weights whole for good, after training. Does nothing unless the engine is of ZeRO-3."""
     offload = _offload(engine)
     if offload is None:
         return

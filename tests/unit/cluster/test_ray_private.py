@@ -16,7 +16,7 @@ import pytest
 import ray
 
 from coordexp.cluster import ray_private, session
-from coordexp.runs.interrupts import GRACE_ENV, SUBMITTED_ENV
+from coordexp.runs.stop import GRACE_ENV, SUBMITTED_ENV
 
 PACKAGE = Path(ray_private.__file__).parents[1]
 RAY = Path(ray.__file__).parent

@@ -13,7 +13,7 @@ from coordexp.cluster.capacity import nodes_of
 from coordexp.cluster.shared_storage import input_paths, unseen_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.runs.interrupts import SUBMITTED_ENV
+from coordexp.runs.stop import SUBMITTED_ENV
 
 
 @pytest.mark.parametrize(

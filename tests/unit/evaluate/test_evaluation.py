@@ -23,9 +23,10 @@ from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.objects import ImageRecord
-from coordexp.metrics import MetricName, unregistered
+from coordexp.metrics import MetricName
 from coordexp.runs.folder import EvaluationFolder
 from tests.unit.evaluate.evaluate_support import item, sample_of
+from tests.unit.metrics_support import unregistered
 
 NUM_IMAGES = 6
 

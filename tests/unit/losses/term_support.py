@@ -10,8 +10,7 @@ from torch import Tensor
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.find import loss_terms
 from coordexp.losses.head import HeadOutput
-from coordexp.losses.soft_targets import SoftTargetTerm
-from coordexp.losses.term import UNITS, TermInputs
+from coordexp.losses.term import UNITS, SoftTargetTerm, TermInputs
 from coordexp.losses.terms.soft_ce import SoftCe
 
 SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)

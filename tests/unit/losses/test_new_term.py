@@ -1,4 +1,4 @@
-"""A new loss term is one file: named in YAML it trains, is logged, is tabled, and is told apart by its knobs."""
+"""A new loss term is one file: named in YAML it trains, is logged and tabled, and its knobs tell runs apart."""
 
 import pytest
 import torch

@@ -1,12 +1,12 @@
 """FlashAttention is refused before anything is read, where it cannot run."""
 
+import importlib.util
+
 import pytest
 import torch
 
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.model import attention
-from coordexp.model.attention import check_attention
-from coordexp.model.load import load
+from coordexp.model.load import check_attention, load
 from coordexp.model.merge.parity import default_samples
 
 FLASH = "flash_attention_2"
@@ -14,12 +14,12 @@ FLASH = "flash_attention_2"
 
 @pytest.fixture
 def with_package(monkeypatch):
-    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 
 @pytest.fixture
 def without_package(monkeypatch):
-    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
 def test_the_others_need_nothing(without_package):

@@ -16,7 +16,7 @@ from coordexp.cli.main import parse
 from coordexp.cluster.capacity import count_slots, workers_on
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
-from coordexp.runs.interrupts import GRACE_ENV
+from coordexp.runs.stop import GRACE_ENV
 from tests.unit.ray_jobs.kuberay_fields import OBJECTS, faults
 
 ROOT = Path(__file__).parents[3]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.metrics import unregistered
 from coordexp.report.publish import comparison_metrics, metric_part, record_report
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.write import store_report, study_of
 from coordexp.tracking.connection import connect
+from tests.unit.metrics_support import unregistered
 
 
 def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def caused(error, cause):
 def test_a_full_disk_is_told_from_other_errors(run_dir, error, is_full):
     assert is_disk_full(error) == is_full
     assert (explain_disk_full(error, run_dir) is error) != is_full
-    assert (run_dir / "checkpoints" / "step_000004").exists() != is_full  # it makes room to tell
+    assert (run_dir / "checkpoints" / "step_000004").exists() != is_full  # it makes room for the status
 
 
 def test_ranks_may_make_room_at_once(run_dir, monkeypatch):
@@ -71,10 +71,10 @@ def test_ranks_may_make_room_at_once(run_dir, monkeypatch):
 def test_the_sentence_names_the_disk_what_is_free_and_what_is_needed(run_dir, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0, 0, 2**20))
     full = OSError(errno.ENOSPC, "No space left on device")
-    told = explain_disk_full(full, run_dir)
-    assert isinstance(told, ResourceError)
+    explained = explain_disk_full(full, run_dir)
+    assert isinstance(explained, ResourceError)
     disk = next(path for path in run_dir.parents if path.is_mount())
-    assert str(told) == (
+    assert str(explained) == (
         f"the disk at {disk} is full: 1.0 MiB are free and a checkpoint needs 3.0 MiB; "
         "make room, and the same command goes on from step 2"
     )

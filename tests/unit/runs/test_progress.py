@@ -20,56 +20,56 @@ def plan(plans):
     return plans[0]
 
 
-def test_new_lines_and_ends_are_told_once_and_in_order(plan):
+def test_new_lines_and_ends_are_printed_once_and_in_order(plan):
     progress_log_writer(plan.run_dir)("from an attempt before")
     write_status(plan.run_dir, RunStatus(state="failed", message="before"))
-    told: list[str] = []
+    printed: list[str] = []
     shown = threading.Event()
 
-    def show(line: str) -> None:
-        told.append(line)
+    def print_line(line: str) -> None:
+        printed.append(line)
         shown.set()
 
     with ProgressDisplay(
-        print_line=show, on_end=lambda plan, status: told.append(f"{plan.name} {status.state}")
+        print_line=print_line, on_end=lambda plan, status: printed.append(f"{plan.name} {status.state}")
     ) as display:
-        print_line = progress_log_writer(plan.run_dir)
+        write_line = progress_log_writer(plan.run_dir)
         write_status(plan.run_dir, RunStatus(state="running"))
         display.on_begin(plan)
-        print_line("step 1")
+        write_line("step 1")
         assert shown.wait(30)
-        print_line("step 1")  # a repeated line is no duplicate
-        print_line("step 2")
+        write_line("step 1")  # a repeated line is no duplicate
+        write_line("step 2")
         write_status(plan.run_dir, RunStatus(state="finished", step=2))
         display.on_end(plan)
-    assert told == ["step 1", "step 1", "step 2", "A-s0 finished"]
+    assert printed == ["step 1", "step 1", "step 2", "A-s0 finished"]
 
 
-def test_an_end_is_told_when_it_happens_without_a_look(plan, monkeypatch):
+def test_an_end_is_reported_when_it_happens_without_a_look(plan, monkeypatch):
     monkeypatch.setattr(progress, "LOOK_SECONDS", 1e6)  # no look comes in time
-    told = threading.Event()
-    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.set()) as display:
+    printed = threading.Event()
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: printed.set()) as display:
         display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="finished"))
         display.on_end(plan)
-        assert told.wait(30)
+        assert printed.wait(30)
 
 
 def test_an_end_that_no_event_told_of_is_told_at_last(plan):
-    told: list[str] = []
-    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.append(status.state)) as display:
+    printed: list[str] = []
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: printed.append(status.state)) as display:
         display.on_begin(plan)
         write_status(plan.run_dir, RunStatus(state="stopped", message="interrupted"))
-    assert told == ["stopped"]
+    assert printed == ["stopped"]
 
 
 def test_a_run_that_was_refused_is_not_told_again(plan):
     write_status(plan.run_dir, RunStatus(state="stopped", message="before"))
-    told: list[str] = []
-    with ProgressDisplay(print_line=print, on_end=lambda plan, status: told.append(status.state)) as display:
+    printed: list[str] = []
+    with ProgressDisplay(print_line=print, on_end=lambda plan, status: printed.append(status.state)) as display:
         display.on_begin(plan)
         display.on_end(plan)
-    assert told == []
+    assert printed == []
 
 
 def test_only_running_runs_are_looked_at(plans, monkeypatch):
@@ -99,12 +99,12 @@ def test_more_runs_are_shown_less_often():
 
 
 def test_a_line_without_its_end_waits(plan):
-    told: list[str] = []
-    with ProgressDisplay(print_line=told.append, on_end=lambda plan, status: None) as display:
+    printed: list[str] = []
+    with ProgressDisplay(print_line=printed.append, on_end=lambda plan, status: None) as display:
         display.on_begin(plan)
         plan.run_dir.mkdir(parents=True)
         (plan.run_dir / "progress.log").write_text("whole\nhal")
-    assert told == ["whole"]
+    assert printed == ["whole"]
 
 
 def test_what_the_end_handler_raises_is_raised(plan):

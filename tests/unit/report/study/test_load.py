@@ -5,8 +5,8 @@ import mlflow
 import pytest
 
 from coordexp.errors import TrackingError
-from coordexp.metrics import unregistered
 from coordexp.report.study.load import ExperimentData, Point, load_experiment
+from tests.unit.metrics_support import unregistered
 
 
 def test_runs_come_by_group_and_seed_with_their_states(tiny: ExperimentData) -> None:

@@ -11,7 +11,7 @@ from coordexp.report.watch.folder import FolderSource
 from coordexp.report.watch.rows import RunRow, Snapshot
 from coordexp.report.watch.table import Frame, render
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress_rows import ProgressKind, ProgressRow, append_progress
+from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
 from coordexp.runs.status import RunStatus, write_status
 
 NOW = 1_700_000_000.0

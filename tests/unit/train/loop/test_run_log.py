@@ -4,7 +4,7 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.progress_rows import read_progress
+from coordexp.runs.progress import read_progress
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.averages import StepLog
 from coordexp.train.loop.run_log import RunLog

@@ -84,10 +84,10 @@ def test_the_wait_of_all_ranks_is_their_mean(monkeypatch):
 @pytest.mark.parametrize(("done", "expected"), [(None, 0), (0.0, 0), (0.99, 0), (1.0, 1), (2.5, 2)])
 def test_data_set_and_sampler_learn_of_each_epoch(done, expected):
     """Also in the middle of one, where a run resumes; both would be equally stale in a comparison of two runs."""
-    told = []
-    listener = SimpleNamespace(set_epoch=told.append)
+    epochs = []
+    listener = SimpleNamespace(set_epoch=epochs.append)
     EpochSetter(listener, listener).on_epoch_begin(None, SimpleNamespace(epoch=done), None)
-    assert told == [expected, expected]
+    assert epochs == [expected, expected]
 
 
 def test_loader_processes_live_on_and_are_forked(tmp_path):

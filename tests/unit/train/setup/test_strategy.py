@@ -1,4 +1,4 @@
-"""How many workers share a run, and how: the rules of before the start, and what is asserted after the set-up."""
+"""How many workers share a run, and how: the rules that hold before the start, and what is checked after the set-up."""
 
 import json
 import random
@@ -159,7 +159,7 @@ def test_each_assertion_after_the_set_up(group, monkeypatch):
         check_setup(_config(num_workers=2), ddp, trainer_world_size=1)
     with pytest.raises(TrainingError, match="asked for 2 workers that share a batch, but Linear averages over 1"):
         check_setup(_config(num_workers=2), plain, trainer_world_size=2)
-    with pytest.raises(TrainingError, match="asked for cluster.strategy: zero2, but came DistributedDataParallel"):
+    with pytest.raises(TrainingError, match="asked for cluster.strategy: zero2, but got DistributedDataParallel"):
         check_setup(_config(num_workers=2, strategy="zero2"), ddp, trainer_world_size=2)
     with pytest.raises(TrainingError, match="asked for 4 workers"):
         check_setup(_config(num_workers=4), ddp, trainer_world_size=2)
@@ -168,7 +168,7 @@ def test_each_assertion_after_the_set_up(group, monkeypatch):
 def test_an_engine_of_another_stage_is_noticed(monkeypatch):
     _workers(monkeypatch, 2)
     for shares, stage, sentence in (
-        (2, 1, "asked for cluster.strategy: zero2, but came Linear with ZeRO stage 1"),
+        (2, 1, "asked for cluster.strategy: zero2, but got Linear with ZeRO stage 1"),
         (1, 2, "Linear with ZeRO stage 2 averages over 1"),
     ):
         monkeypatch.setattr(setup_check, "_shares_and_stage", lambda engine, found=(shares, stage): found)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.runs.interrupts import GRACE_ENV, SUBMITTED_ENV, clean_seconds, stop_on_signal
-from coordexp.runs.stop import stop_reason
+from coordexp.runs.stop import GRACE_ENV, SUBMITTED_ENV, clean_seconds, stop_on_signal, stop_reason
 
 
 @pytest.fixture(autouse=True)
