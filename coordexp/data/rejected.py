@@ -24,14 +24,14 @@ class Rejected:
 
 
 class Rejections:
-    """The bad records of one file, by kind (image, annotation, line, ...)."""
+    """The bad records of the file ``source``, by kind (image, annotation, line, ...)."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
         self._found: list[tuple[str, str, str]] = []
 
     def add(self, kind: str, entry: str, reason: str) -> None:
-        """Note a bad record of ``kind``."""
+        """Add a bad record of ``kind``."""
         self._found.append((kind, entry, reason))
 
     def count(self, kind: str) -> int:
@@ -58,7 +58,7 @@ class Rejections:
         return self.all()
 
     def all(self) -> tuple[Rejected, ...]:
-        """Return the bad records, in the order in which they were noted."""
+        """Return the bad records, in the order in which they were added."""
         return tuple(Rejected(where=f"{self._source}: {entry}", reason=reason) for _, entry, reason in self._found)
 
     def _message(

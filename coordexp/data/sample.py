@@ -172,7 +172,7 @@ class SplitData:
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
             ``of_rejected_images``, annotations lost with their image; ``repeated_file_names``, images whose file
-            an earlier image names too. A format has those that it can tell.
+            an earlier image names too. A format counts only what it knows.
         categories: name of each category id; empty where the format has no categories.
     """
 

@@ -16,7 +16,7 @@ from coordexp.errors import DataError
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
 _MAX_ASPECT_RATIO = 200
-# Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and a score of rarities.
+# Only formats of photographs: Pillow also opens EPS (by running Ghostscript) and some twenty rare formats.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _MAX_16_BIT = 65_535
 _SWAPPING_ORIENTATIONS = (5, 6, 7, 8)  # EXIF: the picture is shown turned by 90 degrees
@@ -42,7 +42,7 @@ def read_image(path: Path, *, width: int | None = None, height: int | None = Non
     COCO's ``width``, ``height`` and boxes are those of the stored pixels, and its own tools read
     them so; a picture turned by its EXIF tag would no longer fit its boxes. An annotation whose
     size fits only the turned picture was made on what a viewer shows: it is refused, since its
-    neighbours that are turned by 180 degrees cannot be told from others by their size.
+    neighbours that are turned by 180 degrees cannot be distinguished from others by their size.
 
     Args:
         path: image file.

@@ -38,7 +38,7 @@ def identity(*, dialect: str, annotations_sha256: str, options: Mapping[str, obj
 
 
 def is_same(manifest: Mapping[str, object], made_from: Manifest) -> bool:
-    """Tell whether a manifest has this identity."""
+    """Return whether a manifest has this identity."""
     return all(manifest.get(key) == value for key, value in made_from.items())
 
 

@@ -26,7 +26,7 @@ Dialect = Literal["coco", "lvis"]
 CheckImages = Literal["none", "names", "headers"]
 # Called with a stage (hashing, reading, writing), how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
-# Measures the codec ceiling. The room that can do it, detection, stands above this one: the caller brings it.
+# Measures the codec ceiling. Only coordexp.detection can, which imports this package: the caller passes it in.
 Ceiling = Callable[[CocoTable], float | None]
 
 _ENTRY_TYPES: dict[Dialect, tuple[type[Image], type[Category]]] = {

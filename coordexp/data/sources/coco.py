@@ -244,7 +244,7 @@ def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[C
 def _usable_annotations(
     file: CocoFile, images: list[CocoImage], lost_ids: set[int], categories: dict[int, Category]
 ) -> tuple[AnnotationColumns, NDArray[np.int64], list[BadEntry], int]:
-    """Return what has image and category, the index of each one's image, the bad, and how many lost images cost."""
+    """Return what has image and category, the index of its image, the bad, and how many were lost with bad images."""
     bad = list(file.annotations.bad)
     found = AnnotationColumns.of(file.annotations)
 

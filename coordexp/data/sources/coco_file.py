@@ -5,7 +5,7 @@ file, are skipped without becoming Python objects. An entry that does not fit it
 say what is wrong with it. A file that is not strict JSON goes to Python's own parser, which accepts the ``NaN``
 that other programs write, and names line and column where a file is damaged.
 
-What needs several entries (repeated ids, objects without an image) is decided by whoever reads the file.
+What needs several entries (repeated ids, objects without an image) is decided by those who call this.
 """
 
 import json
@@ -75,7 +75,7 @@ class Image(Struct, gc=False):
 
 
 class Annotation(Struct, gc=False):
-    """An entry of ``annotations``. Its box may have no extent; what ``area`` must be, a ground truth says."""
+    """An entry of ``annotations``. Its box may have no extent; the ground truth decides what ``area`` must be."""
 
     id: Id
     image_id: Id
@@ -294,7 +294,7 @@ def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> En
 
 
 def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: str) -> BadEntry:
-    """Say which field of an entry is wrong; ``reason`` is what msgspec says, which does not show values."""
+    """Return a bad entry with the field that is wrong; ``reason`` is what msgspec says, which does not show values."""
     try:
         value: object = json.loads(bytes(entry)) if isinstance(entry, Raw) else entry
     except (ValueError, RecursionError) as error:

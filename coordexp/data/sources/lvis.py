@@ -1,7 +1,7 @@
-"""What LVIS writes otherwise than COCO: images by address, verified absence, and how rare a category is.
+"""Where LVIS differs from COCO: images by address, verified absence, and how rare a category is.
 
 LVIS marks, for each image, which absent categories were verified (``neg_category_ids``) and which
-were not annotated to the last object (``not_exhaustive_category_ids``); its evaluation needs both.
+were not annotated exhaustively (``not_exhaustive_category_ids``); its evaluation needs both.
 Its images are those of COCO: ``--images`` is the folder that holds ``train2017`` and ``val2017``, or
 one of these itself.
 """

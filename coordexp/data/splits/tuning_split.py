@@ -53,7 +53,7 @@ class TuningSplit:
         }
 
     def sentence(self) -> str:
-        """Say what trials train on and are compared on."""
+        """Return a sentence on what trials train on and are compared on."""
         left_out = f"; {self.num_excluded} shared with it left out" if self.num_excluded else ""
         return (
             f"{self.num_train:,} training images to train on, {self.num_val:,} others of them to choose on; none is in "
@@ -100,7 +100,7 @@ def write_tuning_split(
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
     train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
-    (directory / RECORD_NAME).unlink(missing_ok=True)  # an older one must not vouch for files half replaced
+    (directory / RECORD_NAME).unlink(missing_ok=True)  # an older record must not stand beside files half replaced
     # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
     content = cast(dict[str, JsonValue], read_json(annotations, drop="segmentation"))
     _write_part(directory / TRAIN_NAME, content, train_ids)
@@ -155,7 +155,7 @@ def shared_pictures(train: Sequence[Sample], final: Sequence[Sample]) -> set[Pat
 
 
 def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool:
-    """Tell whether a file has the bytes of one of the others."""
+    """Return whether a file has the bytes of one of the others."""
     for item in (path, *others):
         if others and item not in hashes:
             hashes[item] = sha256_of_file(item)

@@ -8,7 +8,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.summary import data_lines
+from coordexp.data.sample import SplitData
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
@@ -17,6 +17,16 @@ from coordexp.train.setup.components import Components
 from coordexp.train.setup.strategy import strategy_line
 
 _WORTH_A_LINE = 0.1  # of the time
+_NUM_REJECTED_SHOWN = 5
+_COUNT_TEXTS = {
+    "images_without_objects": "images without objects",
+    "crowd": "crowd boxes are no targets",
+    "ignored": "ignored boxes are no targets",
+    "clipped": "boxes were cut at the image border",
+    "thin": "boxes are thinner than a bin and were widened to one",
+    "of_rejected_images": "annotations are lost with their images",
+    "repeated_file_names": "images name a file that another one names",
+}
 
 
 def start_lines(
@@ -41,6 +51,31 @@ def start_lines(
         *_notes(parts),
         *batch_lines(config, sampler, num_ranks=ranks.world_size()),
     ]
+
+
+def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
+    """Return lines for a person: one that counts, one for each of the first records left out.
+
+    Args:
+        name: of the split.
+        data: the split.
+        dataset: its encoded samples; adds what the limits on objects and length cost.
+    """
+    parts = [f"{len(data.samples):,} images", f"{data.counts.get('boxes', 0):,} boxes"]
+    parts += [f"{data.counts[key]:,} {text}" for key, text in _COUNT_TEXTS.items() if data.counts.get(key)]
+    if dataset is not None:
+        limits = {
+            "objects over data.max_objects are left out, the smallest": dataset.num_capped_objects,
+            "samples lose the end of their target to data.max_length": dataset.num_cut_samples,
+        }
+        parts += [f"{number:,} {text}" for text, number in limits.items() if number]
+    lines = [f"{name}: {'; '.join(parts)}"]
+    if data.rejected:
+        shown = data.rejected[:_NUM_REJECTED_SHOWN]
+        lines.append(f"{name}: {len(data.rejected):,} records are left out:")
+        lines += [f"  {record.where}: {record.reason}" for record in shown]
+        lines += [f"  and {len(data.rejected) - len(shown):,} more"] if len(data.rejected) > len(shown) else []
+    return lines
 
 
 def group_table(rows: Sequence[GroupRow]) -> list[str]:

@@ -140,7 +140,7 @@ def no_decoding(monkeypatch):
 
 @pytest.mark.parametrize("size", [(60_000, 40_000), (60_000, 1_000), (1_000, 60_000), (MAX_IMAGE_SIDE_PX + 1, 400)])
 def test_a_sixty_thousand_pixel_image_is_refused_by_its_header(coco, no_decoding, size):
-    """The annotation lies: it says 64 x 64, and only the file tells."""
+    """The annotation says 64 x 64, which is wrong, and only the file shows it."""
     (coco.images / "b.png").write_bytes(png_of(*size))
     [_, sample] = read_coco(coco.annotations, coco.images).samples
     for look in (read_image, check_image):

@@ -1,11 +1,13 @@
-"""What a run says in words."""
+"""The lines a run prints: every lost box is in a count, and every bad record has its place."""
 
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.sources.coco import read_coco
 from coordexp.model.param_groups import GroupRow
-from coordexp.train.loop.messages import batch_lines, group_table
+from coordexp.train.loop.messages import batch_lines, data_lines, group_table
 
 
 def test_the_table_names_every_group_with_its_rate_and_decay():
@@ -44,3 +46,30 @@ def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
     multiple = 2 * num_ranks if num_ranks > 1 else 1
     sampler = LengthBucketSampler([3] * num, batch_size=4 * num_ranks, seed=0, multiple_of=multiple)
     assert batch_lines(config, sampler, num_ranks=num_ranks) == expected
+
+
+def test_clean_data_take_one_line(coco):
+    assert data_lines("train", read_coco(coco.annotations, coco.images)) == [
+        "train: 2 images; 2 boxes; 1 images without objects"
+    ]
+
+
+def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
+    coco.document["annotations"] += [
+        {"id": i, "image_id": 7, "category_id": 1, "bbox": [1, 1, 0, 1], "iscrowd": 0} for i in range(3, 10)
+    ]
+    coco.document["annotations"].append({"id": 99, "image_id": 3, "category_id": 1, "bbox": [0, 0, 9, 9], "iscrowd": 1})
+    data = read_coco(coco.save().annotations, coco.images, max_bad_fraction=0.7)
+    dataset = DetectionDataset(
+        samples=data.samples, tokenizer=native[0], vocab=native[1], prompt=prompt, image_spec=image_spec,
+        max_objects=1, max_length=4096, seed=0,
+    )  # fmt: skip
+    lines = data_lines("train", data, dataset)
+    assert lines[0] == (
+        "train: 2 images; 2 boxes; 1 images without objects; 1 crowd boxes are no targets; "
+        "1 objects over data.max_objects are left out, the smallest"
+    )
+    assert lines[1] == "train: 7 records are left out:"
+    assert lines[2].startswith(f"  {coco.annotations}: annotations[2] (id 3): bbox [1, 1, 0, 1]")
+    assert len(lines) == 2 + 5 + 1
+    assert lines[-1] == "  and 2 more"
