@@ -103,7 +103,7 @@ def plain_head(
     offset_KD: Tensor | None = None,
     coord_rows_N: Tensor | None = None,
 ) -> HeadOutput:
-    """Do the same over ``[T, V]`` logits, for a trainable table.
+    """Do the same as :func:`split_head` over ``[T, V]`` logits, for a trainable table.
 
     ``ce_T`` is ``F.cross_entropy`` of the logits, bit for bit. Two ``[T, V]`` tensors exist at most: the
     logits, kept for backward, and there their gradient.

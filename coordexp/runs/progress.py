@@ -69,17 +69,6 @@ def parse_progress(line: str) -> ProgressRow | None:
     return row if is_whole else None
 
 
-def read_progress(path: Path) -> list[ProgressRow]:
-    """Return the rows of a run that still count: after a resume those of its last try and of what it goes on from."""
-    rows: list[ProgressRow] = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for row in filter(None, map(parse_progress, text.split("\n"))):
-        if row.kind == "start":
-            rows = [before for before in rows if before.step <= row.step]
-        rows.append(row)
-    return rows
-
-
 def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
     """Return a function that appends a line to a run's progress log."""
     path = RunFolder(run_dir).progress_log

@@ -167,7 +167,7 @@ def _prepare_to_load(module: nn.Module, state_dict: Mapping[str, Tensor], prefix
         module.check_ids(saved_ids)
     for name, table in module.named_parameters():
         saved = state_dict.get(f"{prefix}{name}")
-        # A float32 table of a bfloat16 model, loaded where dtype was left at auto, would be rounded without a word.
+        # A float32 table of a bfloat16 model, loaded where dtype was left at auto, would be rounded silently.
         if module.adopts_dtype and saved is not None:
             table.data = table.data.to(saved.dtype)
 

@@ -75,7 +75,7 @@ def pretrain(
     Args:
         spec: the phases and their data.
         snapshot: where to keep the state of every finished phase.
-        resume: a snapshot and the number of phases it has behind it.
+        resume: a snapshot and the number of phases finished in it.
 
     Returns:
         The trained model in float32, in evaluation mode.

@@ -21,7 +21,7 @@ from coordexp.tracking.store import LAST_STEP, MESSAGE
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_IMAGES_PER_STEP = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
+_GLOBAL_BATCH_SIZE = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
 
 class MlflowSource:
@@ -79,7 +79,7 @@ class MlflowSource:
         state = MLFLOW_STATES[run.info.status]
         step, max_steps = whole_tag(run, LAST_STEP), _whole(params.get("training.max_steps")) or None
         speed = metrics.get(SPEED)
-        seconds_per_step = prod(_whole(params.get(name, "1")) for name in _IMAGES_PER_STEP) / speed if speed else None
+        seconds_per_step = prod(_whole(params.get(name, "1")) for name in _GLOBAL_BATCH_SIZE) / speed if speed else None
         # Rows come with a checkpoint, so a run is silent in between.
         pause = (seconds_per_step or 0.0) * _whole(params.get("training.checkpoint_steps"))
         points = run.data.to_proto().metrics

@@ -32,7 +32,7 @@ def source(name="mine", *, base="Term", unit="coord_tokens", more="", result="x.
 
 
 def test_two_files_with_one_name(terms_dir):
-    """It would otherwise replace text CE in every group without a word."""
+    """It would otherwise replace text CE in every group silently."""
     drop(terms_dir, "text_ce", source("text_ce"))
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"^two files are called text_ce: \S+/text_ce.py and \S+/text_ce.py;"):

@@ -1,4 +1,4 @@
-"""RunFolder and ExperimentFolder: the layout that the README prints, and nobody else spells its names."""
+"""RunFolder and ExperimentFolder: the layout that the README prints; no other file spells its names."""
 
 import ast
 from pathlib import Path

@@ -144,7 +144,7 @@ def logits_alone(parts, samples):
 
 
 def gap(logits, alone, samples):
-    """Largest difference in the second and later samples; the first has nobody before it."""
+    """Largest difference in the second and later samples; the first has none before it."""
     ends = torch.tensor([sample.length for sample in samples]).cumsum(0).tolist()
     return max((logits[0, start:end] - alone[start:end]).abs().max().item() for start, end in pairwise(ends))
 

@@ -105,7 +105,7 @@ def test_other_architectures_are_refused(make_base, tmp_path, changes, message):
 
 
 def test_a_configuration_of_another_size_is_refused_before_its_weights_are_made(make_base, tmp_path, monkeypatch):
-    """Else transformers fills 4.4 billion numbers with random ones, and then says so."""
+    """Otherwise transformers fills 4.4 billion numbers with random ones, and warns only afterwards."""
     monkeypatch.setattr(Qwen3VLForConditionalGeneration, "from_pretrained", lambda *_, **__: pytest.fail("made"))
     other = _as(make_base(), tmp_path / "other")
     with pytest.raises(CheckpointError, match=r"other: \d+ weights are missing, e.g. model"):
