@@ -11,8 +11,6 @@ ARGS ?=
 PROCESSES ?= 2
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
-# Processes that `make test` shares the test files among; never more than there are cores.
-PROCESSES ?= 2
 
 .PHONY: install ablation test test-all lint bench audit mlflow mlflow-server clean
 
