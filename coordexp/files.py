@@ -12,8 +12,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from coordexp.errors import DataError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -57,6 +55,9 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     Raises:
         DataError: if the file is missing or holds something else.
     """
+    # Imported here: processes that only read annotations need no pydantic.
+    from pydantic import TypeAdapter, ValidationError
+
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError:
