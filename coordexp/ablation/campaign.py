@@ -116,7 +116,7 @@ class Campaign:
             budget: decides which may begin.
             search: decides which go on.
         """
-        taken: list[tuple[RunPlan, RunStatus | None]] = []
+        statuses: list[tuple[RunPlan, RunStatus | None]] = []
 
         def on_end(plan: RunPlan, status: RunStatus) -> None:
             recorder.end_run(plan, status)
@@ -130,21 +130,23 @@ class Campaign:
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
             try:
-                executor.execute(_noted(plans, taken), function, listeners, decide=search.decide if search else None)
+                executor.execute(
+                    _remember_status(plans, statuses), function, listeners, decide=search.decide if search else None
+                )
             except KeyboardInterrupt:
                 for plan in runs():
                     if (status := plan.status()) is not None and status.state == "running":
                         _set_stopped(plan, "interrupted", display)
                 return Ending(EXIT_INTERRUPTED, f"interrupted; {GOES_ON}")
-            kept_back = [(plan, reason) for plan, before in taken if (reason := _kept_back(plan, before, display))]
-        for plan, reason in kept_back:
+            not_done = [(plan, reason) for plan, before in statuses if (reason := _why_not_done(plan, before, display))]
+        for plan, reason in not_done:
             if plan.status() is None:
                 recorder.end_run(plan, RunStatus(state="stopped", message=reason))
                 self.show(f"{plan.name}  not begun: {reason}")
         if budget is not None and budget.has_stopped():
             return Ending(EXIT_BUDGET, budget.sentence())
-        if kept_back:
-            return Ending(EXIT_INTERRUPTED, f"stopped: {kept_back[0][1]}; {GOES_ON}")
+        if not_done:
+            return Ending(EXIT_INTERRUPTED, f"stopped: {not_done[0][1]}; {GOES_ON}")
         return Ending()
 
 
@@ -171,14 +173,14 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         yield Campaign(config, tracker=tracker, instance=instance, console=console)
 
 
-def _noted(plans: Iterable[RunPlan], taken: list[tuple[RunPlan, RunStatus | None]]) -> Iterator[RunPlan]:
+def _remember_status(plans: Iterable[RunPlan], statuses: list[tuple[RunPlan, RunStatus | None]]) -> Iterator[RunPlan]:
     """Pass plans on, and note each with the status that it has before it begins."""
     for plan in plans:
-        taken.append((plan, plan.status()))
+        statuses.append((plan, plan.status()))
         yield plan
 
 
-def _kept_back(plan: RunPlan, before: RunStatus | None, display: ProgressDisplay) -> str | None:
+def _why_not_done(plan: RunPlan, before: RunStatus | None, display: ProgressDisplay) -> str | None:
     """Return why a run was stopped or not continued; one that an earlier command began is set to stopped."""
     status, reason = plan.status(), stop_reason(plan.run_dir)
     if reason is None or (status is not None and status.state in ("finished", "failed") and status != before):

@@ -15,9 +15,9 @@ from coordexp.files import sha256_of_file, write_json, write_text
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.train.setup.objective import check_objective
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
+from coordexp.train.setup.weighted_terms import check_objective
 
 MIN_FREE_BYTES = 256 * 2**20
 

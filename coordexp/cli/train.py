@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
-        from coordexp.train.setup.objective import check_objective
+        from coordexp.train.setup.weighted_terms import check_objective
 
         one = group_config(config, group, seed)
         check_objective(one)

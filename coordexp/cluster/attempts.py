@@ -1,4 +1,9 @@
-"""The attempts of one run, seen from Ray Train's controller: waiting for workers, start, restarts, wrong input."""
+"""The attempts of one run, seen from Ray Train's controller: waiting for workers, start, restarts, wrong input.
+
+Of each run there are one driver, the Tune trial (``driver.py``); one controller, the actor in which Ray Train watches
+over its workers and calls what is here; and the workers, which train (``worker.py``). An attempt is one set of workers:
+where some die, the controller starts the next.
+"""
 
 import os
 import threading

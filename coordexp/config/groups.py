@@ -25,8 +25,8 @@ def group_names(config: ExperimentConfig) -> tuple[str, ...]:
 def group_config(config: ExperimentConfig, group: str, seed: int) -> ExperimentConfig:
     """Return the resolved configuration of one run.
 
-    The group's overlay is applied, ``experiment.group`` and ``experiment.seed`` are set, and
-    ``ablation`` lists no group and this seed alone: what other groups do cannot change a run.
+    It is the group's own configuration, which loading has made and checked, with ``experiment.seed`` set, and
+    ``ablation`` with no group and this seed alone: what other groups do cannot change a run.
 
     Args:
         config: a loaded experiment.

@@ -25,7 +25,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     and overrides below ``ablation.groups.NAME`` are applied to that.
     Relative paths become absolute against the current directory, and ``tracking.uri`` is filled
     from ``MLFLOW_TRACKING_URI`` or with a SQLite file in ``experiment.runs_dir``: this is the only
-    place that reads the environment.
+    place where the environment can change a configuration.
 
     Args:
         path: a YAML file.

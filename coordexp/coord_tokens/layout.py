@@ -1,4 +1,4 @@
-"""Parse a target sequence: where its coordinates, descriptions and objects are.
+"""Label the positions of a target that is already written: where its coordinates, descriptions and objects are.
 
 Shapes: T tokens, M complete objects, P description tokens.
 """

@@ -1,4 +1,6 @@
-"""Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels. One IoU for everything.
+"""Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels.
+
+The one IoU of the package is here as a table; its formula is compiled, in :mod:`coordexp.detection.kernels`.
 
 The differentiable GIoU of training is apart from it, in :mod:`coordexp.losses.coord_box`.
 """

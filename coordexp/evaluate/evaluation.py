@@ -20,7 +20,7 @@ from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
 Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
-"""Generates under a decoding; returns the records of each process, and nothing in one that sent its own to another."""
+"""Generates under a decoding: returns the records of every process on rank 0, and an empty list on the others."""
 
 
 @dataclass(frozen=True)

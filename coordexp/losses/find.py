@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import coordexp.losses.terms
 from coordexp.errors import ConfigError, CoordExpError
-from coordexp.losses.term import UNITS, Term
+from coordexp.losses.term import UNITS, Term, TokenTerm
 from coordexp.metrics import find_metric, loss_metric
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -71,8 +71,9 @@ def _problem(term: type[Term], name: str) -> str | None:
         return f"has no class attribute {missing[0]}"
     if term.name != name or _NAME.fullmatch(name) is None:
         return f"has the name {term.name!r}, expected that of its file: letters, digits and underscores"
-    if term.unit not in UNITS:
-        return f"has the unit {term.unit!r}, expected one of {', '.join(UNITS)}"
+    units = ("tokens",) if issubclass(term, TokenTerm) else UNITS  # TokenTerms are summed together, token by token
+    if term.unit not in units:
+        return f"has the unit {term.unit!r}, expected one of {', '.join(units)}"
     if find_metric(loss_metric("train", term.metric_name())) is None:
         return f"is logged as {term.metric_name()!r}, which is no metric (coordexp/metrics.py)"
     if inspect.isabstract(term):

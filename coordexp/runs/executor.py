@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from safetensors import SafetensorError
-
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.commit import explain_disk_full
@@ -19,9 +17,6 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter, Reporter, Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
-
-# What one run may die of without stopping the others; torch's own errors are RuntimeErrors, ours ValueErrors.
-_FAILURES = (ValueError, TypeError, LookupError, RuntimeError, OSError, SafetensorError)
 
 
 class TrainFunction(Protocol):
@@ -113,7 +108,9 @@ class InlineExecutor:
         """Refuse more than one worker."""
         workers = config.cluster.num_workers
         if workers > 1:
-            raise ResourceError(f"the inline executor is one process, but cluster.num_workers is {workers}; use tune")
+            raise ResourceError(
+                f"the inline executor is one process, but cluster.num_workers is {workers}; use cluster.executor: tune"
+            )
 
     def execute(
         self,
@@ -163,7 +160,7 @@ def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[
     except RunStoppedError as stopped:
         set_state(plan, "stopped", message=str(stopped), seconds=clock.seconds())
         return
-    except _FAILURES as error:
+    except Exception as error:  # noqa: BLE001  # whatever one run dies of must not stop the others
         note_traceback(plan)
         set_state(plan, "failed", message=one_sentence(explain_disk_full(error, plan.run_dir)), seconds=clock.seconds())
         return

@@ -72,7 +72,13 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """One checkpoint; it counts once its commit marker is there."""
+    """One checkpoint, complete once its commit marker is there and the checksums in it hold.
+
+    Of ours are ``commit.json``, ``training_state.json`` and the running averages of each rank. Hugging Face's are
+    ``adapter_model.safetensors`` with ``adapter_config.json`` (the coord-offset adapter is in them; with full tuning
+    ``model.safetensors``), ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json`` and
+    ``rng_state.pth``, one for each rank where there are several; DeepSpeed keeps the optimizer in ``global_step*/``.
+    """
 
     path: Path
 
@@ -83,7 +89,7 @@ class CheckpointFolder:
 
     @property
     def commit_marker(self) -> Path:
-        """Written last, with a checksum of every other file."""
+        """Written last, with a checksum of every other file; of a large one both ends are hashed."""
         return self.path / "commit.json"
 
     @property

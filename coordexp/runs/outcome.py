@@ -25,7 +25,7 @@ class RunClock:
 
 def begin(plan: RunPlan) -> None:
     """Note that a run goes on from now; if it had begun before and was not stopped on purpose, count a restart."""
-    settle(plan)
+    count_killed_time(plan)
     before = plan.status()
     restarts = before.restarts + (before.state != "stopped") if before else 0
     _write(plan, "running", message="", seconds=before.seconds if before else 0.0, restarts=restarts)
@@ -43,7 +43,7 @@ def alive_until(plan: RunPlan) -> float:
     return max((path.stat().st_mtime for path in signs if path.is_file()), default=0.0)
 
 
-def settle(plan: RunPlan) -> None:
+def count_killed_time(plan: RunPlan) -> None:
     """Count the time of a run whose job was killed, up to its last sign of life; nothing else is changed.
 
     Only before the run begins again, by the command that holds the experiment's lock or by what it has started.

@@ -62,6 +62,7 @@ def compare(
         _pair(matches, runs, couple, plan=plan, on_progress=_share(on_progress, part=i, parts=rounds))
         for i, couple in enumerate(couples, start=1)
     ]
+    # A pair is as sure as the less sure of its two tests; then for the number of pairs.
     adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
     return Comparison(
         metric=metric,
@@ -128,7 +129,7 @@ def _pair(
             threads=plan.threads,
             on_progress=on_progress,
         ),
-        p_holm=1.0,
+        p_holm=1.0,  # known once there are all pairs
         image_std=found.image_std,
         seed_std=found.seed_std,
         detectable=detectable(found.image_std, found.seed_std, num_seeds) or None,

@@ -7,8 +7,8 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.space import Point
 from coordexp.sweep.trials import recorded_points, rungs, upcoming_points
-from coordexp.train.setup.objective import check_objective
 from coordexp.train.setup.strategy import check_strategy
+from coordexp.train.setup.weighted_terms import check_objective
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:

@@ -19,7 +19,7 @@ from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
 from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
-from coordexp.train.setup.objective import weighted_terms
+from coordexp.train.setup.weighted_terms import weighted_terms
 
 PREFIX = "sweep."
 _SECTIONS: dict[str, type[Section]] = {

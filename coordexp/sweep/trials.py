@@ -21,7 +21,7 @@ from coordexp.files import JsonValue
 from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.outcome import set_state, settle
+from coordexp.runs.outcome import count_killed_time, set_state
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import read_rows
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
@@ -106,7 +106,7 @@ class SweepTrials:
         for frozen in _begun_trials(self._study):
             self._add(self._live(frozen.number))
         for plan in self.begun_plans():
-            settle(plan)  # or the budget would count the time since a killed command
+            count_killed_time(plan)  # or the budget would count the time since a killed command
         for trial in self.trials:
             self._conclude(trial)
 

@@ -26,7 +26,7 @@ from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.checks.setup_check import SetupCheck
 from coordexp.train.checks.term_gradients import TermGradientLog
 from coordexp.train.forward import model_inputs
-from coordexp.train.loop.evaluation import Evaluator
+from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.schedule import EpochSetter, Schedule

@@ -76,7 +76,7 @@ class CoordTrainer(Trainer):
         self._last_log = time.monotonic()
         self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
         self._loss = torch.zeros(())  # of the present step, this rank's part
-        self._zero_step_checked = False
+        self._deepspeed_step_checked = False
 
     @property
     def engine(self) -> nn.Module:
@@ -155,7 +155,7 @@ class CoordTrainer(Trainer):
             eps=self.args.adam_epsilon,
         )
         if self.is_deepspeed_enabled:  # it steps inside the backward, before this class is asked to clip
-            self.optimizer.register_step_pre_hook(self._before_zero_step)
+            self.optimizer.register_step_pre_hook(self._before_deepspeed_step)
         return self.optimizer
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -219,14 +219,14 @@ class CoordTrainer(Trainer):
         self._check_finite(norm)
         self._image_ids.clear()
         self._loss = torch.zeros_like(self._loss)
-        self._zero_step_checked = False
+        self._deepspeed_step_checked = False
         return norm
 
-    def _before_zero_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _before_deepspeed_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
         del optimizer, args, kwargs
-        if not self._zero_step_checked:
-            self._zero_step_checked = True
+        if not self._deepspeed_step_checked:
+            self._deepspeed_step_checked = True
             self._check_finite(torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm))  # pyright: ignore
 
     def _check_finite(self, norm: Tensor) -> None:

@@ -93,6 +93,10 @@ def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
     ]
     assert "TrainingError" in (runs_dir / "failing" / "A-s0" / "error.log").read_text()
 
+    # A slip in somebody's own loss file is a failed run as well, not the end of the command.
+    assert run(config, StandIn({"A": AttributeError("no such field")}))[0] == 1
+    assert states(config) == {"A-s0": "failed", "C-s0": "finished"}
+
     mended = StandIn()
     assert run(config, mended)[0] == 0
     assert mended.done == ["A"]

@@ -15,7 +15,7 @@ from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.run import Run, make_trainer, train_run
-from coordexp.train.setup import objective
+from coordexp.train.setup import weighted_terms
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, small_config, write_base
 
@@ -36,7 +36,7 @@ def _with_term(monkeypatch, config, compute):
         def total(self, inputs):
             return compute(inputs.head.log_z_T)
 
-    monkeypatch.setattr(objective, "loss_terms", lambda: loss_terms() | {"planted": Planted})
+    monkeypatch.setattr(weighted_terms, "loss_terms", lambda: loss_terms() | {"planted": Planted})
     extra = {"planted": ExtraTerm(weight=1.0)}
     return config.model_copy(update={"objective": config.objective.model_copy(update={"extra": extra})})
 

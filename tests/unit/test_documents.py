@@ -74,6 +74,18 @@ def test_what_a_document_names_is_there(path: Path) -> None:
     assert not broken_links(text, folder=path.parent)
 
 
+def test_a_run_is_followed_through_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "follow-one-run.md").read_text(encoding="utf-8")
+    stations = re.findall(r"^\| \d+ \| `(coordexp/\S+\.py)`", text, re.MULTILINE)
+    assert 8 <= len(stations) <= 12
+    sources = [path.relative_to(ROOT).as_posix() for path in (ROOT / "coordexp").rglob("*.py")]
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert set(stations) <= named
+    assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in sources)] == []
+    rooms = set(re.findall(r"`(coordexp/[\w/]+/)`", text))
+    assert [room for room in sorted(rooms) if not (ROOT / room).is_dir()] == []
+
+
 def test_the_documents_name_something_of_each_kind() -> None:
     texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
     for pattern in (_PATH, _KEY, _LINK):

@@ -11,7 +11,7 @@ from coordexp.data.batches.dataset import DetectionDataset
 from coordexp.data.batches.sampler import LengthBucketSampler
 from coordexp.runs.stop import RunStoppedError, StopListener
 from coordexp.train.loop.averages import RunningAverages
-from coordexp.train.loop.evaluation import Evaluator
+from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.run_log import RunLog
 
 

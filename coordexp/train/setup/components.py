@@ -19,7 +19,7 @@ from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.weighted_terms import build_criterion
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def test_find_names_aliases_and_nothing_else() -> None:
         ({1: "dog", 2: " "}, {}, "blank"),
         ({1: "dog", 2: "cat"}, {"DOG": "cat"}, "reads like category 1"),
         ({1: "dog", 2: "cat"}, {"pet": "dog", "Pet": "cat"}, "reads like category 1"),
-        ({1: "dog"}, {"puppy": "wolf"}, "no category"),
+        ({1: "dog"}, {"puppy": "wolf"}, "'puppy'.*'wolf'"),
     ],
 )
 def test_ambiguity_is_refused(names: dict[int, str], aliases: dict[str, str], message: str) -> None:

@@ -9,7 +9,7 @@ from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import UNITS
 from coordexp.losses.terms.text_ce import TextCe
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.weighted_terms import build_criterion
 from tests.unit.losses.term_support import count_units, term_inputs
 
 FIRST, VOCAB, HIDDEN = 30, 1050, 8

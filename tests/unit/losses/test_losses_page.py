@@ -13,7 +13,7 @@ from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_e
 from coordexp.losses import coord_box, table, term
 from coordexp.losses.coord_box import giou
 from coordexp.losses.find import loss_terms
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.weighted_terms import build_criterion
 from tests.unit.losses.term_support import PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
 
 

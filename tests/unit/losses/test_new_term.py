@@ -11,7 +11,7 @@ from coordexp.losses.term import UNITS
 from coordexp.metrics import find_metric
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.metric_rows import means_to_metrics
-from coordexp.train.setup.objective import build_criterion, weighted_terms
+from coordexp.train.setup.weighted_terms import build_criterion, weighted_terms
 from tests.unit.losses.term_support import EXAMPLE, EXAMPLE_YAML, ROOT, count_units, drop
 
 

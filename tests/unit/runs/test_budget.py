@@ -6,7 +6,7 @@ import pytest
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper, RunUse, decide, hours_of, unit_name, units_of, whole_seeds
-from coordexp.runs.outcome import RunClock, begin, note_workers, set_state, settle
+from coordexp.runs.outcome import RunClock, begin, count_killed_time, note_workers, set_state
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.status import RunStatus, write_status
@@ -61,9 +61,9 @@ def test_the_time_of_a_killed_job_counts_up_to_its_last_sign(tmp_path):
     progress_log_writer(plan.run_dir)("step 1")
     os.utime(plan.run_dir / "progress.log", (1060.0, 1060.0))
     os.utime(plan.run_dir / "status.json", (1000.0, 1000.0))
-    settle(plan)
+    count_killed_time(plan)
     assert plan.status() == RunStatus("running", message="why", seconds=70.0, restarts=2)
-    settle(plan)
+    count_killed_time(plan)
     assert plan.status().seconds == 70.0  # counted once
 
 

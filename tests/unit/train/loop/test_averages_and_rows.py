@@ -9,7 +9,7 @@ from coordexp.train.loop.averages import RunningAverages, StepLog
 from coordexp.train.loop.messages import progress_line
 from coordexp.train.loop.metric_rows import means_to_metrics, train_metrics
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.weighted_terms import build_criterion
 
 # 1 x 300 + .5 x 30,000 + 2 x 100 + .1 x 5,000 + 3 x 20 = 16,060 operations in 2 seconds.
 UTILISATION = Utilisation(FlopCounter(1.0, 0.5, 2.0, 0.1, 3.0), peak=80_300.0)

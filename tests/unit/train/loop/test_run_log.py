@@ -11,7 +11,7 @@ from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop.averages import StepLog
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
-from coordexp.train.setup.objective import build_criterion
+from coordexp.train.setup.weighted_terms import build_criterion
 
 SUMS = {
     "num_coord_tokens": 8.0, "num_text_tokens": 12.0, "num_tokens": 20.0, "num_boxes": 2.0, "num_images": 4.0,
