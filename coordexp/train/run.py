@@ -84,6 +84,8 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
         torch.set_num_threads(config.training.num_threads)
     set_seed(config.experiment.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     run = Run.of(config, build_components(config), reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
