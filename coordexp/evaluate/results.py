@@ -3,14 +3,14 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import iou_table, to_boxes_px_xywh
+from coordexp.detection.boxes import iou, to_boxes_px_xywh
 from coordexp.detection.categories import fold
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.ground_truth import GroundTruth, write_detections
@@ -118,7 +118,7 @@ def generation_metrics(records: Sequence[ImageRecord]) -> dict[str, float]:
         "unknown_category": float(unknown_descriptions(records).total()),
         "empty_images": float(sum(not record.objects for record in records)),
         "truncated_images": float(sum(record.truncated for record in records)),
-        "duplicates": float(sum(num_duplicates(record.objects) for record in records)),
+        "duplicates": float(num_duplicates(record.objects for record in records)),
     }
     metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in FAILURE_KINDS}
     return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
@@ -129,21 +129,23 @@ def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
     return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
 
 
-def num_duplicates(objects: Sequence[DetectedObject]) -> int:
-    """Count objects that repeat an earlier one: the same description after folding, IoU above 0.9."""
-    rows_of: defaultdict[str, list[int]] = defaultdict(list)
-    for row, item in enumerate(objects):
-        rows_of[fold(item.desc)].append(row)
-    alike = [rows for rows in rows_of.values() if len(rows) > 1]
-    if not alike:
+def num_duplicates(images: Iterable[Sequence[DetectedObject]]) -> int:
+    """Count objects that repeat an earlier one of their image: the same description after folding, IoU above 0.9."""
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    later: list[int] = []  # which object of all is the later one of a pair
+    number = 0
+    for objects in images:
+        alike: defaultdict[str, list[DetectedObject]] = defaultdict(list)
+        for item in objects:
+            earlier = alike[fold(item.desc)]
+            pairs.extend((item.bins, other.bins) for other in earlier)
+            later.extend([number] * len(earlier))
+            earlier.append(item)
+            number += 1
+    if not pairs:
         return 0
     # In bins, which gives the IoU that pixels give.
-    bins = np.array([item.bins for item in objects], np.float64)
-    boxes = to_boxes_px_xywh(bins, np.ones((1, 2)))
-    count = 0
-    for rows in alike:
-        own = boxes[rows]
-        repeats = iou_table(own, own) > _DUPLICATE_IOU
-        repeats |= (own[:, None] == own[None]).all(axis=2)  # a box without area has no IoU, but can be the same
-        count += int(np.tril(repeats, -1).any(axis=1).sum())
-    return count
+    boxes = to_boxes_px_xywh(np.array(pairs, np.float64).reshape(-1, 4), np.ones((1, 2))).reshape(-1, 2, 4)
+    # A box without area has no IoU, but can be the same.
+    repeats = (iou(boxes[:, 0], boxes[:, 1]) > _DUPLICATE_IOU) | (boxes[:, 0] == boxes[:, 1]).all(axis=1)
+    return len(np.unique(np.array(later)[repeats]))

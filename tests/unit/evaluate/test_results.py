@@ -38,7 +38,8 @@ BOX = (100, 100, 200, 200)
     ],
 )
 def test_duplicates_by_hand(objects: list[DetectedObject], expected: int) -> None:
-    assert num_duplicates(objects) == expected
+    assert num_duplicates([objects]) == expected
+    assert num_duplicates([objects, (), objects]) == 2 * expected
 
 
 def test_counts_by_hand() -> None:
