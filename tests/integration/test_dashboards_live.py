@@ -52,7 +52,8 @@ def stand_in(config, *, reporter, print_line):
         names += [f"throughput/{name}" for name in ("images_per_second", "tokens_per_second", "mfu")]
         names += ["throughput/data_wait_fraction", "grad_norm", "learning_rate", "alarms", "num_images"]
         boxes = [f"constrained/{kind}/AP" for kind in ("argmax", "expected")]
-        names += [f"subset/{name}" for name in boxes] + (boxes if step > STEPS // 2 else [])
+        finals = [*boxes, "constrained/expected/F1_50"]
+        names += [f"subset/{name}" for name in boxes] + (finals if step > STEPS // 2 else [])
         row = Row(step=step, time=time.time(), metrics=dict.fromkeys(names, 0.5 + step / 100))
         reporter.observe(row)
         if step % 4 == 0:
