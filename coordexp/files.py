@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import glob
 import hashlib
 import json
@@ -133,3 +134,15 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_text(text: str) -> str:
     """Return the SHA-256 of ``text`` in UTF-8, in hex."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+@contextlib.contextmanager
+def collector_paused() -> Generator[None]:
+    """Stop cyclic garbage collection: it would walk millions of live values again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

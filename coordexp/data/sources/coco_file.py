@@ -20,8 +20,9 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
-from coordexp.data.sources.json_file import Pairs, collector_paused, parse_json, read_utf8
+from coordexp.data.sources.json_file import Pairs, parse_json, read_utf8
 from coordexp.errors import DataError, kind_of, show
+from coordexp.files import collector_paused
 
 Section = Literal["categories", "images", "annotations"]
 SECTIONS: tuple[Section, ...] = get_args(Section)

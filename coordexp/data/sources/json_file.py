@@ -1,12 +1,11 @@
 """JSON files from users -> values, or one sentence that says where the file is wrong."""
 
-import gc
 import json
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from coordexp.errors import DataError
+from coordexp.files import collector_paused
 
 Pairs = list[tuple[str, object]]
 
@@ -56,15 +55,3 @@ def parse_json(content: bytes, path: Path, make_object: Callable[[Pairs], object
         raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); is the file complete?") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON ({error})") from None
-
-
-@contextmanager
-def collector_paused() -> Generator[None]:
-    """Stop cyclic garbage collection: it would walk millions of live JSON values again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
