@@ -14,10 +14,9 @@ from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvent
 from coordexp.runs.experiment import check_disk, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
-from coordexp.runs.outcome import set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import ProgressDisplay
-from coordexp.runs.status import RunStatus
+from coordexp.runs.status import RunStatus, set_state
 from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
 from coordexp.tracking.publish import Recorder, open_experiment_tracker
@@ -193,5 +192,5 @@ def _why_not_done(plan: RunPlan, before: RunStatus | None, display: ProgressDisp
 def _set_stopped(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
     """Set a run to stopped that has no process of its own any more."""
     display.on_begin(plan)
-    set_state(plan, "stopped", message=reason)
+    set_state(plan.run_dir, "stopped", message=reason)
     display.on_end(plan)

@@ -10,7 +10,7 @@ from rich.table import Table
 from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
-from coordexp.config.identity.parts import identity
+from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
@@ -19,8 +19,8 @@ from coordexp.errors import DataError, ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.outcome import alive_until
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.status import alive_until
 from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.strategy import check_strategy
 
@@ -132,7 +132,7 @@ def _budget(plans: Sequence[RunPlan]) -> list[str]:
     if cluster.max_gpu_hours is None:
         return []
     # A run whose command was killed still says that it runs.
-    hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan)) for plan in plans}
+    hours = {plan.name: hours_of(plan.status(), cluster, now=alive_until(plan.run_dir)) for plan in plans}
     used = sum(hours.values())
     amount = f"{cluster.max_gpu_hours:g} {unit_name(cluster)} hours, {used:.3g} used"
     one, _ = _run_seconds(plans)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
-from coordexp.config.identity.parts import deciding
+from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.detection.ceiling import codec_ceiling

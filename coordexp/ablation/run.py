@@ -18,8 +18,8 @@ from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import Executor, TrainFunction
-from coordexp.runs.outcome import count_killed_time
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.status import count_killed_time
 from coordexp.train import train
 
 
@@ -53,7 +53,7 @@ def run_ablation(
         plans = plan_runs(config, instance=campaign.instance)
         pending = [plan for plan in plans if not plan.is_finished()]
         for plan in pending:
-            count_killed_time(plan)
+            count_killed_time(plan.run_dir)
         with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
             fingerprints = _prepare(campaign, plans, pending, executor)
             recorder, ending = campaign.new_recorder(plans[0]), Ending()

@@ -23,9 +23,9 @@ from coordexp.cluster.ray_private import (
 )
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
-from coordexp.runs.outcome import begin, note_restart, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
+from coordexp.runs.status import begin, note_restart, one_sentence, set_state
 from coordexp.runs.stop import LOOK_SECONDS, stop_reason
 
 CONTROLLER_NAME = ".controller"
@@ -78,9 +78,9 @@ class Attempts(WorkerGroupCallback):
         self.exit_on_stop.end()
         if self._is_first:
             if stop_reason(self._plan.run_dir) is None:
-                begin(self._plan)
+                begin(self._plan.run_dir)
         else:
-            restarts = note_restart(self._plan, self._reason)
+            restarts = note_restart(self._plan.run_dir, self._reason)
             reason = f" after {self._reason}" if self._reason else ""
             progress_log_writer(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
         self._is_first, self._reason = False, ""
@@ -96,7 +96,7 @@ class Attempts(WorkerGroupCallback):
         rank, error = _decisive(worker_group_status.errors)
         status = self._plan.status()
         if isinstance(error, CoordExpError) and (status is None or status.state != "failed"):
-            set_state(self._plan, "failed", message=one_sentence(error))
+            set_state(self._plan.run_dir, "failed", message=one_sentence(error))
             status = self._plan.status()
         if status is not None and status.state == "failed":
             raise TrainingError(status.message)

@@ -23,9 +23,9 @@ from coordexp.config.schema import Cluster
 from coordexp.runs.commit import commit_checkpoint, explain_disk_full, prune_checkpoints
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.outcome import one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.status import one_sentence, set_state
 from coordexp.runs.stop import stop_reason
 from coordexp.train.setup.strategy import is_elastic
 
@@ -78,11 +78,11 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
         if stop is None:
             raise
         if status is not None and status.state == "running":
-            set_state(plan, "stopped", message=stop)
+            set_state(plan.run_dir, "stopped", message=stop)
     except TrainingFailedError as error:
         status = plan.status()
         if status is None or status.state != "failed" or status == before:
-            set_state(plan, "failed", message=_reason(error, plan.run_dir))
+            set_state(plan.run_dir, "failed", message=_reason(error, plan.run_dir))
 
 
 def scaling_config(cluster: Cluster) -> ScalingConfig:

@@ -22,9 +22,8 @@ from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
-from coordexp.runs.outcome import one_sentence, set_state
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.status import RunStatus
+from coordexp.runs.status import RunStatus, one_sentence, set_state
 from coordexp.runs.stop import stop_reason
 from coordexp.train.setup.strategy import is_elastic
 
@@ -131,10 +130,10 @@ def end_without_driver(plan: RunPlan, error: object, *, before: RunStatus | None
     if state == "failed" and status == before and error is not None:
         state = None
     if state == "running" and stop is not None:
-        set_state(plan, "stopped", message=stop)
+        set_state(plan.run_dir, "stopped", message=stop)
     elif state == "running" or (stop is None and (state is None or (state == "stopped" and error is not None))):
         known = one_sentence(error) if isinstance(error, Exception) else "the run's driver process died"
-        set_state(plan, "failed", message=known)
+        set_state(plan.run_dir, "failed", message=known)
 
 
 class _Queue(Searcher):

@@ -13,10 +13,10 @@ from coordexp.errors import CoordExpError
 from coordexp.runs.commit import drop_uncommitted, explain_disk_full
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.folder import RunFolder, step_name
-from coordexp.runs.outcome import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
+from coordexp.runs.status import RunClock, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
 
@@ -93,9 +93,9 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
     if not may_begin(plan, is_first=first):
         return
     print_line = progress_log_writer(plan.run_dir) if first else _silent
-    clock = RunClock(plan)
+    clock = RunClock(plan.run_dir)
     if first:
-        note_workers(plan)
+        note_workers(plan.run_dir)
     try:
         check_group(plan.config.cluster, given=ray.train.get_context().get_world_size())
         reporter = RayReporter(
@@ -106,15 +106,15 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stop:
         if first:
-            set_state(plan, "stopped", message=str(stop), seconds=clock.seconds())
+            set_state(plan.run_dir, "stopped", message=str(stop), seconds=clock.seconds())
         return
     except Exception as caught:
-        note_traceback(plan)
+        note_traceback(plan.run_dir)
         error = explain_disk_full(caught, plan.run_dir)
         _set_failed(plan, error, seconds=clock.seconds())
         raise error from caught
     if first:
-        set_state(plan, "finished", seconds=clock.seconds())
+        set_state(plan.run_dir, "finished", seconds=clock.seconds())
 
 
 def may_begin(plan: RunPlan, *, is_first: bool) -> bool:
@@ -123,7 +123,7 @@ def may_begin(plan: RunPlan, *, is_first: bool) -> bool:
     if is_first and reason is not None:
         status = plan.status()
         if status is not None and status.state == "running":
-            set_state(plan, "stopped", message=reason)
+            set_state(plan.run_dir, "stopped", message=reason)
     return reason is None
 
 
@@ -131,9 +131,9 @@ def _set_failed(plan: RunPlan, error: Exception, *, seconds: float) -> None:
     """Record the reason. Wrong input fails the run at once; any other error may be gone in the next attempt."""
     status = plan.status()
     if isinstance(error, CoordExpError):
-        set_state(plan, "failed", message=one_sentence(error), seconds=seconds)
+        set_state(plan.run_dir, "failed", message=one_sentence(error), seconds=seconds)
     elif status is None or status.state != "failed":  # if it has, by another rank, this error follows
-        set_state(plan, "running", message=one_sentence(error), seconds=seconds)
+        set_state(plan.run_dir, "running", message=one_sentence(error), seconds=seconds)
 
 
 def _silent(line: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from coordexp.ablation.preparation import check_plans
 from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
-from coordexp.config.identity.parts import without_loss
+from coordexp.config.keys import without_loss
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.data.splits.splits import Split

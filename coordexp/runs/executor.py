@@ -12,10 +12,10 @@ from typing import Protocol
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.commit import explain_disk_full
-from coordexp.runs.outcome import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter, Reporter, Row
+from coordexp.runs.status import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
 
@@ -148,9 +148,9 @@ class _InlineReporter(LocalReporter):
 
 
 def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[], None]) -> None:
-    begin(plan)
-    clock = RunClock(plan)
-    note_workers(plan)
+    begin(plan.run_dir)
+    clock = RunClock(plan.run_dir)
+    note_workers(plan.run_dir)
     print_line = progress_log_writer(plan.run_dir)
     try:
         reporter = _InlineReporter(
@@ -158,10 +158,15 @@ def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[
         )
         function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stopped:
-        set_state(plan, "stopped", message=str(stopped), seconds=clock.seconds())
+        set_state(plan.run_dir, "stopped", message=str(stopped), seconds=clock.seconds())
         return
     except Exception as error:  # noqa: BLE001  # whatever one run dies of must not stop the others
-        note_traceback(plan)
-        set_state(plan, "failed", message=one_sentence(explain_disk_full(error, plan.run_dir)), seconds=clock.seconds())
+        note_traceback(plan.run_dir)
+        set_state(
+            plan.run_dir,
+            "failed",
+            message=one_sentence(explain_disk_full(error, plan.run_dir)),
+            seconds=clock.seconds(),
+        )
         return
-    set_state(plan, "finished", seconds=clock.seconds())
+    set_state(plan.run_dir, "finished", seconds=clock.seconds())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from coordexp.config import group_config, group_names
-from coordexp.config.identity.parts import identity
+from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ConfigError, ResourceError

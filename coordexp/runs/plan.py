@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coordexp.config import group_config, group_names
 from coordexp.config.explain import validated
-from coordexp.config.identity.parts import identity
+from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.files import sha256_of_text
 from coordexp.runs.folder import RunFolder

@@ -1,12 +1,16 @@
-"""The state of a run, as one small file in its directory."""
+"""The states a run passes through, as one small file in its directory, where every reader finds them."""
 
 import json
+import time
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from coordexp.errors import CoordExpError
 from coordexp.files import is_disk_full, write_json
 from coordexp.runs.folder import RunFolder
+from coordexp.runs.reporter import read_rows
 
 State = Literal["running", "finished", "failed", "stopped", "pruned"]
 
@@ -63,5 +67,109 @@ def write_status(run_dir: Path, status: RunStatus) -> None:
             handle.truncate()
 
 
+class RunClock:
+    """Wall time of a run over all its attempts."""
+
+    def __init__(self, run_dir: Path) -> None:
+        status = read_status(run_dir)
+        self._before = status.seconds if status else 0.0
+        self._start = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds of this attempt and the ones before."""
+        return self._before + time.monotonic() - self._start
+
+
+def begin(run_dir: Path) -> None:
+    """Note that a run goes on from now; if it had begun before and was not stopped on purpose, count a restart."""
+    count_killed_time(run_dir)
+    before = read_status(run_dir)
+    restarts = before.restarts + (before.state != "stopped") if before else 0
+    _write(run_dir, "running", message="", seconds=before.seconds if before else 0.0, restarts=restarts)
+
+
+def note_workers(run_dir: Path) -> None:
+    """Note that a running run has its workers from now on; the time it waited for them does not count."""
+    before = read_status(run_dir) or RunStatus(state="running")  # another node may see the driver's a little later
+    _write(
+        run_dir, "running", message=before.message, seconds=before.seconds, restarts=before.restarts, since=time.time()
+    )
+
+
+def alive_until(run_dir: Path) -> float:
+    """Return the Unix time of a run's last sign of life; 0 if it has given none."""
+    run = RunFolder(run_dir)
+    return max(
+        (path.stat().st_mtime for path in (run.status, run.progress_log, run.metrics) if path.is_file()), default=0.0
+    )
+
+
+def count_killed_time(run_dir: Path) -> None:
+    """Count the time of a run whose job was killed, up to its last sign of life; nothing else is changed.
+
+    Only before the run begins again, by the command that holds the experiment's lock or by what it has started.
+    """
+    before = read_status(run_dir)
+    if before is None or before.state != "running" or before.since is None:
+        return
+    seconds = before.seconds + max(0.0, alive_until(run_dir) - before.since)
+    _write(run_dir, "running", message=before.message, seconds=seconds, restarts=before.restarts)
+
+
+def note_restart(run_dir: Path, message: str) -> int:
+    """Count that a running run's workers are started again, with the reason; return how often that was."""
+    before = read_status(run_dir)
+    restarts = before.restarts + 1 if before else 1
+    _write(run_dir, "running", message=message, seconds=_elapsed(before), restarts=restarts)
+    return restarts
+
+
+def set_state(run_dir: Path, state: State, *, message: str = "", seconds: float | None = None) -> None:
+    """Write a run's status; its step is that of the last committed row.
+
+    Where ``seconds`` is not known, the time since the run was set running is added to what it had.
+    """
+    before = read_status(run_dir)
+    if seconds is None:
+        seconds = _elapsed(before) if state != "running" else before.seconds if before else 0.0
+    _write(run_dir, state, message=message, seconds=seconds, restarts=before.restarts if before else 0)
+
+
+def note_traceback(run_dir: Path) -> None:
+    """Append the exception being handled to ``error.log`` of the run, for whoever looks for the cause."""
+    try:
+        with RunFolder(run_dir).error_log.open("a", encoding="utf-8") as handle:
+            handle.write(traceback.format_exc() + "\n")
+    except OSError as error:
+        if not is_disk_full(error):  # the run's message says so already
+            raise
+
+
+def one_sentence(error: BaseException) -> str:
+    """Return an error as one line, with its kind where it is not one of ours."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return line if isinstance(error, CoordExpError) else f"{type(error).__name__}: {line}"
+
+
 def _unreadable(path: Path) -> RunStatus:
     return RunStatus(state="stopped", message=f"{path} cannot be read; the same command goes on and writes it anew")
+
+
+def _elapsed(before: RunStatus | None) -> float:
+    """Return the seconds a run has had its workers for, up to now."""
+    if before is None:
+        return 0.0
+    if before.state != "running":
+        return before.seconds
+    return before.seconds + (0.0 if before.since is None else max(0.0, time.time() - before.since))
+
+
+def _write(
+    run_dir: Path, state: State, *, message: str, seconds: float, restarts: int, since: float | None = None
+) -> None:
+    rows = read_rows(RunFolder(run_dir).metrics)
+    step = rows[-1].step if rows else 0
+    write_status(
+        run_dir,
+        RunStatus(state=state, message=message, step=step, seconds=round(seconds, 3), restarts=restarts, since=since),
+    )

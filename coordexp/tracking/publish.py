@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.config.identity.parts import identity
+from coordexp.config.keys import identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of

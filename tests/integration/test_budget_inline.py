@@ -41,7 +41,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr("coordexp.runs.outcome.time", clock)
+    monkeypatch.setattr("coordexp.runs.status.time", clock)
     monkeypatch.setattr("coordexp.runs.budget.time", clock)
     return clock
 

@@ -6,7 +6,7 @@ they left, the command line asks for it all. They hand over a configuration, whi
 the data and the base checkpoint is left out too, since the bytes it makes are hashed.
 
 Of the loss terms only those count that a run computes; a metric of detections that one run lacks changes no number
-of the others, see :func:`is_further_metric`. A hash is of the syntax tree: comments, docstrings, the
+of the others, see :func:`is_metric`. A hash is of the syntax tree: comments, docstrings, the
 texts that documents are made of and the layout of a file change nothing.
 """
 
@@ -54,9 +54,9 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
     return dict(sorted(hashes.items()))
 
 
-def is_further_metric(path: str, hashes: tuple[object, object]) -> bool:
-    """Say whether a source that two runs do not share is a metric that one of them did not compute."""
-    return path.startswith(f"{PACKAGE.name}/{_METRICS.as_posix()}/") and None in hashes
+def is_metric(path: str) -> bool:
+    """Say whether a source, by its path in :func:`code_of_run`, computes a metric of detections."""
+    return path.startswith(f"{PACKAGE.name}/{_METRICS.as_posix()}/")
 
 
 def hash_of_sources(folder: Path) -> str:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordexp.config.identity.code import is_further_metric
+from coordexp.config.identity.code import is_metric
 from coordexp.config.identity.fingerprint import Fingerprint
 from coordexp.config.keys import key_of
 from coordexp.config.schema import ExperimentConfig
@@ -86,7 +86,7 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
     declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
     decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
     explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
-    explained |= {key for key, values in differences.items() if is_further_metric(key, values)}
+    explained |= {key for key, values in differences.items() if is_metric(key) and None in values}
     if "terms" in decided:
         explained |= {key for key, values in differences.items() if _is_source(key) and None in values}
     return {key: values for key, values in differences.items() if key not in declared and key not in explained}

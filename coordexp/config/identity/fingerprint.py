@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.identity.code import PACKAGE, code_of_run
-from coordexp.config.identity.parts import deciding, scientific
+from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
+from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
-_METRICS = "coordexp/detection/metrics/"  # compared file by file, since one that another run lacks does no harm
 _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
@@ -51,8 +50,12 @@ class Fingerprint:
 
     @property
     def short(self) -> str:
-        """Twelve hex digits that stand for all that is compared."""
-        return sha256_of_text(dataclasses.replace(self, source={}).to_json())[:12]
+        """Twelve hex digits by which an interrupted run knows itself again.
+
+        They stand for all that is compared but the metrics of detections: one that is added changes no other number.
+        """
+        code = {path: found for path, found in self.code.items() if not is_metric(path)}
+        return sha256_of_text(dataclasses.replace(self, code=code, source={}).to_json())[:12]
 
     def to_json(self) -> str:
         """Return the fingerprint as JSON with sorted keys."""
@@ -94,9 +97,7 @@ def fingerprint(
         packages: versions; None: those installed here.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
-    evaluating = {
-        path: found for path, found in code.items() if path.startswith(_EVALUATION) and not path.startswith(_METRICS)
-    }
+    evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}
     return Fingerprint(
         config=scientific(config),
         code=dict(code),

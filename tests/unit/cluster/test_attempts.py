@@ -14,8 +14,8 @@ from coordexp.cluster.attempts import Attempts, ExitOnStop, decisive_failure
 from coordexp.cluster.ray_private import UserExceptionWithTraceback, WorkerHealthCheckFailedError
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError, TrainingError
-from coordexp.runs.outcome import begin, note_workers, set_state
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.status import begin, note_workers, set_state
 from coordexp.runs.stop import request_stop
 
 CONTEXT = SimpleNamespace(get_session_name=lambda: "session", get_job_id=lambda: "job", get_actor_id=lambda: "actor")
@@ -106,7 +106,7 @@ def test_a_run_begins_with_its_workers_unless_a_stop_was_asked(plan, freed):
     own.after_worker_group_start(SimpleNamespace())
     assert plan.status().state == "running"
     other = Attempts(plan)
-    set_state(plan, "stopped", message="before")
+    set_state(plan.run_dir, "stopped", message="before")
     request_stop(plan.run_dir, "enough")
     other.after_worker_group_start(SimpleNamespace())
     assert plan.status().message == "before"
@@ -116,7 +116,7 @@ def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
     own = Attempts(plan)
     own.before_worker_group_start(SimpleNamespace())
     own.after_worker_group_start(SimpleNamespace())
-    set_state(plan, "failed", message="a.json: no images")
+    set_state(plan.run_dir, "failed", message="a.json: no images")
     with pytest.raises(TrainingError, match=r"a\.json: no images"):
         own.before_worker_group_start(SimpleNamespace())
     own.exit_on_stop.end()
@@ -125,8 +125,8 @@ def test_a_run_that_failed_for_good_gets_no_further_workers(plan, freed):
 def test_a_stop_that_comes_while_workers_start_is_noted_once_for_all_ranks(plan, monkeypatch):
     sent: list[str | None] = []
     monkeypatch.setattr(worker, "broadcast_from_rank_zero", lambda value: sent.append(value) or sent[0])
-    begin(plan)
-    note_workers(plan)
+    begin(plan.run_dir)
+    note_workers(plan.run_dir)
     assert worker.may_begin(plan, is_first=True)
     sent.clear()
     request_stop(plan.run_dir, "enough")

@@ -22,10 +22,9 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.measure import detection_metrics
 from coordexp.errors import DivergedError, TrainingError
 from coordexp.metrics import BOX_KINDS, DECODINGS, REGISTRY, MetricName
-from coordexp.runs.outcome import note_traceback, one_sentence, set_state
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import Row, append_rows
-from coordexp.runs.status import RunStatus, write_status
+from coordexp.runs.status import RunStatus, note_traceback, one_sentence, set_state, write_status
 
 TRAIN_ROW = Row(
     step=7,
@@ -226,10 +225,10 @@ def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, dive
     try:
         raise error
     except TrainingError as caught:
-        note_traceback(plan)
-        set_state(plan, "failed", message=one_sentence(caught))
+        note_traceback(plan.run_dir)
+        set_state(plan.run_dir, "failed", message=one_sentence(caught))
     assert has_diverged(plan) is diverged
-    set_state(plan, "running")
+    set_state(plan.run_dir, "running")
     assert has_diverged(plan) is False
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.identity.parts import deciding, identity, scientific, without_loss
-from coordexp.config.keys import key_of, known_keys
+from coordexp.config.keys import deciding, identity, key_of, known_keys, scientific, without_loss
 from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
 from coordexp.config.schema.fields import PositiveInt, Section, declaration, declared_keys, key
 from coordexp.config.trees import leaves, within

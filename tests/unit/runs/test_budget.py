@@ -6,10 +6,9 @@ import pytest
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper, RunUse, decide, hours_of, unit_name, units_of, whole_seeds
-from coordexp.runs.outcome import RunClock, begin, count_killed_time, note_workers, set_state
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import progress_log_writer
-from coordexp.runs.status import RunStatus, write_status
+from coordexp.runs.status import RunClock, RunStatus, begin, count_killed_time, note_workers, set_state, write_status
 from coordexp.runs.stop import stop_reason
 
 B = {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}}
@@ -61,22 +60,22 @@ def test_the_time_of_a_killed_job_counts_up_to_its_last_sign(tmp_path):
     progress_log_writer(plan.run_dir)("step 1")
     os.utime(plan.run_dir / "progress.log", (1060.0, 1060.0))
     os.utime(plan.run_dir / "status.json", (1000.0, 1000.0))
-    count_killed_time(plan)
+    count_killed_time(plan.run_dir)
     assert plan.status() == RunStatus("running", message="why", seconds=70.0, restarts=2)
-    count_killed_time(plan)
+    count_killed_time(plan.run_dir)
     assert plan.status().seconds == 70.0  # counted once
 
 
 def test_waiting_for_workers_is_no_time_of_a_run(tmp_path, monkeypatch):
     now = iter((100.0, 150.0))  # has its workers at 100, ends at 150
-    monkeypatch.setattr("coordexp.runs.outcome.time.time", lambda: next(now))
+    monkeypatch.setattr("coordexp.runs.status.time.time", lambda: next(now))
     plan = make_plans(tmp_path)[0]
-    begin(plan)
+    begin(plan.run_dir)
     assert plan.status().since is None
-    note_workers(plan)
-    set_state(plan, "failed", message="its node is gone")
+    note_workers(plan.run_dir)
+    set_state(plan.run_dir, "failed", message="its node is gone")
     assert plan.status().seconds == 50.0
-    assert RunClock(plan).seconds() >= 50.0
+    assert RunClock(plan.run_dir).seconds() >= 50.0
 
 
 def uses(*rows: tuple[int, float, str]) -> list[RunUse]:

@@ -9,8 +9,8 @@ import pytest
 from coordexp.errors import ConfigError
 from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.outcome import set_state
 from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.status import set_state
 from coordexp.runs.stop import stop_reason
 from coordexp.sweep.load import Sweep, load_sweep
 from coordexp.sweep.trials import SweepTrials, Trial, recorded_points, rungs, upcoming_points
@@ -35,13 +35,13 @@ def open_trials(sweep: Sweep) -> SweepTrials:
 def report(trial: Trial, step: int, ap: float) -> None:
     """Do what a running trial does at an evaluation."""
     if trial.plan.status() is None:
-        set_state(trial.plan, "running")
+        set_state(trial.plan.run_dir, "running")
     append_rows(trial.plan.folder.metrics, [Row(step=step, time=float(step), metrics={SUBSET_HEADLINE: ap})])
 
 
 def finish(trials: SweepTrials, trial: Trial, ap: float, *, steps: int = 500) -> None:
     append_rows(trial.plan.folder.metrics, [Row(step=steps, time=9.0, metrics={SUBSET_HEADLINE: ap, HEADLINE: ap})])
-    set_state(trial.plan, "finished")
+    set_state(trial.plan.run_dir, "finished")
     trials.on_end(trial.plan)
 
 
@@ -53,7 +53,7 @@ def run(trials: SweepTrials, aps: dict[int, float]) -> Trial:
         report(trial, step, ap)
         trials.decide()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
-            set_state(trial.plan, "stopped", message=reason)
+            set_state(trial.plan.run_dir, "stopped", message=reason)
             trials.on_end(trial.plan)
             return trial
     finish(trials, trial, max(aps.values()))
@@ -124,7 +124,7 @@ def test_decisions_are_the_same_whenever_they_are_taken_in_on_equal_rows(load):
             report(trial, step, ap)
         late.decide()
         if (reason := stop_reason(trial.plan.run_dir)) is not None:
-            set_state(trial.plan, "stopped", message=reason)
+            set_state(trial.plan.run_dir, "stopped", message=reason)
             late.on_end(trial.plan)
         else:
             finish(late, trial, max(curve.values()))
@@ -167,7 +167,7 @@ def test_after_a_kill_unfinished_trials_go_on_first_and_their_aps_count(load):
     trials = open_trials(sweep)
     run(trials, {125: 0.4})
     for trial in (trials.propose(), trials.propose()):
-        set_state(trial.plan, "running")
+        set_state(trial.plan.run_dir, "running")
     behind, ahead = trials.trials[1:]
     report(behind, 125, 0.1)  # committed, and then the command was killed before it looked
     report(ahead, 125, 0.5)
@@ -197,7 +197,7 @@ def test_a_failed_trial_is_tried_again(load):
     trials = open_trials(sweep)
     trial = next(trials.remaining())
     trials.on_begin(trial.plan)
-    set_state(trial.plan, "failed", message="shapes do not match")
+    set_state(trial.plan.run_dir, "failed", message="shapes do not match")
     trials.on_end(trial.plan)
     assert next(open_trials(sweep).remaining()).name == "t000"
 

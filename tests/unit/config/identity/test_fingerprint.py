@@ -240,6 +240,7 @@ def test_a_new_metric_is_no_difference_and_an_edited_one_is():
     with_it, edited = _fingerprint(code=CODE | {metric: "1"}), _fingerprint(code=CODE | {metric: "2"})
     check_comparable({"before": _fingerprint(), "now": with_it}, FACTOR)
     assert with_it.evaluation == _fingerprint().evaluation
+    assert with_it.short == _fingerprint().short  # an interrupted run goes on, with one metric more
     with pytest.raises(ComparisonError, match=metric):
         check_comparable({"before": with_it, "now": edited}, FACTOR)
 
