@@ -21,7 +21,7 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
-from coordexp.statistics.power import planned_detectable
+from coordexp.statistics.intervals import planned_detectable
 from coordexp.train.setup.strategy import check_strategy
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.

@@ -1,19 +1,40 @@
-"""Paired bootstrap of AP over images: every group sees the same resamples.
+"""Paired bootstrap of AP over images: each file is matched once, and every group sees the same resamples.
 
-Legend of shapes: ``N`` images, ``R`` resamples, ``F`` files of detections.
+Legend of shapes: ``N`` images, ``R`` resamples.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from coordexp.detection.average_precision import AveragePrecision, mean_precision, unit_weights
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precision, unit_weights
 from coordexp.detection.boxes import Floats
+from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
 from coordexp.detection.kernels import Matches
+from coordexp.detection.matching import Matcher
+from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
-from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
+
+FilePath = str | Path
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A number measured on one checkpoint.
+
+    Attributes:
+        value: on the images as they are.
+        draws: ``[R]`` on resampled images.
+    """
+
+    value: float
+    draws: Floats
 
 
 def paired_bootstrap(
@@ -47,61 +68,127 @@ def paired_bootstrap(
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
     matches = read_matches(annotations_json, detections, metric=metric, image_ids=image_ids)
-    names, files = list(matches), list(matches.values())
-    values = metric_values(files, known_metric(metric))
-    draws = resampled_values(files, known_metric(metric), resamples=resamples, seed=seed, threads=threads)
-    intervals = [estimate(float(values[i]), draws[:, i]) for i in range(len(names))]
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, threads=threads)
+    intervals = {name: estimate(own.value, own.draws) for name, own in drawn.items()}
     return BootstrapReport(
-        ap={name: found.value for name, found in zip(names, intervals, strict=True)},
-        interval={name: (found.low, found.high) for name, found in zip(names, intervals, strict=True)},
-        difference=_differences(names, values, draws),
+        ap={name: found.value for name, found in intervals.items()},
+        interval={name: (found.low, found.high) for name, found in intervals.items()},
+        difference=_differences(drawn),
     )
 
 
-def metric_values(matches: Sequence[Matches], metric: AveragePrecision) -> Floats:
-    """Return ``[F]`` the metric of each file on the images as they are."""
-    return np.array([mean_precision(m, metric, unit_weights(m.num_images)) for m in matches])
+def read_matches(
+    annotations_json: FilePath,
+    files: Mapping[K, FilePath],
+    *,
+    metric: str,
+    image_ids: Collection[int] | None = None,
+) -> dict[K, Matches]:
+    """Match files of detections to one annotation file, in the area range of a metric.
+
+    Args:
+        annotations_json: ground truth in COCO format.
+        files: files of detections in COCO's results format, by any key.
+        metric: a key of :data:`~coordexp.detection.average_precision.AVERAGE_PRECISIONS`.
+        image_ids: only these images; None for all.
+
+    Raises:
+        DataError: if a file or an entry is malformed, or an image id is unknown.
+        ComparisonError: if the metric is unknown or undefined for this ground truth, there are fewer than two
+            images, or a detection lies in an image outside the chosen ones.
+    """
+    area = known_metric(metric).area
+    whole = read_ground_truth(Path(annotations_json))
+    truth = whole if image_ids is None else whole.on_images(image_ids)
+    if len(truth.sizes_px) < 2:
+        raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
+    matches: dict[K, Matches] = {}
+    for key, path in files.items():
+        detections = read_detections(Path(path), whole)
+        _refuse_other_images(detections, truth, path)
+        matches[key] = Matcher(truth, detections).matches(area)
+        if not len(matches[key].gt_image):
+            raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
+    return matches
 
 
-def resampled_values(
-    matches: Sequence[Matches],
-    metric: AveragePrecision,
+def resampled(
+    matches: Mapping[K, Matches],
+    metric: str,
     *,
     resamples: int,
     seed: int,
     threads: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Floats:
-    """Evaluate files of the same images on the same resamples of them.
+) -> dict[K, Drawn]:
+    """Evaluate files of the same images as they are and on the same resamples of them.
 
     Args:
-        matches: ``F`` files, matched in the metric's area range.
-        metric: what to count.
+        matches: from :func:`read_matches`, by any key.
+        metric: the metric they were matched for.
         resamples: ``R``.
         seed: of the resamples.
         threads: number of threads; None for one per usable core.
         on_progress: called with the number of resamples done and their total.
 
     Returns:
-        ``[R, F]``; NaN where no image with ground truth was drawn.
+        A value and its draws for each file; NaN where no image with ground truth was drawn.
     """
-    num_images = matches[0].num_images
-    draws = np.empty((resamples, len(matches)))
+    found, files = known_metric(metric), list(matches.values())
+    num_images = files[0].num_images
+    draws = np.empty((resamples, len(files)))
 
     def draw(index: int) -> None:
         weights = image_weights(num_images, seed=seed, index=index)
-        for column, file in enumerate(matches):
-            draws[index, column] = mean_precision(file, metric, weights)
+        for column, file in enumerate(files):
+            draws[index, column] = mean_precision(file, found, weights)
 
     for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    return draws
+    every_image = unit_weights(num_images)
+    return {
+        key: Drawn(mean_precision(file, found, every_image), draws[:, column])
+        for column, (key, file) in enumerate(matches.items())
+    }
 
 
-def _differences(names: Sequence[str], values: Floats, draws: Floats) -> dict[tuple[str, str], Difference]:
+def known_metric(name: str) -> AveragePrecision:
+    """Return a metric.
+
+    Raises:
+        ComparisonError: if there is none of this name.
+    """
+    if name not in AVERAGE_PRECISIONS:
+        raise ComparisonError(f"unknown metric {name!r}; expected one of {', '.join(AVERAGE_PRECISIONS)}")
+    return AVERAGE_PRECISIONS[name]
+
+
+def check_groups(groups: Mapping[str, Iterable[object]]) -> None:
+    """Refuse a comparison without groups, or with a group that has no detections.
+
+    Raises:
+        ComparisonError: naming the group.
+    """
+    if not groups:
+        raise ComparisonError("there are no groups to compare; expected at least one with detections")
+    for name, members in groups.items():
+        if not list(members):
+            raise ComparisonError(f"group {name!r} has no detections to compare; expected one file for each seed")
+
+
+def _refuse_other_images(detections: Detections, truth: GroundTruth, path: FilePath) -> None:
+    outside = np.setdiff1d(detections.image_ids, np.array(list(truth.sizes_px), np.int64))
+    for image_id in outside[:1].tolist():
+        raise ComparisonError(
+            f"{path}: there are detections in image {image_id}, which is not among the {len(truth.sizes_px)} images "
+            "compared; expected detections of the same images in every file"
+        )
+
+
+def _differences(drawn: Mapping[str, Drawn]) -> dict[tuple[str, str], Difference]:
     found: dict[tuple[str, str], Difference] = {}
-    for i, a in enumerate(names):
-        for j, b in enumerate(names[:i]):
-            value, change = float(values[i] - values[j]), draws[:, i] - draws[:, j]
+    for i, a in enumerate(drawn):
+        for b in list(drawn)[:i]:
+            value, change = drawn[a].value - drawn[b].value, drawn[a].draws - drawn[b].draws
             interval = estimate(value, change)
             forth = Difference(value=value, low=interval.low, high=interval.high, p=p_of_zero(value, change))
             found[(a, b)], found[(b, a)] = forth, forth.reversed()

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from coordexp.detection.kernels import Matches
-from coordexp.statistics.bootstrap import metric_values, resampled_values
-from coordexp.statistics.intervals import estimate
-from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
+from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
+from coordexp.statistics.intervals import detectable, estimate
 from coordexp.statistics.permutation import holm, swap_test
-from coordexp.statistics.power import detectable
 from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Comparison, PairResult
-from coordexp.statistics.seeds import Drawn, difference_parts, group_part, total
+from coordexp.statistics.seeds import difference_parts, group_part, total
 
 Run = tuple[str, int]
 
@@ -57,7 +55,11 @@ def compare(
     plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads)
     couples = list(combinations(detections, 2))
     rounds = 1 + len(couples)
-    runs = _resampled(matches, plan, on_progress=_share(on_progress, part=0, parts=rounds))
+    runs: dict[str, dict[int, Drawn]] = {group: {} for group in detections}
+    progress = _share(on_progress, part=0, parts=rounds)
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed, threads=threads, on_progress=progress)
+    for (group, number), run in drawn.items():
+        runs[group][number] = run
     pairs = [
         _pair(matches, runs, couple, plan=plan, on_progress=_share(on_progress, part=i, parts=rounds))
         for i, couple in enumerate(couples, start=1)
@@ -86,21 +88,6 @@ class _Plan:
     resamples: int
     seed: int
     threads: int | None
-
-
-def _resampled(
-    matches: Mapping[Run, Matches], plan: _Plan, *, on_progress: OnProgress | None
-) -> dict[str, dict[int, Drawn]]:
-    """Return group -> training seed -> the metric on the images as they are and on resampled ones."""
-    metric, files = known_metric(plan.metric), list(matches.values())
-    values = metric_values(files, metric)
-    draws = resampled_values(
-        files, metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=on_progress
-    )
-    runs: dict[str, dict[int, Drawn]] = {}
-    for i, (group, number) in enumerate(matches):
-        runs.setdefault(group, {})[number] = Drawn(value=float(values[i]), draws=draws[:, i])
-    return runs
 
 
 def _pair(

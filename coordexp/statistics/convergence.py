@@ -11,12 +11,11 @@ import numpy as np
 
 from coordexp.detection.boxes import Floats
 from coordexp.errors import ComparisonError
-from coordexp.statistics.bootstrap import metric_values, resampled_values
+from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, read_matches, resampled
 from coordexp.statistics.intervals import estimate
-from coordexp.statistics.load import FilePath, check_groups, known_metric, read_matches
 from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Convergence, CurvePoint, Estimate
-from coordexp.statistics.seeds import Drawn, difference_parts, group_part, total, two_level
+from coordexp.statistics.seeds import difference_parts, group_part, total, two_level
 
 FRACTIONS = (0.5, 0.75, 0.9)
 
@@ -95,11 +94,11 @@ def convergence(
         for number in sorted(detections[group])
         for step in steps
     }
-    matches = list(read_matches(annotations_json, files, metric=metric, image_ids=image_ids).values())
-    values = metric_values(matches, known_metric(metric))
-    draws = resampled_values(
-        matches, known_metric(metric), resamples=resamples, seed=seed, threads=threads, on_progress=on_progress
+    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids)
+    drawn = list(
+        resampled(matches, metric, resamples=resamples, seed=seed, threads=threads, on_progress=on_progress).values()
     )
+    values, draws = np.array([run.value for run in drawn]), np.stack([run.draws for run in drawn], axis=1)
     curves, column = dict[str, _Curve](), 0
     for group, steps in shared.items():
         seeds, first = tuple(sorted(detections[group])), column

@@ -14,25 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordexp.detection.boxes import Floats
-from coordexp.statistics.intervals import estimate, p_of_zero, student_quantile
-from coordexp.statistics.power import degrees_of_freedom
+from coordexp.statistics.bootstrap import Drawn
+from coordexp.statistics.intervals import degrees_of_freedom, estimate, p_of_zero, student_quantile
 from coordexp.statistics.resampling import Stream, generator
 from coordexp.statistics.results import Estimate
 
 _NORMAL_975 = student_quantile(0.975, math.inf)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A number measured on one checkpoint.
-
-    Attributes:
-        value: on the images as they are.
-        draws: ``[R]`` on resampled images.
-    """
-
-    value: float
-    draws: Floats
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coordexp.statistics.power import ALPHA
+from coordexp.statistics.intervals import ALPHA
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coordexp.statistics.intervals import estimate, p_of_zero, student_quantile
+from coordexp.errors import ComparisonError
+from coordexp.statistics.intervals import (
+    degrees_of_freedom,
+    detectable,
+    estimate,
+    p_of_zero,
+    planned_detectable,
+    student_quantile,
+)
 
 
 @pytest.mark.parametrize("freedom", [0.5, 1, 1.3, 2, 3, 7.7, 30, 1000, 1e5])
@@ -89,3 +97,47 @@ def test_never_is_an_open_end() -> None:
     found = estimate(0.5, draws)
     assert found.low == pytest.approx(0.025, abs=5e-3)
     assert found.high is None
+
+
+def test_detectable_by_hand() -> None:
+    assert detectable(0.01, None, 1) == pytest.approx(1.05 * (1.959964 + 0.841621) * 0.01, abs=1e-7)
+    # Seeds alone: 2 degrees of freedom of 3 seeds.
+    expected = 1.05 * (stats.t.ppf(0.975, 2) + stats.t.ppf(0.8, 2)) * 0.02
+    assert detectable(0.0, 0.02, 3) == pytest.approx(expected, rel=1e-9)
+    freedom = (1 + 4) ** 2 / (16 / 4)
+    assert degrees_of_freedom(1.0, [(4.0, 5)]) == freedom
+    expected = 1.05 * (stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * math.sqrt(5)
+    assert detectable(1.0, 2.0, 5) == pytest.approx(expected, rel=1e-9)
+
+
+def test_detectable_difference_is_found_four_times_in_five() -> None:
+    rng = np.random.default_rng(0)
+    for image, seed, num in ((1.0, 0.0, 1), (1.0, 1.0, 5), (0.3, 1.0, 4)):
+        shift = detectable(image, seed / math.sqrt(num) if num > 1 else None, num)
+        values = shift + rng.normal(0, image, (4000, 1)) + rng.normal(0, seed, (4000, num))
+        variances = values.var(axis=1, ddof=1) / num if num > 1 else np.zeros(4000)
+        totals = image**2 + variances
+        freedom = np.where(variances > 0, totals**2 / (np.maximum(variances, 1e-12) ** 2 / max(num - 1, 1)), 1e9)
+        found = np.abs(values.mean(axis=1)) > stats.t.ppf(0.975, freedom) * np.sqrt(totals)
+        assert 0.76 <= found.mean() <= 0.88
+
+
+def test_plans_get_better_with_images_and_seeds() -> None:
+    assert planned_detectable(1000, 1) > planned_detectable(5000, 1)
+    assert planned_detectable(5000, 2) > planned_detectable(5000, 3) > planned_detectable(5000, 10)
+    assert 0.002 < planned_detectable(5000, 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: planned_detectable(0, 1), "at least one image"),
+        (lambda: planned_detectable(10, 0), "at least one seed"),
+        (lambda: detectable(-1.0, None, 1), "image_std"),
+        (lambda: detectable(math.nan, None, 1), "image_std"),
+        (lambda: detectable(1.0, 1.0, 1), "two seeds"),
+    ],
+)
+def test_plans_that_make_no_sense(call, words: str) -> None:
+    with pytest.raises(ComparisonError, match=words):
+        call()

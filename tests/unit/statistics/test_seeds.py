@@ -2,12 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from coordexp.errors import ComparisonError
-from coordexp.statistics.power import degrees_of_freedom, detectable, planned_detectable
+from coordexp.statistics.bootstrap import Drawn
 from coordexp.statistics.resampling import image_weights, swapped_images
-from coordexp.statistics.seeds import Drawn, Part, difference_parts, group_part, total, two_level
+from coordexp.statistics.seeds import Part, difference_parts, group_part, total, two_level
 
 
 def world(rng, *, num_seeds: int, image: float, interaction: float, seed: float, resamples: int = 400) -> Part:
@@ -76,50 +74,6 @@ def test_seeds_in_common_are_paired() -> None:
     some = difference_parts(a, {s: b[s] for s in (1, 3)})
     assert [len(part.values) for part in some] == [2]
     assert group_part(a).draws.shape == (300, 4)
-
-
-def test_detectable_by_hand() -> None:
-    assert detectable(0.01, None, 1) == pytest.approx(1.05 * (1.959964 + 0.841621) * 0.01, abs=1e-7)
-    # Seeds alone: 2 degrees of freedom of 3 seeds.
-    expected = 1.05 * (stats.t.ppf(0.975, 2) + stats.t.ppf(0.8, 2)) * 0.02
-    assert detectable(0.0, 0.02, 3) == pytest.approx(expected, rel=1e-9)
-    freedom = (1 + 4) ** 2 / (16 / 4)
-    assert degrees_of_freedom(1.0, [(4.0, 5)]) == freedom
-    expected = 1.05 * (stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * math.sqrt(5)
-    assert detectable(1.0, 2.0, 5) == pytest.approx(expected, rel=1e-9)
-
-
-def test_detectable_difference_is_found_four_times_in_five() -> None:
-    rng = np.random.default_rng(0)
-    for image, seed, num in ((1.0, 0.0, 1), (1.0, 1.0, 5), (0.3, 1.0, 4)):
-        shift = detectable(image, seed / math.sqrt(num) if num > 1 else None, num)
-        values = shift + rng.normal(0, image, (4000, 1)) + rng.normal(0, seed, (4000, num))
-        variances = values.var(axis=1, ddof=1) / num if num > 1 else np.zeros(4000)
-        totals = image**2 + variances
-        freedom = np.where(variances > 0, totals**2 / (np.maximum(variances, 1e-12) ** 2 / max(num - 1, 1)), 1e9)
-        found = np.abs(values.mean(axis=1)) > stats.t.ppf(0.975, freedom) * np.sqrt(totals)
-        assert 0.76 <= found.mean() <= 0.88
-
-
-def test_plans_get_better_with_images_and_seeds() -> None:
-    assert planned_detectable(1000, 1) > planned_detectable(5000, 1)
-    assert planned_detectable(5000, 2) > planned_detectable(5000, 3) > planned_detectable(5000, 10)
-    assert 0.002 < planned_detectable(5000, 1) < 0.02
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: planned_detectable(0, 1), "at least one image"),
-        (lambda: planned_detectable(10, 0), "at least one seed"),
-        (lambda: detectable(-1.0, None, 1), "image_std"),
-        (lambda: detectable(math.nan, None, 1), "image_std"),
-        (lambda: detectable(1.0, 1.0, 1), "two seeds"),
-    ],
-)
-def test_plans_that_make_no_sense(call, words: str) -> None:
-    with pytest.raises(ComparisonError, match=words):
-        call()
 
 
 def test_draws_are_numbered() -> None:
