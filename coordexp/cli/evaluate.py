@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _job(options: argparse.Namespace) -> "EvaluationJob":
-    from coordexp.data.batches.prompt import DEFAULT_PROMPT
+    from coordexp.data.dataset import DEFAULT_PROMPT
     from coordexp.evaluate.evaluation import EvaluationSpec
     from coordexp.evaluate.job import EvaluationJob, read_aliases
 

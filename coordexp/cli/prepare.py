@@ -11,7 +11,7 @@ from coordexp.commands import command
 from coordexp.errors import DataError
 
 if TYPE_CHECKING:
-    from coordexp.data.prepare.prepare import PrepareSpec
+    from coordexp.data.prepare import PrepareSpec
 
 HELP = "write a data set"
 _HEADERS_AT_ONCE = 8
@@ -67,7 +67,7 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
 def _run_annotations(options: argparse.Namespace) -> None:
     """Write COCO or LVIS annotations as JSONL and say what is in them."""
     from coordexp.cli.views.prepared import manifest_table, rejected_lines
-    from coordexp.data.prepare.prepare import PrepareSpec, prepare
+    from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_table
 
     spec = PrepareSpec(
@@ -95,7 +95,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
 
 def _run_shapes(options: argparse.Namespace) -> None:
     """Write the generated data set, as COCO files and as JSONL."""
-    from coordexp.data.prepare.prepare import PrepareSpec, prepare
+    from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.data.sources.shapes import ShapesSpec, write_shapes
     from coordexp.detection.ceiling import ceiling_of_table
 
@@ -114,7 +114,7 @@ def _run_shapes(options: argparse.Namespace) -> None:
 
 
 def _next_command(spec: "PrepareSpec") -> str:
-    from coordexp.data.prepare.manifest import SAMPLES
+    from coordexp.data.prepare import SAMPLES
 
     settings = [f"data.train_annotations={spec.output / SAMPLES}", f"data.train_images={spec.images}"]
     return command("train", "--config", "experiments/coco_qwen3vl_4b.yaml", *settings)

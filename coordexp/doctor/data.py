@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
-from coordexp.data.images.image_file import check_image
+from coordexp.data.image_file import check_image
 from coordexp.data.sample import Sample
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError

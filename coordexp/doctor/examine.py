@@ -10,7 +10,7 @@ from coordexp.config import load_config
 from coordexp.config.keys import without_loss
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
-from coordexp.data.splits.splits import Split
+from coordexp.data.sources.source import Split
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
+from coordexp.data.patches import ImageSpec
 from coordexp.data.sources.coco import read_coco
-from coordexp.data.splits.splits import stratified_subset
+from coordexp.data.splits import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation

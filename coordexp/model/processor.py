@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
 
-from coordexp.data.batches.prompt import IMAGE_TOKEN
+from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, DataError, TokenizerError, summary
 from coordexp.files import write_text
 

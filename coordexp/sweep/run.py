@@ -27,7 +27,7 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits.tuning_split import TuningSplit, write_tuning_split
+from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor, TrainFunction

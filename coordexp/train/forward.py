@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from coordexp.coord_tokens.codec import coord_mask
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.batches.batch import Batch
-from coordexp.data.images.patches import ImageSpec, pixel_values
+from coordexp.data.batch import Batch
+from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import UNITS, TermInputs

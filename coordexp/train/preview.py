@@ -12,10 +12,10 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
 from coordexp.coord_tokens.vocab import expand_tokenizer
-from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.images.image_file import read_image
+from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample
-from coordexp.data.splits.splits import Split
+from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.sources.source import Split
 from coordexp.model.checkpoint.find import find_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split

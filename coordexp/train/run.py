@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import set_seed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
 from coordexp.files import write_json
 from coordexp.model.merge.merge import merge_model

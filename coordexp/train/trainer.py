@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
-from coordexp.data.batches.batch import Batch
-from coordexp.data.batches.collate import EncodedSample
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.batch import Batch, EncodedSample
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter

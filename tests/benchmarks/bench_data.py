@@ -42,9 +42,9 @@ from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 from transformers import Qwen2VLImageProcessorPil
 
-from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.images.image_file import read_image
-from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.image_file import read_image
+from coordexp.data.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.sampler import LengthBucketSampler
 
 WIDTH, HEIGHT = 640, 480
 LIMITS = {"Qwen3-VL's own": 16_777_216, "coco_qwen3vl_4b.yaml": 409_600}

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from coordexp.config import group_config, load_config
-from coordexp.data.batches.batch import Batch
+from coordexp.data.batch import Batch
 from coordexp.train.checks.diagnostics import coord_diagnostics
 from coordexp.train.checks.term_gradients import gradients_at_hidden
 from coordexp.train.forward import count_units

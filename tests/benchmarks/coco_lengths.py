@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.patches import ImageSpec
 
 
 def coco_lengths(num, *, max_pixels, seed=0):

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
-from coordexp.data.batches.prompt import DEFAULT_PROMPT
+from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor

@@ -9,8 +9,8 @@ import torch
 from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches import dataset as dataset_module
-from coordexp.data.images.image_file import read_image
+from coordexp.data import dataset as dataset_module
+from coordexp.data.image_file import read_image
 from coordexp.runs import ranks
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.config import load_config
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
 from tests.integration.ablation_support import GEOMETRY, StandIn, make_base, make_config, run
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from torch import multiprocessing
 
-from coordexp.data.batches import dataset as dataset_module
-from coordexp.data.images.image_file import read_image
+from coordexp.data import dataset as dataset_module
+from coordexp.data.image_file import read_image
 from coordexp.data.sample import Samples
 from coordexp.errors import DataError
 from coordexp.runs import ranks

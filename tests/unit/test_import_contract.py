@@ -47,7 +47,7 @@ def test_the_package_as_it_is_keeps_every_contract(package: Path) -> None:
         ({"compare/__init__.py": "import coordexp.errors"}, {LAYERS}),  # a room that has no place yet
         (
             {
-                "data/sample.py": "import coordexp.data.batches.dataset",
+                "data/sample.py": "import coordexp.data.dataset",
                 "ablation/run.py": "import ray",
                 "cli/train.py": "from mlflow import MlflowClient",
                 "losses/term.py": "from coordexp.config import load_config",

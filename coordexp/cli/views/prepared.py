@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from coordexp.data.prepare.manifest import Manifest
+from coordexp.data.prepare import Manifest
 
 _NUM_REASONS_SHOWN = 8
 _ROWS = (

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import are_thin
-from coordexp.data.images.image_file import size_problem
-from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.rejected import Rejections
-from coordexp.data.sample import Samples, SplitData
+from coordexp.data.image_file import ImageFolder, size_problem
+from coordexp.data.sample import Rejections, Samples, SplitData
 from coordexp.data.sources.coco_file import (
     SECTIONS,
     AnnotationColumns,

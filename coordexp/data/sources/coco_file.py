@@ -10,7 +10,7 @@ What needs several entries (repeated ids, objects without an image) is decided b
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar, get_args
@@ -20,7 +20,6 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
-from coordexp.data.sources.json_file import Pairs, parse_json, read_utf8
 from coordexp.errors import DataError, kind_of, show
 from coordexp.files import collector_paused
 
@@ -29,8 +28,9 @@ SECTIONS: tuple[Section, ...] = get_args(Section)
 MAX_ID = 2**63 - 1
 
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
-_UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
+UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
+_Pairs = list[tuple[str, object]]
 Id: TypeAlias = Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID, description="a whole number")]
 Number: TypeAlias = int | float
 _Side: TypeAlias = Annotated[Number | None, Meta(description="a positive whole number of pixels")]
@@ -214,14 +214,25 @@ def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
         DataError: if the file is missing, no JSON, or no list.
     """
     with collector_paused():
-        content = read_utf8(path)
+        content = _read_utf8(path)
         try:
             found: list[Raw] | object = msgspec.json.decode(content, type=list[Raw])
         except (msgspec.MsgspecError, RecursionError):
-            found = parse_json(content, path, dict)
+            found = _parse_json(content, path, dict)
         if not isinstance(found, list):
             raise DataError(f"{path}: the top level is {kind_of(found)}, expected a list")
         return _typed(found, entry_type)
+
+
+def read_without_outlines(path: Path) -> object:
+    """Read a COCO file as it is, but for its outlines, which nobody here reads.
+
+    They are dropped while parsing, so that they never exist all at once: they are nine tenths of a file.
+
+    Raises:
+        DataError: if the file is missing, cannot be read, or is no JSON; with line and column.
+    """
+    return _parse_json(_read_utf8(path), path, _without_outlines)
 
 
 class _Member:
@@ -233,7 +244,7 @@ class _Member:
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
-    content = read_utf8(path)
+    content = _read_utf8(path)
     try:
         found = msgspec.json.decode(content, type=dict[_Member, Raw], dec_hook=lambda member, name: member(name))
         members: Iterable[tuple[str, object]] = [(member.name, value) for member, value in found.items()]
@@ -268,16 +279,16 @@ def _entries(value: object, where: str) -> list[Raw] | list[object]:
     return found
 
 
-def _lenient_members(content: bytes, path: Path) -> Pairs:
+def _lenient_members(content: bytes, path: Path) -> _Pairs:
     """Return the members of the top level as Python's parser reads them."""
-    outermost: Pairs = []
+    outermost: _Pairs = []
 
-    def make_object(pairs: Pairs) -> dict[str, object]:
+    def make_object(pairs: _Pairs) -> dict[str, object]:
         nonlocal outermost
         outermost = pairs
-        return {name: value for name, value in pairs if name != "segmentation"}
+        return _without_outlines(pairs)
 
-    if isinstance(value := parse_json(content, path, make_object), dict):
+    if isinstance(value := _parse_json(content, path, make_object), dict):
         return outermost
     raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
@@ -289,7 +300,7 @@ def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> En
     for place, entry in enumerate(entries):
         try:
             good.append(decode(entry) if isinstance(entry, Raw) else msgspec.convert(entry, entry_type))
-        except _UNFIT as error:
+        except UNFIT as error:
             bad.append(_bad_entry(place, entry, entry_type, reason=str(error)))
     return Entries(good, bad)
 
@@ -311,8 +322,39 @@ def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: s
         if field.name in value or field.required:
             try:
                 msgspec.convert(value.get(field.name), field.type)
-            except _UNFIT:
+            except UNFIT:
                 expected = next((meta.description for meta in get_args(field.type) if isinstance(meta, Meta)), None)
                 reason = f"{field.name} is {show(value.get(field.name))}, expected {expected}"
                 break
     return BadEntry(place, shown_id, reason, key, image_id)
+
+
+def _read_utf8(path: Path) -> bytes:
+    """Return the bytes of a file that holds UTF-8."""
+    try:
+        content = path.read_bytes()
+        if not content.isascii():
+            content.decode("utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except OSError as error:
+        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a JSON file") from None
+    return content
+
+
+def _parse_json(content: bytes, path: Path, make_object: Callable[[_Pairs], object]) -> object:
+    """Parse the UTF-8 bytes of ``path``; ``make_object`` gets the members of each object, innermost first."""
+    try:
+        with collector_paused():
+            return json.loads(content.decode("utf-8"), object_pairs_hook=make_object)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); is the file complete?") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from None
+
+
+def _without_outlines(pairs: _Pairs) -> dict[str, object]:
+    return {name: value for name, value in pairs if name != "segmentation"}

@@ -14,10 +14,8 @@ import numpy as np
 
 from coordexp.coord_tokens.bins import are_thin
 from coordexp.coord_tokens.validator import RecordBoxes, annotate_coord_tokens, check_scaling, record_boxes
-from coordexp.data.images.image_file import size_problem
-from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.rejected import Rejections
-from coordexp.data.sample import Objects, Sample, Samples, SplitData
+from coordexp.data.image_file import ImageFolder, size_problem
+from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData
 from coordexp.data.sources.coco_file import MAX_ID
 from coordexp.errors import DataError, is_text, kind_of, show
 

@@ -7,8 +7,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.batches.prompt import IMAGE_TOKEN
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.dataset import IMAGE_TOKEN
+from coordexp.data.patches import ImageSpec
 from coordexp.errors import TokenizerError
 from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (

@@ -17,8 +17,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.batches.collate import EncodedSample, collate
-from coordexp.data.images.patches import ImageSpec, pixel_values
+from coordexp.data.batch import EncodedSample, collate
+from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, RecordedStatistics, TokenStatistics
 from coordexp.model.head_bypass import float32_head

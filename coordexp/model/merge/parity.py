@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
 from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
-from coordexp.data.batches.prompt import DEFAULT_PROMPT
+from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import AdapterInfo

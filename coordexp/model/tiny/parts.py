@@ -13,7 +13,7 @@ from transformers import (
 )
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from coordexp.data.batches.prompt import DEFAULT_PROMPT
+from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES
 from coordexp.files import replace_directory
 

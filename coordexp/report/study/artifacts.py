@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
-from coordexp.data.images.image_folder import ImageFolder
+from coordexp.data.image_file import ImageFolder
 from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.ground_truth import GroundTruth, read_detections, write_detections

@@ -14,7 +14,7 @@ from rich.console import Console
 from coordexp.commands import command
 from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
-from coordexp.data.splits.tuning_split import TuningSplit
+from coordexp.data.tuning_split import TuningSplit
 from coordexp.errors import ResourceError
 from coordexp.files import write_text
 from coordexp.report.page.page import page_template

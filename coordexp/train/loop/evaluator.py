@@ -8,7 +8,7 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits.splits import stratified_subset
+from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
 from coordexp.detection.measure import measure

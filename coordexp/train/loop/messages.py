@@ -6,9 +6,9 @@ import torch
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import active_offset
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sample import SplitData
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks

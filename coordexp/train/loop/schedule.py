@@ -7,8 +7,8 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.runs.stop import RunStoppedError, StopListener
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.evaluator import Evaluator

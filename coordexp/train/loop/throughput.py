@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import Qwen3VLConfig
 
 from coordexp.coord_tokens.offset_adapter import inner_model
-from coordexp.data.batches.batch import Batch
+from coordexp.data.batch import Batch
 from coordexp.model.checkpoint.empty_model import Dimensions
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).

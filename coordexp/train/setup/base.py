@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, check_rows, digit_ids, expand_tokenizer
-from coordexp.data.batches.prompt import IMAGE_TOKEN
+from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning

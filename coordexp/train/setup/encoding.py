@@ -8,15 +8,12 @@ from transformers import PreTrainedTokenizerBase
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.data.batches.batch import Batch
-from coordexp.data.batches.collate import EncodedSample, collate
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.packing import collate_packed
-from coordexp.data.batches.positions import padded_positions
-from coordexp.data.batches.prompt import Prompt
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.batch import Batch, EncodedSample, collate, collate_packed, padded_positions
+from coordexp.data.dataset import DetectionDataset, Prompt
+from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
-from coordexp.data.splits.splits import Split, check_split, load_split
+from coordexp.data.sources.source import Split
+from coordexp.data.splits import check_split, load_split
 from coordexp.findings import Check
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
@@ -76,7 +73,7 @@ def read_split(config: ExperimentConfig, split: Split) -> SplitData:
     """Read a split, which under ``data.format: shapes`` is generated first.
 
     Raises:
-        DataError: as :func:`coordexp.data.splits.splits.load_split`.
+        DataError: as :func:`coordexp.data.splits.load_split`.
     """
     folder = ExperimentFolder.of(config).data
     return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))

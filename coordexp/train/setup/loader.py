@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from coordexp.data.batches.batch import Batch
-from coordexp.data.batches.collate import EncodedSample
+from coordexp.data.batch import Batch, EncodedSample
 from coordexp.errors import CoordExpError
 
 Collate = Callable[[Sequence[EncodedSample]], Batch]

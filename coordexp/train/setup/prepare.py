@@ -10,11 +10,11 @@ import numpy as np
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import coord_vocab
-from coordexp.data.batches.sampler import LengthBucketSampler
-from coordexp.data.images.image_file import read_image
+from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split, source_of
-from coordexp.data.splits.splits import data_fingerprint
+from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.model.processor import Processor
@@ -36,7 +36,7 @@ class PreparedExperiment:
         base: the expanded checkpoint.
         train: the training split.
         val: the validation split.
-        data_hash: of annotations and images, see :func:`coordexp.data.splits.splits.data_fingerprint`.
+        data_hash: of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`.
         weights_hash: SHA-256 of the base's weights.
     """
 

@@ -8,7 +8,7 @@ import pytest
 from coordexp.cli.main import main
 from coordexp.config.schema.data import Data
 from coordexp.data.sources.jsonl import read_jsonl
-from coordexp.data.splits.splits import load_split
+from coordexp.data.splits import load_split
 
 
 def arguments(coco, *more, what="coco"):

@@ -1,9 +1,15 @@
-"""Objects and samples made and read in few words, and JSONL files of samples."""
+"""Objects and samples made and read in few words, and JSONL files of samples; ``prepare`` as the command calls it."""
+
+from functools import partial
 
 import numpy as np
 
+from coordexp.data.prepare import prepare as prepare_with
 from coordexp.data.sample import Objects
 from coordexp.data.sources.jsonl import format_record
+from coordexp.detection.ceiling import ceiling_of_table
+
+prepare = partial(prepare_with, ceiling=ceiling_of_table)
 
 
 def things(*pairs):

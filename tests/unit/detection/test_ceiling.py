@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.images.image_folder import ImageFolder
+from coordexp.data.image_file import ImageFolder
 from coordexp.data.sources.coco import build_table
 from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.detection.boxes import to_boxes_norm_xyxy

@@ -10,9 +10,9 @@ from transformers import Qwen2TokenizerFast, Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.grammar.constrain import plain_text_ids
 from coordexp.coord_tokens.vocab import CoordVocab, Structure, expand_vocab
-from coordexp.data.batches.collate import EncodedSample
-from coordexp.data.batches.prompt import Prompt
-from coordexp.data.images.patches import ImageSpec, to_patches
+from coordexp.data.batch import EncodedSample
+from coordexp.data.dataset import Prompt
+from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.evaluate.generate.generation import GeneratedSequence, GenerationSpec
 from coordexp.evaluate.generate.token_statistics import TokenStatistics

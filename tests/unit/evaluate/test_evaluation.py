@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.batches.collate import EncodedSample
-from coordexp.data.images.image_file import read_image
-from coordexp.data.images.patches import to_patches
+from coordexp.data.batch import EncodedSample
+from coordexp.data.image_file import read_image
+from coordexp.data.patches import to_patches
 from coordexp.data.sample import Sample
 from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
 from coordexp.detection import evaluate_detections

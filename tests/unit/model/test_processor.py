@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.data.batches.prompt import DEFAULT_PROMPT, Prompt
-from coordexp.data.images.patches import ImageSpec, pixel_values, to_patches
+from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
+from coordexp.data.patches import ImageSpec, pixel_values, to_patches
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.errors import CheckpointError, DataError
 from coordexp.model.processor import Processor

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.collate import collate
-from coordexp.data.batches.packing import collate_packed
-from coordexp.data.batches.positions import rope_positions
+from coordexp.data.batch import collate, collate_packed, rope_positions
 from coordexp.errors import ConfigError
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.train.forward import count_units, model_inputs

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coordexp.cli.views.sample import STYLES, draw, legend, show
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.splits.splits import load_split
+from coordexp.data.splits import load_split
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.preview import previews
 from tests.unit.data.sample_support import pairs_of

@@ -107,7 +107,7 @@ def test_the_rooms_that_decide_numbers_are_in_and_the_others_are_not():
         "losses/criterion.py",
         "losses/terms/w1.py",
         "train/trainer.py",
-        "data/batches/sampler.py",
+        "data/sampler.py",
     ):
         assert f"coordexp/{name}" in code_of_run()
     assert "coordexp/losses/terms/smooth_l1.py" not in code_of_run()

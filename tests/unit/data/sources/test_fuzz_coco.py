@@ -7,11 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordexp.data.prepare.prepare import PrepareSpec
+from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
-from tests.unit.data.prepare_support import prepare
-from tests.unit.data.sample_support import pairs_of
+from tests.unit.data.sample_support import pairs_of, prepare
 
 _KEYS = [
     "id", "image_id", "category_id", "bbox", "iscrowd", "ignore", "segmentation", "file_name", "width", "height",
@@ -130,6 +129,6 @@ def test_prepare_raises_nothing_but_data_error(coco, data, fraction):
 def test_a_reader_that_lets_a_type_error_through_is_caught(coco, monkeypatch):
     """Negative control: the property fails for a reader with one unchecked field."""
     coco.document["images"][0]["width"] = "100"
-    monkeypatch.setattr("coordexp.data.sources.coco_file._UNFIT", UnicodeEncodeError)
+    monkeypatch.setattr("coordexp.data.sources.coco_file.UNFIT", UnicodeEncodeError)
     with pytest.raises(msgspec.ValidationError):
         read_coco(coco.save().annotations, coco.images)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from coordexp.data.prepare.prepare import PrepareSpec
+from coordexp.data.prepare import PrepareSpec
 from coordexp.errors import DataError
-from tests.unit.data.prepare_support import prepare
+from tests.unit.data.sample_support import prepare
 
 URL = "http://images.cocodataset.org/train2017/000000000007.jpg"
 

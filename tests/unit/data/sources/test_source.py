@@ -6,7 +6,7 @@ import pytest
 
 from coordexp.config.schema.data import Data, Shapes
 from coordexp.data.sources.source import recorded_source, source_of
-from coordexp.data.splits.splits import load_split
+from coordexp.data.splits import load_split
 from coordexp.errors import ConfigError, DataError
 
 SHAPES = Data(shapes=Shapes(num_train=6, num_val=4, max_objects=2, seed=5))

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from coordexp.coord_tokens.grammar.sequence import encode_target
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.images.image_file import MAX_IMAGE_SIDE_PX, check_image, read_image
-from coordexp.data.prepare.prepare import PrepareSpec
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.image_file import MAX_IMAGE_SIDE_PX, check_image, read_image
+from coordexp.data.prepare import PrepareSpec
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.jsonl import read_jsonl
 from coordexp.errors import DataError
-from tests.unit.data.prepare_support import prepare
+from tests.unit.data.sample_support import prepare
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
 HALVES = np.repeat(np.repeat(np.array([[(220, 30, 30), (30, 30, 220)]], np.uint8), 20, axis=0), 20, axis=1)

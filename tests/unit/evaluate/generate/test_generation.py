@@ -8,8 +8,8 @@ from transformers import GenerationConfig
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
-from coordexp.data.batches.collate import collate
-from coordexp.data.images.patches import pixel_values
+from coordexp.data.batch import collate
+from coordexp.data.patches import pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,

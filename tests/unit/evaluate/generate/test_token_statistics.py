@@ -11,8 +11,8 @@ from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, Temp
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.data.batches.collate import collate
-from coordexp.data.images.patches import pixel_values
+from coordexp.data.batch import collate
+from coordexp.data.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.parse import SCORES, SequenceParser

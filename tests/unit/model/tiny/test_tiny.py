@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.data.batches.collate import collate
-from coordexp.data.images.patches import ImageSpec
+from coordexp.data.batch import collate
+from coordexp.data.patches import ImageSpec
 from coordexp.model import load
 from coordexp.model.checkpoint.find import TINY_BASE
 from coordexp.model.tiny.parts import build_model, build_tokenizer

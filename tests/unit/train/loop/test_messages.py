@@ -3,8 +3,8 @@
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.dataset import DetectionDataset
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.coco import read_coco
 from coordexp.model.param_groups import GroupRow
 from coordexp.train.loop.messages import batch_lines, data_lines, group_table

@@ -10,7 +10,7 @@ from torch import distributed, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, ConfigError, TrainingError
 from coordexp.train.checks import setup_check
 from coordexp.train.checks.setup_check import SetupCheck, check_setup

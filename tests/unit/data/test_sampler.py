@@ -1,15 +1,116 @@
-"""What the ranks of a run get: every sample once, full microbatches, and the same steps for any number of ranks."""
+"""Length buckets: a permutation, alike lengths in a batch, one order for every group."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+from accelerate.data_loader import prepare_data_loader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from coordexp.data.batches.sampler import LengthBucketSampler
+from coordexp.data.sampler import LengthBucketSampler
 from tests.benchmarks.coco_lengths import coco_lengths
-from tests.unit.data.loader_support import batches_of_ranks
+
+
+def coco_like_lengths(num=5000):
+    """COCO at Qwen3-VL's 32 px tokens: about 300 image tokens, and 8 to 9 tokens for each of ~7 objects."""
+    rng = np.random.default_rng(0)
+    side = rng.choice(
+        [(640, 480), (640, 427), (480, 640), (500, 375), (640, 640)], size=num, p=[0.4, 0.3, 0.2, 0.05, 0.05]
+    )
+    image = (side[:, 0] // 32) * (side[:, 1] // 32)
+    return (40 + image + 9 * rng.geometric(1 / 7.3, size=num).clip(0, 30)).tolist()
+
+
+def fill(lengths, order, batch_size):
+    blocks = [[lengths[i] for i in order[at : at + batch_size]] for at in range(0, len(order), batch_size)]
+    return sum(map(sum, blocks)) / sum(len(block) * max(block) for block in blocks)
+
+
+@pytest.mark.parametrize("batch_size", [8, 16, 64])
+def test_batches_are_full(batch_size):
+    lengths = coco_like_lengths()
+    order = list(LengthBucketSampler(lengths, batch_size=batch_size, seed=0))
+    plain = list(LengthBucketSampler(lengths, batch_size=batch_size, seed=0, buckets=False))
+    assert fill(lengths, order, batch_size) >= 0.97
+    assert fill(lengths, plain, batch_size) < 0.85
+
+
+@pytest.mark.parametrize("buckets", [True, False])
+@pytest.mark.parametrize(("num", "batch_size"), [(0, 4), (3, 4), (4, 4), (5, 4), (999, 16), (1000, 1), (7, 100)])
+def test_every_index_comes_once(buckets, num, batch_size):
+    lengths = [(7 * i) % 31 for i in range(num)]
+    sampler = LengthBucketSampler(lengths, batch_size=batch_size, seed=1, buckets=buckets)
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        assert sorted(sampler) == list(range(num))
+    assert len(sampler) == num
+
+
+def test_blocks_are_runs_of_sorted_lengths():
+    lengths = np.random.default_rng(3).permutation(400).tolist()  # all different; 400 = one stretch of 50 batches of 8
+    order = list(LengthBucketSampler(lengths, batch_size=8, seed=0))
+    found = sorted(tuple(lengths[i] for i in order[at : at + 8]) for at in range(0, 400, 8))
+    assert found == [tuple(range(at, at + 8)) for at in range(0, 400, 8)]
+    first = [lengths[i] for i in order[::8]]
+    assert first != sorted(first)  # short and long batches alternate
+
+
+def test_the_order_is_that_of_seed_and_epoch():
+    lengths = coco_like_lengths(300)
+
+    def order(seed, epoch):
+        sampler = LengthBucketSampler(lengths, batch_size=8, seed=seed)
+        sampler.set_epoch(epoch)
+        np.random.seed(epoch)  # global state must not matter
+        return list(sampler)
+
+    assert order(0, 0) == order(0, 0)
+    assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1, 2)}) == 6
+    sampler = LengthBucketSampler(lengths, batch_size=8, seed=0)
+    assert list(sampler) == list(sampler) == order(0, 0)  # iterating does not advance it
+
+
+def test_who_meets_whom_changes_and_nobody_is_favoured():
+    lengths = [5] * 64
+    sampler = LengthBucketSampler(lengths, batch_size=8, seed=0)
+    partners, first = set(), set()
+    for epoch in range(60):
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        at = order.index(0) // 8 * 8
+        partners |= set(order[at : at + 8])
+        first.add(order[0])
+    assert len(partners) > 60
+    assert len(first) > 25
+
+
+def test_samples_that_fill_no_block_come_last_and_change():
+    lengths = list(range(27))
+    last = []
+    for epoch in range(20):
+        sampler = LengthBucketSampler(lengths, batch_size=8, seed=0)
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        for at in range(0, 24, 8):
+            block = [lengths[i] for i in order[at : at + 8]]
+            assert block == sorted(block)
+        last.append(tuple(order[24:]))
+    assert len(set(last)) > 15
+
+
+def test_a_loader_takes_it():
+    lengths = [9, 1, 5, 3, 7, 2, 8, 4]
+    loader = DataLoader(lengths, batch_size=2, sampler=LengthBucketSampler(lengths, batch_size=2, seed=0))
+    assert sorted(map(tuple, (batch.tolist() for batch in loader))) == [(1, 2), (3, 4), (5, 7), (8, 9)]
+
+
+@pytest.mark.parametrize(("batch_size", "seed"), [(0, 0), (-1, 0), (4, -1)])
+def test_nonsense_is_refused(batch_size, seed):
+    with pytest.raises(ValueError, match=f"got {batch_size} and {seed}"):
+        LengthBucketSampler([1], batch_size=batch_size, seed=seed)
+
 
 QWEN3_VL_MAX_PIXELS, COCO_YAML_MAX_PIXELS = 16_777_216, 409_600
 
@@ -19,6 +120,25 @@ def make(lengths, *, num_ranks, size, accumulation, seed=0, buckets=True, filler
     return LengthBucketSampler(
         lengths, batch_size=num_ranks * size * accumulation, seed=seed, buckets=buckets, multiple_of=multiple
     )
+
+
+class Indices:
+    """A data set whose items are their own indices, fillers included."""
+
+    def __init__(self, num):
+        self._num = num
+
+    def __len__(self):
+        return self._num
+
+    def __getitem__(self, index):
+        return index
+
+
+def batches_of_ranks(sampler, *, num, num_ranks, size):
+    """Return for each rank the index lists it gets in an epoch: accelerate's own sharding, as HF's Trainer calls it."""
+    loader = DataLoader(Indices(num), batch_size=size, sampler=sampler, collate_fn=list)
+    return [list(prepare_data_loader(loader, num_processes=num_ranks, process_index=rank)) for rank in range(num_ranks)]
 
 
 def steps_of(batches, accumulation):
@@ -92,7 +212,7 @@ def fill_of(lengths, blocks):
 @pytest.mark.parametrize(
     ("num_ranks", "accumulation", "size"), [(8, 2, 8), (8, 1, 8), (2, 1, 4), (1, 1, 16), (1, 8, 4)]
 )
-def test_batches_are_full(max_pixels, num_ranks, accumulation, size):
+def test_the_batches_of_all_ranks_are_full(max_pixels, num_ranks, accumulation, size):
     lengths = coco_lengths(10_000, max_pixels=max_pixels)
     fills = {}
     for buckets in (True, False):
@@ -128,6 +248,6 @@ def test_fill_of_nothing_and_of_one():
     assert LengthBucketSampler([2, 4], batch_size=2, seed=0).fill(2) == 0.75
 
 
-def test_nonsense_is_refused():
+def test_nonsense_about_ranks_is_refused():
     with pytest.raises(ValueError, match="multiple_of must be at least 1, got 0"):
         LengthBucketSampler([1], batch_size=1, seed=0, multiple_of=0)

@@ -1,19 +1,22 @@
-"""COCO or LVIS annotations -> a folder with JSONL and a manifest, in one step: the folder is whole or absent."""
+"""COCO or LVIS annotations -> a folder with JSONL and a manifest, in one step: the folder is whole or absent.
+
+The manifest says what went in, what came out, and what was left out and why.
+"""
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordexp.data.images.image_file import check_image
-from coordexp.data.images.image_folder import ImageFolder
-from coordexp.data.prepare.manifest import MANIFEST, SAMPLES, Manifest, build_manifest, identity, is_same
+from coordexp.coord_tokens.bins import CODEC_VERSION, NUM_BINS
+from coordexp.data.image_file import ImageFolder, check_image
 from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, build_table
 from coordexp.data.sources.coco_file import Category, Image, read_coco_file
@@ -22,6 +25,10 @@ from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
 from coordexp.files import replace_directory, write_json
 
+MANIFEST = "manifest.json"
+SAMPLES = "samples.jsonl"
+
+Manifest: TypeAlias = dict[str, object]
 Dialect = Literal["coco", "lvis"]
 CheckImages = Literal["none", "names", "headers"]
 # Called with a stage (hashing, reading, writing), how much of it is done and how much there is.
@@ -33,6 +40,9 @@ _ENTRY_TYPES: dict[Dialect, tuple[type[Image], type[Category]]] = {
     "coco": (Image, Category),
     "lvis": (LvisImage, LvisCategory),
 }
+_VERSION = 1
+_RECORD_VERSION = 1  # raised when equal input would give other lines
+_CAP_RULE = "of more than max_objects the largest boxes stay, the earlier of equals; the rest is capped_objects"
 _BLOCK_BYTES = 2**22
 _IMAGES_BETWEEN_REPORTS = 2048
 
@@ -101,17 +111,7 @@ def prepare(
             something else.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
-    made_from = identity(
-        dialect=spec.dialect,
-        annotations_sha256=_sha256(spec.annotations, progress),
-        options={
-            "boxes": "coord_tokens" if spec.coord_tokens else "numbers",
-            "ordering": spec.ordering,
-            "seed": spec.seed if spec.ordering == "random" else None,
-            "max_objects": spec.max_objects,
-            "check_images": spec.check_images,
-        },
-    )
+    made_from = _identity(spec, annotations_sha256=_sha256(spec.annotations, progress))
     known = _existing(spec.output, made_from)
     if known is not None:
         return Prepared(known, is_new=False)
@@ -125,19 +125,33 @@ def prepare(
         table = _with_good_headers(table, spec, num_threads)
     with replace_directory(spec.output) as building:
         samples_sha256 = _write_lines(building / SAMPLES, _lines(table, spec, progress))
-        manifest = build_manifest(
-            made_from,
-            table,
-            annotations=spec.annotations,
-            image_root=spec.images,
-            samples_sha256=samples_sha256,
-            max_objects=spec.max_objects,
-            ceiling=ceiling(table),
-            max_bad_fraction=spec.max_bad_fraction,
-        )
+        manifest = _manifest(made_from, table, spec, samples_sha256=samples_sha256, ceiling=ceiling(table))
         write_json(building / MANIFEST, manifest, indent=1)
         _existing(spec.output, made_from)  # another process may have made something else here meanwhile
     return Prepared(manifest, is_new=True)
+
+
+def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
+    """Return the part of a manifest that says what it was made from: equal identities, equal data."""
+    return {
+        "manifest_version": _VERSION,
+        "format": spec.dialect,
+        "annotations_sha256": annotations_sha256,
+        "options": {
+            "boxes": "coord_tokens" if spec.coord_tokens else "numbers",
+            "ordering": spec.ordering,
+            "seed": spec.seed if spec.ordering == "random" else None,
+            "max_objects": spec.max_objects,
+            "check_images": spec.check_images,
+        },
+        "codec": {
+            "version": CODEC_VERSION,
+            "num_bins": NUM_BINS,
+            "encode": f"round(c * {NUM_BINS}), clamped to 0..{NUM_BINS - 1}; a box is at least one bin wide and high",
+            "decode": f"k / {NUM_BINS}",
+        },
+        "shard_version": _RECORD_VERSION,
+    }
 
 
 def _sha256(path: Path, progress: Progress) -> str:
@@ -167,7 +181,8 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
         manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{output}: exists and is no prepared data set; expected a new or empty folder") from None
-    if not isinstance(manifest, dict) or not is_same(manifest, made_from) or not (output / SAMPLES).is_file():
+    is_same = isinstance(manifest, dict) and all(manifest.get(key) == value for key, value in made_from.items())
+    if not is_same or not (output / SAMPLES).is_file():
         raise DataError(
             f"{output}: holds a data set made from other annotations or with other options; remove it, or choose "
             "another folder"
@@ -248,3 +263,47 @@ def _write_lines(path: Path, lines: Iterator[str]) -> str:
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest()
+
+
+def _manifest(
+    made_from: Manifest, table: CocoTable, spec: PrepareSpec, *, samples_sha256: str, ceiling: float | None
+) -> Manifest:
+    is_target = table.kinds == TARGET
+    image_of = np.repeat(np.arange(len(table.images)), np.diff(table.first))[is_target]
+    num_targets = np.bincount(image_of, minlength=len(table.images))
+    num_capped = np.zeros_like(num_targets) if spec.max_objects is None else (num_targets - spec.max_objects).clip(0)
+    written = {
+        "images": len(table.images),
+        "objects": int((num_targets - num_capped).sum()),
+        "not_targets": int((~is_target).sum()),
+        "capped_images": int((num_capped > 0).sum()),
+        "capped_objects": int(num_capped.sum()),
+    }
+    return {
+        **made_from,
+        "inputs": {
+            "annotations": spec.annotations.name,
+            "bytes": spec.annotations.stat().st_size,
+            "image_root": str(spec.images.absolute()),
+        },
+        "outputs": {SAMPLES: {"sha256": samples_sha256, "records": written["images"]}},
+        "codec_ceiling": {"AP": ceiling, "images": written["images"], "how": "exact, every image and category"},
+        "counts": {name: table.counts[name] for name in sorted(table.counts)},
+        "written": {name: written[name] for name in sorted(written)},
+        "cap_rule": _CAP_RULE,
+        "categories": _categories(table, is_target, image_of),
+        "max_bad_fraction": spec.max_bad_fraction,
+        "rejected": [asdict(record) for record in table.rejections.all()],
+    }
+
+
+def _categories(table: CocoTable, is_target: NDArray[np.bool_], image_of: NDArray[np.int64]) -> list[dict[str, object]]:
+    """Describe each category, with its images and its targets before any cap."""
+    category_ids = table.category_ids[is_target]
+    objects = dict(zip(*(part.tolist() for part in np.unique(category_ids, return_counts=True)), strict=True))
+    pairs = np.unique(np.stack([category_ids, image_of]), axis=1)[0]
+    images = dict(zip(*(part.tolist() for part in np.unique(pairs, return_counts=True)), strict=True))
+    return [
+        {"id": key, "name": entry.name, **entry.extras(), "images": images.get(key, 0), "objects": objects.get(key, 0)}
+        for key, entry in sorted(table.categories.items())
+    ]

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from coordexp.data.prepare import prepare as prepare_module
-from coordexp.data.prepare.prepare import PrepareSpec
+from coordexp.data import prepare as prepare_module
+from coordexp.data.prepare import PrepareSpec
 from coordexp.errors import DataError
-from tests.unit.data.prepare_support import prepare
+from tests.unit.data.sample_support import prepare
 
 
 def spec_of(coco, **options):
@@ -21,7 +21,7 @@ def spec_of(coco, **options):
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from coordexp.data.prepare.prepare import PrepareSpec, prepare
+from coordexp.data.prepare import PrepareSpec, prepare
 root = Path(sys.argv[1])
 def progress(stage, done, total):
     if stage == "writing":

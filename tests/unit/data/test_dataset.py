@@ -1,5 +1,6 @@
 """The dataset: lengths without decoding, targets cut at the limit, the image cache, the order."""
 
+import copy
 import json
 import os
 from functools import partial
@@ -12,14 +13,14 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from coordexp.coord_tokens.codec import encode
-from coordexp.data.batches import dataset as dataset_module
-from coordexp.data.batches.collate import collate
-from coordexp.data.batches.dataset import DetectionDataset
-from coordexp.data.images.image_file import read_image
-from coordexp.data.images.patches import to_patches
+from coordexp.data import dataset as dataset_module
+from coordexp.data.batch import collate
+from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
+from coordexp.data.image_file import read_image
+from coordexp.data.patches import to_patches
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.errors import DataError
+from coordexp.errors import DataError, TokenizerError
 from tests.unit.data.sample_support import pairs_of
 
 
@@ -183,16 +184,19 @@ def test_the_cache_changes_nothing(make, reads):
     assert len(reads) == 24 * 2 + 24
 
 
-def test_loader_processes_share_the_room_of_the_cache_out(make, monkeypatch):
+def test_loader_processes_share_the_room_of_the_cache_out(make, reads, monkeypatch):
     """24 images of about 20 kB: a room of 1 MiB holds all of them, its eighth does not."""
-    alone, one_of_many = make(image_cache_mib=1), make(image_cache_mib=1)
-    for i in range(24):
-        alone[i]
+
+    def kept_bytes(dataset):
+        total = 0
+        for i in [*range(24)] * 2:
+            before = len(reads)
+            total += dataset[i].patches.nbytes * (len(reads) == before)
+        return total
+
+    assert 2**17 < kept_bytes(make(image_cache_mib=1)) <= 2**20
     monkeypatch.setattr(dataset_module, "get_worker_info", lambda: SimpleNamespace(num_workers=8))
-    for i in range(24):
-        one_of_many[i]
-    assert 2**17 < alone._cache_bytes <= 2**20
-    assert 0 < one_of_many._cache_bytes <= 2**17
+    assert 0 < kept_bytes(make(image_cache_mib=1)) <= 2**17
 
 
 def test_a_filler_is_the_image_without_anything_to_learn(make, samples):
@@ -279,3 +283,42 @@ def test_a_loader_gives_batches_whose_labels_are_coord_tokens(make, native, prom
         # The boxes are float32: a half may round to the neighbouring bin.
         torch.testing.assert_close(bins / 1000, batch.boxes_norm_xyxy, rtol=0, atol=0.0005 + 1e-6)
         assert all(value is None or torch.equal(value, vars(alone)[name]) for name, value in vars(batch).items())
+
+
+def test_the_prompt_word_by_word(native, prompt):
+    tokenizer = native[0]
+    assert tokenizer.decode(prompt.ids(3)) == (
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|image_pad|><|image_pad|><|vision_end|>"
+        f"{DEFAULT_PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert len(prompt) + 3 == len(prompt.ids(3))
+    assert tokenizer.convert_ids_to_tokens(prompt.image_token_id) == "<|image_pad|>"
+
+
+def test_another_text(native):
+    prompt = Prompt.build(native[0], "Find cats.")
+    assert "Find cats.<|im_end|>" in native[0].decode(prompt.ids(1))
+
+
+def test_no_chat_template(native):
+    tokenizer = copy.deepcopy(native[0])
+    tokenizer.chat_template = None
+    with pytest.raises(TokenizerError, match="no chat template"):
+        Prompt.build(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for m in messages %}{{ m.role }}{% endfor %}", "<|image_pad|><|image_pad|>"],
+    ids=["no image", "two images"],
+)
+def test_a_template_must_place_one_image(native, template):
+    tokenizer = copy.deepcopy(native[0])
+    tokenizer.chat_template = template
+    with pytest.raises(TokenizerError, match="exactly once"):
+        Prompt.build(tokenizer)
+
+
+def test_an_image_token_in_the_text_is_refused(native):
+    with pytest.raises(TokenizerError, match="exactly once"):
+        Prompt.build(native[0], "What is <|image_pad|>?")

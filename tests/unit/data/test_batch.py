@@ -8,9 +8,8 @@ from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from coordexp.data.batches.batch import Batch
-from coordexp.data.batches.collate import collate, predicts_label
-from tests.unit.data.batches.batch_support import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, packed, padded
+from coordexp.data.batch import Batch, collate, predicts_label
+from tests.unit.data.batch_support import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, packed, padded
 
 
 def test_predicting_positions_are_one_before_their_labels():

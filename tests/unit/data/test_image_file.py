@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from coordexp.data.images.image_folder import ImageFolder
+from coordexp.data.image_file import ImageFolder
 from coordexp.data.sources.coco import read_coco
 from coordexp.errors import DataError
 

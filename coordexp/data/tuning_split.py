@@ -8,10 +8,9 @@ from typing import cast
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample
-from coordexp.data.sources.json_file import read_json
+from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.source import source_of
-from coordexp.data.splits.splits import load_split
-from coordexp.data.splits.stratify import stratified_subset
+from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
 
@@ -66,7 +65,7 @@ def write_tuning_split(
 ) -> TuningSplit:
     """Divide the training annotations of an experiment; a second call only checks.
 
-    The held-out images look like all of them (:func:`coordexp.data.splits.stratify.stratified_subset`), and depend on
+    The held-out images look like all of them (:func:`coordexp.data.splits.stratified_subset`), and depend on
     the image ids and the seed alone. Pictures that the final validation split holds too, by path or byte for
     byte, come into neither file, and a picture that several images name comes into one file only.
 
@@ -101,8 +100,7 @@ def write_tuning_split(
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
     train_ids, val_ids = _divide(free, count, seed=seed, annotations=annotations)
     (directory / RECORD_NAME).unlink(missing_ok=True)  # an older record must not stand beside files half replaced
-    # Outlines are nine tenths of a COCO file, and neither training nor AP of boxes reads them.
-    content = cast(dict[str, JsonValue], read_json(annotations, drop="segmentation"))
+    content = cast(dict[str, JsonValue], read_without_outlines(annotations))
     _write_part(directory / TRAIN_NAME, content, train_ids)
     _write_part(directory / VAL_NAME, content, val_ids)
     made = TuningSplit(

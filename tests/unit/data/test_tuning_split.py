@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from coordexp.config.schema.data import Data
+from coordexp.data import tuning_split
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.data.splits import tuning_split
-from coordexp.data.splits.tuning_split import TuningSplit, held_out_indices, write_tuning_split
+from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
 from coordexp.errors import DataError
 from tests.unit.data.sample_support import content
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from coordexp.data.batches.collate import EncodedSample, collate
-from coordexp.data.batches.packing import collate_packed
+from coordexp.data.batch import EncodedSample, collate, collate_packed
 
 FIRST, IMAGE = 20, 1
 COORDS = range(FIRST, FIRST + 1000)

@@ -1,21 +1,24 @@
-"""The splits a configuration names: read them, fingerprint their bytes, choose a fixed part of one."""
+"""The splits a configuration names: read them, fingerprint their bytes, choose a part that stands for the whole."""
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import SplitData
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split, source_of
-from coordexp.data.splits.stratify import stratified_subset
 from coordexp.errors import DataError
 from coordexp.files import sha256_of_file
 from coordexp.findings import Check, Finding, failure, ok, require, warning
 
-__all__ = ["Split", "check_split", "data_fingerprint", "load_split", "stratified_subset"]
-
-_HASHED_BYTES = 256 * 2**20  # of a folder's images
+HASHED_BYTES = 256 * 2**20  # of a folder's images
+_NUM_DRAWS = 128
+_SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
 
 def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
@@ -100,7 +103,7 @@ def data_fingerprint(paths: Iterable[Path]) -> str:
 
 def _folder_lines(folder: Path) -> list[str]:
     files = sorted(_names_and_sizes(folder))
-    stride = max(1, -(-sum(size for _, size in files) // _HASHED_BYTES))
+    stride = max(1, -(-sum(size for _, size in files) // HASHED_BYTES))
     return [f"{name}\0{size}" for name, size in files] + [sha256_of_file(folder / name) for name, _ in files[::stride]]
 
 
@@ -115,3 +118,67 @@ def _names_and_sizes(folder: Path) -> Iterator[tuple[str, int]]:
                 else:
                     name = Path(entry.path).relative_to(folder).as_posix()
                     yield name, entry.stat().st_size
+
+
+def stratified_subset(samples: Sequence[Sample], n: int) -> list[int]:
+    """Choose ``n`` samples that look like all of them in number, size and category of their objects.
+
+    Samples are sorted by their number of objects, then by a hash of the image id, and every
+    ``len / n``-th is taken: the numbers of objects come out right by construction. Of 128 such draws,
+    each with another hash, that one is kept whose shares of small, medium and large objects, and of
+    categories, are closest to those of all samples (the two total variation distances added up).
+    Within these bounds the choice is as good as random. No random state: the same images give the
+    same choice everywhere, and in any order of the file.
+
+    Returns:
+        Indices in ascending order; all of them if there are no more than ``n``.
+    """
+    if len(samples) <= n:
+        return list(range(len(samples)))
+    if n == 0:
+        return []
+    counts = np.array([len(sample.objects) for sample in samples])
+    hashes = np.array([_hash(sample.image_id) for sample in samples], np.uint64)
+    ranks = (2 * np.arange(n) + 1) * len(samples) // (2 * n)
+    draws = [np.lexsort((_mixed(hashes, draw), counts))[ranks] for draw in range(_NUM_DRAWS)]
+    features = _size_counts(samples), _category_counts(samples)
+    best = min(draws, key=lambda chosen: sum(_distance(counts_NF, chosen) for counts_NF in features))
+    return sorted(best.tolist())
+
+
+def _distance(counts_NF: NDArray[np.float64], chosen: NDArray[np.int64]) -> float:
+    """Return the total variation distance between the shares of some rows and of all."""
+    whole, part = counts_NF.sum(axis=0), counts_NF[chosen].sum(axis=0)
+    if not part.sum():
+        return 0.0
+    return float(np.abs(part / part.sum() - whole / whole.sum()).sum() / 2)
+
+
+def _size_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
+    counts = np.zeros((len(samples), len(_SIZES_PX2) + 1))
+    for row, sample in enumerate(samples):
+        x1, y1, x2, y2 = sample.objects.boxes_norm_xyxy.T
+        areas = (x2 - x1) * sample.width * (y2 - y1) * sample.height
+        np.add.at(counts[row], np.searchsorted(_SIZES_PX2, areas, side="right"), 1)
+    return counts
+
+
+def _category_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
+    names = {name: at for at, name in enumerate(sorted({desc for one in samples for desc in one.objects.descs}))}
+    counts = np.zeros((len(samples), len(names)))
+    for row, sample in enumerate(samples):
+        for name, count in Counter(sample.objects.descs).items():
+            counts[row, names[name]] = count
+    return counts
+
+
+def _hash(image_id: int) -> int:
+    return int.from_bytes(hashlib.sha256(str(image_id).encode()).digest()[:8], "big")
+
+
+def _mixed(hashes: NDArray[np.uint64], draw: int) -> NDArray[np.uint64]:
+    """Return other hashes for each draw (the finaliser of splitmix64)."""
+    mixed = hashes + np.uint64((0x9E3779B97F4A7C15 * (draw + 1)) % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

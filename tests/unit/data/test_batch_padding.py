@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from coordexp.data.batches.collate import EncodedSample, collate
+from coordexp.data.batch import EncodedSample, collate
 
 PAD, IMAGE, COORDS = 0, 9, range(40, 1040)
 

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordexp.coord_tokens.codec import coord_mask
-from coordexp.data.batches.collate import EncodedSample, collate
-from coordexp.data.batches.packing import collate_packed
-from coordexp.data.batches.positions import padded_positions, rope_positions
+from coordexp.data.batch import EncodedSample, collate, collate_packed, padded_positions, rope_positions
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 from coordexp.train.forward import count_units
 

@@ -1,0 +1,278 @@
+"""Encoded samples -> the batch: what goes from the loader to the model and the losses.
+
+Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that are no fillers,
+T supervised tokens, N coord tokens, M boxes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+IGNORE = -100
+
+
+@dataclass(frozen=True)
+class EncodedSample:
+    """One sample, ready to batch.
+
+    Attributes:
+        prompt_ids: token ids of prompt and image.
+        target_ids: token ids to learn; empty to generate.
+        patches: ``[P, 3 * patch * patch]`` uint8.
+        grid: patch rows and columns.
+        boxes_norm_xyxy: ``[M, 4]`` float32 box of each complete object in ``target_ids``.
+        coord_index: ``[M, 4]`` int64, positions of its coord tokens in ``target_ids``.
+        image_id: id in the annotation file.
+        is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
+    """
+
+    prompt_ids: list[int]
+    target_ids: list[int]
+    patches: NDArray[np.uint8]
+    grid: tuple[int, int]
+    boxes_norm_xyxy: NDArray[np.float32]
+    coord_index: NDArray[np.int64]
+    image_id: int
+    is_filler: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self.prompt_ids) + len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of encoded samples, with the places of everything that is learnt.
+
+    Those places are found where the batch is made, on the CPU: on a device their number depends on data, and the
+    host would wait for it.
+
+    Attributes:
+        input_ids: ``[B, L]`` int64; one row of all samples where they are packed.
+        attention_mask: ``[B, L]`` int64, 0 at padding; None where samples are packed: without a mask, and without a
+            cache, transformers keeps the samples of a row apart.
+        position_ids: ``[3, B, L]`` int64 of the multimodal rotary embedding, ``[4, 1, L]`` where samples are packed;
+            None: the model finds them itself, and the host waits.
+        mm_token_type_ids: ``[B, L]`` int64, 1 at image tokens.
+        labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
+        patches: ``[P, C]`` uint8.
+        image_grid_thw: ``[I, 3]`` int64: 1, rows and columns of patches.
+        supervised_rows: ``[T]`` int64, flat positions in ``[B * L]`` that predict a label.
+        targets: ``[T]`` int64, those labels.
+        coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending.
+        box_rows: ``[M, 4]`` int64, rows of ``coord_rows`` of x1, y1, x2, y2 of each box.
+        boxes_norm_xyxy: ``[M, 4]`` float32.
+        box_image: ``[M]`` int64, which image of the batch a box belongs to, from 0.
+        box_object: ``[M]`` int64, which object of its image's target a box is, from 0.
+        image_ids: ``[S]`` int64, ids in the annotation file.
+        sequence_lengths: ``[S]`` int64, tokens of each sample without padding.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor | None
+    position_ids: Tensor | None
+    mm_token_type_ids: Tensor
+    labels: Tensor
+    patches: Tensor
+    image_grid_thw: Tensor
+    supervised_rows: Tensor
+    targets: Tensor
+    coord_rows: Tensor
+    box_rows: Tensor
+    boxes_norm_xyxy: Tensor
+    box_image: Tensor
+    box_object: Tensor
+    image_ids: Tensor
+    sequence_lengths: Tensor
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """Move every tensor; also how accelerate moves what a loader gives."""
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """Copy every tensor to memory that a device reads without the host; called by torch's loader."""
+        return self._changed(Tensor.pin_memory)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
+
+
+def collate(
+    samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, coord_ids: range, pad_left: bool = False
+) -> Batch:
+    """Pad samples to one batch; its ``position_ids`` are left to the model.
+
+    Args:
+        samples: of one batch.
+        pad_id: token of the padding.
+        image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens; empty for a vocabulary without them.
+        pad_left: pad to generate instead of to train.
+    """
+    length = max(sample.length for sample in samples)
+    input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
+    labels = torch.full((len(samples), length), IGNORE, dtype=torch.int64)
+    attention_mask = torch.zeros((len(samples), length), dtype=torch.int64)
+    answers: list[int] = []
+    for row, sample in enumerate(samples):
+        start = length - sample.length if pad_left else 0
+        answer = start + len(sample.prompt_ids)
+        end = start + sample.length
+        input_ids[row, start:answer] = torch.tensor(sample.prompt_ids)
+        input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
+        labels[row, answer:end] = input_ids[row, answer:end]
+        attention_mask[row, start:end] = 1
+        answers.append(row * length + answer)
+    return batch_of(
+        samples,
+        answers,
+        input_ids=input_ids,
+        labels=labels,
+        attention_mask=attention_mask,
+        image_token_id=image_token_id,
+        coord_ids=coord_ids,
+    )
+
+
+def collate_packed(
+    samples: Sequence[EncodedSample], *, image_token_id: int, coord_ids: range, merge_size: int
+) -> Batch:
+    """Join the samples of a batch to one row without padding; losses and gradients are those of the padded batch.
+
+    Several sequences in one row must not see each other. transformers notices that a row is packed from its *text*
+    positions alone, and only if there is no attention mask and no cache: with the usual three rows of position ids,
+    with none, with a mask of ones or with a cache, samples read each other and nothing says so
+    (``tests/unit/train/test_packing.py`` measures each case). So such a batch has no attention mask, goes with
+    ``use_cache=False``, and holds four rows of positions: text positions that restart at 0 with each sample, then
+    the multimodal ones.
+
+    A sample begins with its prompt, which is not supervised, so the last token of one sample never predicts the
+    first of the next.
+
+    Args:
+        samples: of one batch, each with a prompt.
+        image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens.
+        merge_size: patches a side of an image token.
+    """
+    input_ids = torch.tensor([[token for sample in samples for token in (*sample.prompt_ids, *sample.target_ids)]])
+    labels = torch.full_like(input_ids, IGNORE)
+    starts = np.cumsum([0, *(sample.length for sample in samples)]).tolist()
+    answers = [start + len(sample.prompt_ids) for start, sample in zip(starts, samples, strict=False)]
+    for answer, end in zip(answers, starts[1:], strict=True):
+        labels[0, answer:end] = input_ids[0, answer:end]
+    rope = [rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size) for sample in samples]
+    four = [np.concatenate([np.arange(own.shape[1])[None], own]) for own in rope]
+    return batch_of(
+        samples,
+        answers,
+        input_ids=input_ids,
+        labels=labels,
+        position_ids=torch.from_numpy(np.concatenate(four, axis=1)).unsqueeze(1),
+        image_token_id=image_token_id,
+        coord_ids=coord_ids,
+    )
+
+
+def batch_of(
+    samples: Sequence[EncodedSample],
+    answers: Sequence[int],
+    *,
+    input_ids: Tensor,
+    labels: Tensor,
+    image_token_id: int,
+    coord_ids: range,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+) -> Batch:
+    """Make the batch of samples whose tokens have been laid out in rows.
+
+    Args:
+        samples: of one batch.
+        answers: flat position in ``[B * L]`` where the target of each begins.
+        input_ids: ``[B, L]``.
+        labels: ``[B, L]``.
+        image_token_id: the placeholder of an image token.
+        coord_ids: ids of the coord tokens.
+        attention_mask: as in the batch.
+        position_ids: as in the batch.
+    """
+    supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
+    targets_T = labels.flatten()[supervised_rows + 1]
+    is_coord_T = (targets_T >= coord_ids.start) & (targets_T < coord_ids.stop)
+    row_of_position = torch.full((labels.numel(),), -1)
+    row_of_position[supervised_rows + 1] = torch.arange(len(targets_T))
+    number_of_row = is_coord_T.cumsum(0) - 1
+    positions = [sample.coord_index + answer for sample, answer in zip(samples, answers, strict=True)]
+    num_boxes = [len(own) for own in positions]
+    real = [sample for sample in samples if not sample.is_filler]
+    return Batch(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=position_ids,
+        mm_token_type_ids=(input_ids == image_token_id).to(torch.int64),
+        labels=labels,
+        patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
+        image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
+        supervised_rows=supervised_rows,
+        targets=targets_T,
+        coord_rows=is_coord_T.nonzero().squeeze(1),
+        box_rows=number_of_row[row_of_position[torch.from_numpy(np.concatenate(positions))]],
+        boxes_norm_xyxy=torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
+        box_image=torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
+        box_object=torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
+        image_ids=torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
+        sequence_lengths=torch.tensor([sample.length for sample in real], dtype=torch.int64),
+    )
+
+
+def predicts_label(labels_BL: Tensor) -> Tensor:
+    """Mark ``[B, L]`` the positions whose *next* token is supervised."""
+    return F.pad(labels_BL[:, 1:] >= 0, (0, 1), value=False)
+
+
+def rope_positions(sample: EncodedSample, *, image_token_id: int, merge_size: int) -> NDArray[np.int64]:
+    """Number the tokens of one sequence, which holds one image, for Qwen3-VL's multimodal rotary embedding.
+
+    The model's own ``get_rope_index`` gives the same numbers, but reads every sequence back from the device to do
+    so: the host then waits for all work before it.
+
+    Text counts on; an image stands at one time, its tokens at their row and column, and text goes on
+    behind the larger of the two.
+
+    Args:
+        sample: prompt with image tokens, and target.
+        image_token_id: the placeholder of an image token.
+        merge_size: patches a side of an image token.
+
+    Returns:
+        ``[3, L]`` int64: time, row and column.
+
+    Source: ``Qwen3VLModel.get_rope_index`` of transformers 5.
+    """
+    rows, columns = (side // merge_size for side in sample.grid)
+    start = sample.prompt_ids.index(image_token_id)
+    end = start + rows * columns
+    positions = np.empty((3, sample.length), dtype=np.int64)
+    positions[:, :start] = np.arange(start)
+    positions[0, start:end] = start
+    positions[1, start:end] = start + np.repeat(np.arange(rows), columns)
+    positions[2, start:end] = start + np.tile(np.arange(columns), rows)
+    positions[:, end:] = np.arange(sample.length - end) + start + max(rows, columns)
+    return positions
+
+
+def padded_positions(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Tensor:
+    """Return ``[3, B, L]`` int64 for sequences padded on the right; 0 at the padding."""
+    length = max(sample.length for sample in samples)
+    positions = np.zeros((3, len(samples), length), dtype=np.int64)
+    for row, sample in enumerate(samples):
+        own = rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size)
+        positions[:, row, : sample.length] = own
+    return torch.from_numpy(positions)

@@ -1,1 +1,0 @@
-"""Images: files to pixels to patches."""

@@ -1,1 +1,0 @@
-"""COCO or LVIS annotations to JSONL and a manifest."""

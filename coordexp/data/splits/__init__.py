@@ -1,1 +1,0 @@
-"""Which images a run trains and is validated on."""

@@ -1,0 +1,171 @@
+"""A fixed subset of a split, and a fingerprint of bytes."""
+
+import os
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.data.sample import Sample
+from coordexp.data.splits import data_fingerprint, stratified_subset
+from coordexp.errors import DataError
+from tests.unit.data.sample_support import pairs_of, things
+
+
+def made(num_objects, image_id):
+    return Sample(Path("a.jpg"), 10, 10, image_id, things(*[("cat", (0, 0, 1, 1))] * num_objects))
+
+
+SAMPLES = [made(i % 5, image_id=1000 + i) for i in range(500)]
+
+
+def test_a_subset_is_spread_over_the_numbers_of_objects():
+    chosen = stratified_subset(SAMPLES, 50)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == 50
+    numbers = [len(SAMPLES[i].objects) for i in chosen]
+    assert [numbers.count(k) for k in range(5)] == [10] * 5
+    skewed = [made(0 if i < 900 else i - 899, image_id=i) for i in range(1000)]
+    largest = [len(skewed[i].objects) for i in stratified_subset(skewed, 100)]
+    assert largest.count(0) == 90
+    assert max(largest) > 90
+
+
+def test_a_subset_is_of_images_not_of_places():
+    chosen = {SAMPLES[i].image_id for i in stratified_subset(SAMPLES, 37)}
+    backward = SAMPLES[::-1]
+    assert {backward[i].image_id for i in stratified_subset(backward, 37)} == chosen
+    assert stratified_subset(SAMPLES, 37) == stratified_subset(SAMPLES, 37)
+    # Not a prefix: image ids and file order say much about a picture.
+    assert max(chosen) > 1400
+    assert len(chosen - {1000 + i for i in range(0, 500, 13)}) > 10
+
+
+@pytest.mark.parametrize("n", [499, 500, 501, 10_000])
+def test_a_subset_is_never_larger_than_the_whole(n):
+    assert len(stratified_subset(SAMPLES, n)) == min(n, 500)
+    assert stratified_subset([], 5) == []
+
+
+def test_a_fingerprint_follows_the_bytes_and_not_the_place(coco, tmp_path):
+    paths = [coco.annotations, coco.images]
+    before = data_fingerprint(paths)
+    assert data_fingerprint(paths) == before
+    shutil.copytree(coco.root, tmp_path / "elsewhere")
+    assert data_fingerprint([tmp_path / "elsewhere" / path.relative_to(coco.root) for path in paths]) == before
+    assert data_fingerprint(paths[::-1]) != before
+    assert data_fingerprint(paths[:1]) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda coco: coco.annotations.write_text(coco.annotations.read_text() + " "),
+        lambda coco: (coco.images / "new.jpg").touch(),
+        lambda coco: (coco.images / "b.png").unlink(),
+        lambda coco: (coco.images / "b.png").rename(coco.images / "c.png"),
+        lambda coco: os.truncate(coco.images / "b.png", 100),
+        lambda coco: ((coco.images / "sub").mkdir(), (coco.images / "b.png").rename(coco.images / "sub" / "b.png")),
+    ],
+)
+def test_a_fingerprint_sees_changes(coco, change):
+    before = data_fingerprint([coco.annotations, coco.images])
+    change(coco)
+    assert data_fingerprint([coco.annotations, coco.images]) != before
+
+
+def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monkeypatch):
+    def flip(name: str) -> None:
+        content = bytearray((coco.images / name).read_bytes())
+        content[-1] ^= 1
+        (coco.images / name).write_bytes(content)
+
+    before = data_fingerprint([coco.images])
+    flip("b.png")
+    after = data_fingerprint([coco.images])
+    assert after != before
+    # Above the limit every n-th file is read, from the first on: here the first alone.
+    monkeypatch.setattr("coordexp.data.splits.HASHED_BYTES", 1)
+    sampled = data_fingerprint([coco.images])
+    flip("b.png")
+    assert data_fingerprint([coco.images]) == sampled
+    flip("a.jpg")
+    assert data_fingerprint([coco.images]) != sampled
+
+
+def test_a_fingerprint_of_nothing_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no such file or folder"):
+        data_fingerprint([tmp_path / "none"])
+
+
+def drawn(seed: int, *, num: int = 2000) -> list[Sample]:
+    """Images like COCO's: few or many objects, all large or all small, of one category mostly, rare categories."""
+    rng = np.random.default_rng(seed)
+    popularity = 1 / np.arange(1, 41)
+    popularity /= popularity.sum()
+    samples = []
+    for at in range(num):
+        scale, main = rng.lognormal(-2, 0.8), rng.choice(40, p=popularity)
+        objects = []
+        for _ in range(rng.geometric(0.15) - 1):
+            w, h = np.minimum(0.9, scale * rng.lognormal(0, 0.5, 2))
+            category = main if rng.random() < 0.6 else rng.choice(40, p=popularity)
+            objects.append((f"thing {category}", (0.0, 0.0, float(w), float(h))))
+        samples.append(Sample(Path("a.jpg"), 640, 480, at * 7 + 3, things(*objects)))
+    return samples
+
+
+def apart(samples: list[Sample], chosen: list[int]) -> tuple[float, float, float]:
+    """Distances of part and whole: mean number of objects, shares of sizes, shares of categories."""
+
+    def shares(indices, key) -> Counter:
+        found = Counter(key(samples[i], *pair) for i in indices for pair in pairs_of(samples[i].objects))
+        return Counter({name: count / found.total() for name, count in found.items()})
+
+    def size(sample: Sample, desc: str, box) -> str:
+        area = box[2] * box[3] * sample.width * sample.height
+        return "small" if area < 32**2 else "medium" if area < 96**2 else "large"
+
+    everyone = range(len(samples))
+    distances = []
+    for key in (size, lambda sample, desc, box: desc):
+        part, whole = shares(chosen, key), shares(everyone, key)
+        distances.append(sum(abs(part[name] - whole[name]) for name in whole) / 2)
+    mean = np.mean([len(samples[i].objects) for i in chosen]) / np.mean([len(s.objects) for s in samples])
+    return abs(float(mean) - 1), distances[0], distances[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_closer_to_the_whole_than_chance(seed: int) -> None:
+    samples = drawn(seed)
+    chosen = stratified_subset(samples, 150)
+    at_random = [apart(samples, random.Random(k).sample(range(len(samples)), 150)) for k in range(30)]
+    number, size, category = apart(samples, chosen)
+    assert number < 0.005 < np.mean([a for a, _, _ in at_random])
+    assert size < np.quantile([b for _, b, _ in at_random], 0.3)
+    assert category < np.quantile([c for _, _, c in at_random], 0.3)
+
+
+def test_the_order_of_the_file_is_nothing_to_it() -> None:
+    samples = drawn(0, num=300)
+    ids = {samples[i].image_id for i in stratified_subset(samples, 40)}
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(samples, len(samples))
+        assert {shuffled[i].image_id for i in stratified_subset(shuffled, 40)} == ids
+    assert len(ids) == 40
+
+
+def test_the_choice_is_pinned() -> None:
+    """It must not move between versions of Python, NumPy or this package: curves of two runs would not compare."""
+    bare = [Sample(Path("a.jpg"), 10, 10, k, things(*[("cat", (0, 0, 1, 1))] * (k % 3))) for k in range(60)]
+    assert stratified_subset(bare, 6) == [10, 11, 17, 34, 36, 48]
+
+
+def test_edges() -> None:
+    empty = [Sample(Path("a.jpg"), 10, 10, k, things()) for k in range(9)]
+    assert len(stratified_subset(empty, 4)) == 4
+    assert stratified_subset(empty, 0) == stratified_subset([], 3) == []
+    assert stratified_subset(empty, 9) == list(range(9))
