@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     if moved := moved_from_temporary(sweep.config, console):
         sweep = load_sweep(path, [*overrides, *moved])
     if options.dry_run:
-        from coordexp.sweep.describe import describe_sweep
+        from coordexp.sweep.run import describe_sweep
 
         describe_sweep(sweep, console)
         return 0

@@ -30,7 +30,7 @@ from coordexp.runs.stop import LOOK_SECONDS, stop_reason
 
 CONTROLLER_NAME = ".controller"
 _DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
-_TURN_SECONDS = 60.0
+TURN_SECONDS = 60.0
 _SHORT_SECONDS = 0.1  # between two looks at another controller
 
 
@@ -158,12 +158,12 @@ def wait_for_turn(record: Path) -> None:
     """Wait until the previous run asks for its workers: runs get ready in any order, but must begin in the planned one.
 
     Otherwise one that got ready while others ran would take the place of a run of an earlier seed. The wait ends after
-    ``_TURN_SECONDS``: the previous run may have met an error or had nothing left to do, and beginning out of order is
+    ``TURN_SECONDS``: the previous run may have met an error or had nothing left to do, and beginning out of order is
     better than not beginning.
     """
     context = ray.get_runtime_context()
     own = [context.get_session_name(), context.get_job_id()]
-    deadline = time.monotonic() + _TURN_SECONDS
+    deadline = time.monotonic() + TURN_SECONDS
     while _words(record)[:2] != own and time.monotonic() < deadline:
         time.sleep(_SHORT_SECONDS)
 

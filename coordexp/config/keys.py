@@ -3,11 +3,11 @@
 import difflib
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.trees import Tree
+from coordexp.config.trees import Tree, within
 from coordexp.files import JsonValue
 
 
@@ -60,6 +60,21 @@ def identity(config: ExperimentConfig) -> Tree:
     It is recorded in the tracking server, and a name of an experiment is bound to it.
     """
     return _kept(config, lambda key: key.role in ("results", "input", "name", "record"))
+
+
+def shared_identity(config: ExperimentConfig, *, besides: Sequence[str] = ()) -> Tree:
+    """Return what makes the experiment of a run the one it is: without names and the seed, the loss and ``besides``.
+
+    Args:
+        config: of a run.
+        besides: dotted keys or sections in which the runs of the experiment differ.
+    """
+
+    def keep(key: Key) -> bool:
+        is_of_all = key.role in ("results", "input", "record") and key.name != "experiment.seed"
+        return is_of_all and key.decides.isdisjoint(("loss", "terms")) and not within(key.name, besides)
+
+    return _kept(config, keep)
 
 
 def scientific(config: ExperimentConfig) -> Tree:

@@ -1,4 +1,4 @@
-"""One command, a whole sweep: divide the training images, search, run the winners again."""
+"""One command, a whole sweep: divide the training images, search, run the winners again; or say what it would do."""
 
 import contextlib
 import json
@@ -25,22 +25,26 @@ from coordexp.ablation.preparation import (
     shared_metrics,
     write_run_files,
 )
+from coordexp.config import to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor, TrainFunction
+from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Reporter
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
-from coordexp.sweep.space import point_text
-from coordexp.sweep.trials import SweepTrials, recorded_points
+from coordexp.sweep.space import Point, point_text
+from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
 from coordexp.tracking.publish import is_recorded
 from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
+from coordexp.train.setup.strategy import check_strategy
+from coordexp.train.setup.weighted_terms import check_objective
 
 
 @dataclass(frozen=True)
@@ -241,3 +245,49 @@ def without_model(function: TrainFunction) -> TrainFunction:
         shutil.rmtree(RunFolder.of(config).merged, ignore_errors=True)
 
     return searched
+
+
+def describe_sweep(sweep: Sweep, console: Console) -> None:
+    """Print what would run.
+
+    Raises:
+        ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
+    """
+    check_experiment(sweep.config)
+    check_objective(sweep.config)
+    check_strategy(sweep.config)
+    console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
+    for line in [*_summary(sweep), *_point_lines(sweep)]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary(sweep: Sweep) -> list[str]:
+    """Return what the sweep amounts to, a line each."""
+    settings, config = sweep.settings, sweep.config
+    steps = ", ".join(str(step) for step in rungs(sweep))
+    held_out = settings.tuning_split
+    size = f"{held_out.num_images} images" if held_out.num_images else f"{held_out.fraction:.1%}"
+    again = settings.winners.num * len(settings.winners.seeds)
+    return [
+        f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
+        f"trials          {settings.num_points} ({settings.search.method}), {config.training.max_steps} steps each",
+        f"stops early     {f'by AP at steps {steps}' if steps else 'never'}",
+        f"winners         {settings.winners.num} points again, {again} further runs",
+        f"chosen on       {size} of the training images; the final validation images are not used",
+        f"directory       {config.experiment.runs_dir / settings.name}",
+        f"tracking        {config.tracking.uri}",
+    ]
+
+
+def _point_lines(sweep: Sweep) -> list[str]:
+    recorded, upcoming = recorded_points(sweep), upcoming_points(sweep)
+    lines = [f"t{index:03d}            {_text(point)} (recorded)" for index, point in enumerate(recorded)]
+    if upcoming is None:
+        return [*lines, "further points  are proposed from the results of those before"]
+    return lines + [
+        f"t{index:03d}            {_text(point)}" for index, point in enumerate(upcoming, start=len(recorded))
+    ]
+
+
+def _text(point: Point) -> str:
+    return ", ".join(f"{key} = {value:g}" for key, value in point.items())

@@ -4,15 +4,12 @@ Importing this package costs nothing; MLflow itself is imported by the first ``o
 """
 
 from coordexp.tracking.connection import ServerUnreachableError
-from coordexp.tracking.flatten import flatten_config
-from coordexp.tracking.spool import RowSync, UnsentRows
+from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import Tracker, open_tracker
 
 __all__ = [
     "RowSync",
     "ServerUnreachableError",
     "Tracker",
-    "UnsentRows",
-    "flatten_config",
     "open_tracker",
 ]

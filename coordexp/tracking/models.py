@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.files import write_text
-from coordexp.tracking.rows import PointData
+from coordexp.tracking.payload import PointData
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -5,17 +5,17 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from coordexp.config.keys import identity
+from coordexp.config.keys import identity, shared_identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.errors import TrackingError
-from coordexp.files import JsonValue, sha256_of_file, write_json
+from coordexp.files import sha256_of_file, write_json
 from coordexp.metrics import BOX_KINDS, DECODINGS, HEADLINE, MetricName
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -24,7 +24,7 @@ from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.models import EvaluatedOn, MergedModel
-from coordexp.tracking.rows import row_points
+from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import FinalStatus, Tracker, open_tracker
 
@@ -107,10 +107,7 @@ class Recorder:
         self._unrecorded: dict[str, str] = {}
         self._waiting: dict[str, tuple[RunPlan, RunStatus]] = {}
         self._lock = threading.Lock()  # a run ends in one thread at a time
-        shared = identity(config)
-        for key in ("experiment", "objective", "custom", *config.ablation.factor):
-            _drop(shared, key.split("."))
-        self.parent_id = tracker.start_parent(parent_key, shared, {})
+        self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
         self._sync = RowSync(tracker, lambda: list(self._sources), also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
@@ -280,12 +277,3 @@ def _digest(path: Path, changed_ns: int) -> str:
     """Hash annotations once for all runs; ``changed_ns`` makes a changed file another one."""
     del changed_ns
     return sha256_of_file(path)[:32]
-
-
-def _drop(nested: dict[str, JsonValue], key: Sequence[str]) -> None:
-    """Remove a dotted key: what may differ between groups does not describe the whole experiment."""
-    inner = nested.get(key[0])
-    if len(key) == 1:
-        nested.pop(key[0], None)
-    elif isinstance(inner, dict):
-        _drop(inner, key[1:])

@@ -13,9 +13,8 @@ from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.flatten import check_fingerprint, check_params, flatten_config
 from coordexp.tracking.models import MergedModel, log_model
-from coordexp.tracking.rows import PointData, batches
+from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -92,7 +92,7 @@ def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
 
 
 def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(attempts, "TURN_SECONDS", 0.05)
     own = Attempts(plan, previous=tmp_path / "never")
     own.before_worker_group_start(SimpleNamespace())
     own.exit_on_stop.end()

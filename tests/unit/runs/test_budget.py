@@ -1,6 +1,7 @@
 """What a budget counts, and which seeds it holds."""
 
 import os
+import threading
 
 import pytest
 
@@ -177,8 +178,9 @@ def test_a_budget_without_an_end_in_sight_can_be_waited_for(tmp_path):
     plans = make_plans(tmp_path)
     with BudgetKeeper(plans, 1e9) as keeper:
         keeper.on_begin(plans[0])
-        keeper._timer.join(0.3)
-        assert keeper._timer.is_alive()
+        (timer,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
+        timer.join(0.3)
+        assert timer.is_alive()
 
 
 def test_hours_of_others_are_taken_from_the_budget(tmp_path):

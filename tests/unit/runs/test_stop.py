@@ -1,11 +1,34 @@
-"""The file that asks for a stop, and how often it is looked for."""
+"""The file that asks for a stop, how often it is looked for, and signals.
+
+The first signal asks runs to stop, the second interrupts; in a submitted job the second comes by itself.
+"""
 
 import itertools
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
 from coordexp.runs import stop
-from coordexp.runs.stop import StopListener, clear_stop, request_stop, stop_reason
+from coordexp.runs.stop import (
+    GRACE_ENV,
+    SUBMITTED_ENV,
+    StopListener,
+    clean_seconds,
+    clear_stop,
+    request_stop,
+    stop_on_signal,
+    stop_reason,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(SUBMITTED_ENV, raising=False)
+    monkeypatch.delenv(GRACE_ENV, raising=False)
 
 
 def test_a_request_is_for_a_run_or_for_all_of_an_experiment(tmp_path):
@@ -55,3 +78,85 @@ def test_a_clock_that_stands_still_is_no_reason_never_to_look(tmp_path, monkeypa
     found = looks(tmp_path, monkeypatch, step_seconds=0.0, steps=1000)
     assert found[:4] == [1, 3, 7, 15]
     assert max(later - earlier for earlier, later in itertools.pairwise(found)) == 200
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGTERM, "the job was stopped"), (signal.SIGINT, "interrupted")]
+)
+def test_the_first_signal_asks_and_the_second_interrupts(tmp_path, number, reason):
+    run = tmp_path / "A-s0"
+    shown: list[str] = []
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, print_line=shown.append):  # noqa: PT012
+        assert stop_reason(run) is None
+        os.kill(os.getpid(), number)
+        assert stop_reason(run) == reason
+        os.kill(os.getpid(), number)
+        pytest.fail("the second signal did nothing")
+    assert len(shown) == 1
+    assert signal.getsignal(number) is before
+
+
+def test_without_a_second_signal_nothing_interrupts(tmp_path):
+    with stop_on_signal(tmp_path, print_line=lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+    assert stop_reason(tmp_path / "A-s0") == "the job was stopped"
+
+
+def test_a_submitted_job_interrupts_itself_before_ray_kills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(SUBMITTED_ENV, "{}")
+    monkeypatch.setenv(GRACE_ENV, "1")
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path, print_line=lambda line: None):  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+        pytest.fail("nothing came")
+
+
+def test_a_run_that_stops_in_time_is_not_interrupted_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(SUBMITTED_ENV, "{}")
+    monkeypatch.setenv(GRACE_ENV, "1")
+    caught: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    try:
+        with stop_on_signal(tmp_path, print_line=lambda line: None):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught == []
+
+
+@pytest.mark.parametrize(
+    ("grace", "seconds"), [("300", pytest.approx(210)), (None, pytest.approx(2.1)), ("soon", pytest.approx(2.1))]
+)
+def test_most_of_the_grace_is_for_the_runs(grace, seconds, monkeypatch: pytest.MonkeyPatch):
+    assert clean_seconds() is None
+    monkeypatch.setenv(SUBMITTED_ENV, "{}")
+    if grace is not None:
+        monkeypatch.setenv(GRACE_ENV, grace)
+    assert clean_seconds() == seconds
+
+
+def _signalled(number: int) -> None:
+    os.kill(os.getpid(), number)
+    os._exit(7)  # went on
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 7), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_forked_loaders_ask_nobody_to_stop(tmp_path, number, exit_code):
+    """Ctrl-C reaches them too; a loader that is terminated must end."""
+    shown: list[str] = []
+    with stop_on_signal(tmp_path, print_line=shown.append):
+        child = multiprocessing.get_context("fork").Process(target=_signalled, args=(number,))
+        child.start()
+        child.join()
+        assert child.exitcode == exit_code
+        assert stop_reason(tmp_path / "A-s0") is None
+
+
+def test_a_request_that_cannot_be_written_interrupts_at_once(tmp_path):
+    """An OSError from within the handler would be taken for the run's own, and the run for a failed one."""
+    (tmp_path / "file").touch()
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(tmp_path / "file", print_line=lambda line: None):
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -12,7 +12,7 @@ from coordexp.errors import TrackingError
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
 from coordexp.tracking.models import EvaluatedOn, MergedModel
-from coordexp.tracking.rows import PointData
+from coordexp.tracking.payload import PointData
 
 Start = Callable[..., str]
 AP = "constrained/expected/AP"
@@ -64,7 +64,7 @@ def test_what_was_interrupted_is_not_ready_and_is_completed(
         raise MlflowException("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tracker._client, last, away)
+        patch.setattr(MlflowClient, last, away)
         with pytest.raises(TrackingError, match="cannot list the merged checkpoint"):
             tracker.log_model(run_id, MODEL)
     assert [str(model.status) for model in models(tracker)] == ["PENDING"]

@@ -1,6 +1,8 @@
 """How runs end in MLflow while the server comes and goes."""
 
 import shutil
+import threading
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
-from coordexp.tracking import ServerUnreachableError, Tracker, open_tracker
+from coordexp.tracking import RowSync, ServerUnreachableError, Tracker, open_tracker
 from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded, storage_uri
 
 DONE = RunStatus("finished", step=3, seconds=1.0)
@@ -43,6 +45,27 @@ def models(tracker: Tracker) -> list[str]:
 def run_of(tracker: Tracker) -> tuple[str, dict[str, str]]:
     (run,) = MlflowClient(tracker.uri).search_runs([tracker.experiment_id], "tags.seed = '0'")
     return run.info.status, dict(run.data.tags)
+
+
+def close_within(patch: pytest.MonkeyPatch, *, seconds: float) -> None:
+    """Wait for a server that stays away no longer than this, instead of half a minute."""
+    patch.setattr(RowSync, "close", partialmethod(RowSync.close, timeout=seconds))
+
+
+def await_threads() -> None:
+    """Wait for the last try of threads that were not waited for."""
+    for thread in threading.enumerate():
+        if thread.name == "coordexp-row-sync":
+            thread.join()
+
+
+def test_the_parent_holds_what_all_runs_share(plan: RunPlan, tracker: Tracker) -> None:
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    recorder.close()
+    params = MlflowClient(tracker.uri).get_run(recorder.parent_id).data.params
+    assert params["data.structure"] == "native"
+    assert params["custom.coord_offset.tie_head"] == "true"
+    assert not [key for key in params if key.startswith(("experiment.", "objective.", "custom.coord_soft_ce_w1."))]
 
 
 def test_an_upload_that_breaks_off_is_no_model_until_it_is_whole(
@@ -83,11 +106,10 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
             raise ServerUnreachableError("nobody answers")
 
         patch.setattr(tracker, "log_directory", away)
-        patch.setattr("coordexp.tracking.spool.RowSync.close", lambda self: [])  # it would wait for half a minute
+        close_within(patch, seconds=1.0)
         recorder.end_run(plan, DONE)
         assert recorder.close() == ["A-s0: nobody answers"]
-        recorder._sync._closing.set()
-        recorder._sync._thread.join()
+        await_threads()
     again = Recorder(tracker, plan.config, parent_key="tiny")
     again.start_run(plan, "f")
     assert again.close() == []
@@ -111,9 +133,14 @@ def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
         assert run_of(tracker)[0] == "FINISHED"
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)
-        recorder._note_recorded()  # as the thread does after each pass
+        close_within(patch, seconds=1.0)
+        (missing,) = recorder.close()
+        await_threads()
+        assert "metrics.jsonl: 1 rows were not sent (rows do not pass)" in missing
         assert read_recorded(plan.folder) is None
-    assert recorder.close() == []
+    again = Recorder(tracker, plan.config, parent_key="tiny")
+    again.start_run(plan, "f")
+    assert again.close() == []
     assert read_recorded(plan.folder) == Recorded(tracker.uri, plan.key)
     assert is_recorded(plan, tracker)
     write_status(plan.run_dir, RunStatus("running"))  # it goes on, with more rows to come
