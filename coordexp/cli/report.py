@@ -44,33 +44,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Report, or watch."""
     if options.runs and len(options.experiment) != 1:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
     if options.watch and (options.runs or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment")
     if options.watch:
-        return _watch(options, output_console())
-    _report(options, output_console(), error_console())
-    return 0
+        _watch(options, output_console())
+    else:
+        _report(options, output_console(), error_console())
 
 
-def _watch(options: argparse.Namespace, console: "Console") -> int:
-    from coordexp.report.watch.watch import ChosenSource, watch
+def _watch(options: argparse.Namespace, console: "Console") -> None:
+    from coordexp.report.watch.sources import ChosenSource
+    from coordexp.report.watch.watch import watch
 
     name: str | None = options.experiment[0] if options.experiment else None
     is_remote = options.tracking_uri is not None
     source = ChosenSource(name, runs_dir=options.runs_dir, uri=_uri(options), is_remote=is_remote)
     try:
-        return watch(source, console, interval=options.interval)
+        watch(source.read, console, interval=options.interval)
     except BrokenPipeError:  # its reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.report.study.make import Settings
+    from coordexp.report.study.study import Settings
     from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
@@ -100,8 +100,7 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
 
 
 def _show(study: "Study", form: str, console: "Console") -> None:
-    from coordexp.report.text.export import to_csv, to_json, to_latex
-    from coordexp.report.text.render import render_report, to_markdown
+    from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
 
     if form == "terminal":
         render_report(study, console)

@@ -1,6 +1,7 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
-from collections.abc import Collection, Generator
+import re
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,21 +9,25 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from coordexp.errors import ResourceError, TrackingError
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import DataError, ResourceError, TrackingError
 from coordexp.files import write_text
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.publish import record_report
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.make import OnProgress, Settings, make_study
-from coordexp.report.study.study import Study
-from coordexp.report.text.export import to_csv, to_json, to_latex
-from coordexp.report.text.render import render_report, to_markdown
+from coordexp.report.study.study import OnProgress, Settings, Study, make_study
+from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
+from coordexp.runs.folder import ExperimentFolder
+from coordexp.statistics.results import Estimate
+from coordexp.tracking import open_tracker
 
 STATISTICS = "statistics.json"
+REPORT_FOLDER = ExperimentFolder(Path()).report.name
+MAX_ANNOTATIONS_BYTES = 64 * 2**20
+_NOT_IN_NAMES = re.compile(r"[^\w.\- ]")
 
 
 def report_experiment(
@@ -73,7 +78,7 @@ def study_of(
         settings: how.
 
     Raises:
-        CoordExpError: as :func:`coordexp.report.study.make.make_study`.
+        CoordExpError: as :func:`coordexp.report.study.study.make_study`.
         ResourceError: if ``output`` cannot be written.
     """
     with _writing(output):
@@ -144,3 +149,79 @@ def _progress(console: Console) -> Generator[OnProgress]:
             bar.update(tasks[what], completed=done, total=total)
 
         yield show
+
+
+def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> bool:
+    """Store a report with the ablation it is about.
+
+    Args:
+        study: what was found out.
+        files: the report's files.
+        artifacts: finds the annotations, which are stored too, so that a report can be made on any machine.
+
+    Returns:
+        False if the study is not of one ablation, so that there is no run to store it with.
+
+    Raises:
+        TrackingError: if MLflow does not take it.
+    """
+    data = study.data
+    if not data.parent_id:
+        return False
+    tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
+    for path in files:
+        tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
+        tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
+    tracker.set_final(data.parent_id, comparison_metrics(study))
+    if study.verdict:
+        tracker.set_tags(data.parent_id, {"verdict": study.verdict})
+    return True
+
+
+def comparison_metrics(study: Study) -> dict[str, float | None]:
+    """Return the numbers of the comparison by metric name, e.g. ``comparison/C_minus_A/AP_low``."""
+    found: dict[str, float | None] = {}
+    if (comparison := study.comparison) is not None:
+        for group, estimate in comparison.value.items():
+            found |= _estimate(f"comparison/{metric_part(group)}/{comparison.metric}", estimate)
+        for pair in comparison.pairs:
+            lead = f"comparison/{metric_part(pair.a)}_minus_{metric_part(pair.b)}"
+            found |= _estimate(f"{lead}/{comparison.metric}", pair.difference)
+            found |= {
+                f"{lead}/p_swap": pair.p_swap,
+                f"{lead}/p_bootstrap": pair.p_bootstrap,
+                f"{lead}/p_holm": pair.p_holm,
+                f"{lead}/image_std": pair.image_std,
+                f"{lead}/seed_std": pair.seed_std,
+                f"{lead}/detectable": pair.detectable,
+            }
+    if (convergence := study.convergence) is not None:
+        for group, estimate in convergence.area.items():
+            found |= _estimate(f"comparison/{metric_part(group)}/area", estimate)
+        for (a, b), estimate in convergence.area_difference.items():
+            found |= _estimate(f"comparison/{metric_part(a)}_minus_{metric_part(b)}/area", estimate)
+        for fraction, groups in convergence.steps_to.items():
+            for group, estimate in groups.items():
+                if estimate is not None:
+                    found |= _estimate(f"comparison/{metric_part(group)}/steps_to_{100 * fraction:.0f}", estimate)
+    return found
+
+
+def metric_part(name: str) -> str:
+    """Return a group's name as MLflow accepts it in the name of a metric."""
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+def _is_coco(path: Path) -> bool:
+    """Return whether a file is what a run's parameter calls it: whoever writes to the server chose the path."""
+    try:
+        read_ground_truth(path)
+    except DataError:
+        return False
+    return True
+
+
+def _estimate(name: str, estimate: Estimate) -> dict[str, float | None]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -17,7 +17,7 @@ from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
-from coordexp.report.study.make import Settings, make_study
+from coordexp.report.study.study import Settings, make_study
 from tests.unit.report.report_support import SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

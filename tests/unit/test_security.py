@@ -37,10 +37,10 @@ from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import weight_files
 from coordexp.model.load import load
 from coordexp.report.page.page import render_page
-from coordexp.report.publish import record_report
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
+from coordexp.report.write import record_report
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
@@ -436,7 +436,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
     tracker = SimpleNamespace(
         log_file=lambda run_id, path, folder: stored.append(path), set_final=lambda run_id, metrics: None
     )
-    monkeypatch.setattr("coordexp.report.publish.open_tracker", lambda *given, **named: tracker)
+    monkeypatch.setattr("coordexp.report.write.open_tracker", lambda *given, **named: tracker)
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
     assert artifacts.annotations(run) == private
     record_report(Study(data), [tmp_path / "report.html"], artifacts)

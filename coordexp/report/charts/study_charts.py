@@ -13,7 +13,7 @@ from coordexp.report.charts.output import write_charts
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
-from coordexp.report.text.comparison_tables import interval, pair_name, written
+from coordexp.report.text.tables import interval, pair_name, written
 from coordexp.statistics.results import Estimate
 
 LOSS_TITLES = {

@@ -25,14 +25,15 @@ from coordexp.report.charts.study_charts import (
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
-from coordexp.report.text.comparison_tables import convergence_tables, study_tables
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.tables import (
     Table,
+    convergence_tables,
     free_tables,
     headline_table,
     quality_tables,
     runs_table,
+    study_tables,
 )
 
 

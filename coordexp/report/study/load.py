@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-__all__ = ["CURVES", "ExperimentData", "Point", "RunData", "load_experiment", "load_experiments", "load_runs"]
-
 MLFLOW_STATES: dict[str, State] = {
     "SCHEDULED": "waiting",
     "RUNNING": "running",

@@ -1,14 +1,37 @@
-"""Everything a report shows, as one frozen object: runs, statistics on their detections, pictures, what is missing."""
+"""Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
-from coordexp.report.study.boxes import Breakdown
-from coordexp.report.study.data import ExperimentData
-from coordexp.report.study.distributions import EdgeDistributions
-from coordexp.report.study.fairness import Fairness
-from coordexp.report.study.gallery import GalleryImage
+from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import ComparisonError, CoordExpError, DataError
+from coordexp.files import sha256_of_file
+from coordexp.metrics import HEADLINE
+from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts, image_ids_of
+from coordexp.report.study.boxes import Breakdown, group_breakdowns
+from coordexp.report.study.cache import (
+    StatisticsCache,
+    comparison_json,
+    comparison_of,
+    content_key,
+    convergence_json,
+    convergence_of,
+)
+from coordexp.report.study.data import ExperimentData, consumption, missing_runs
+from coordexp.report.study.distributions import EdgeDistributions, group_curves
+from coordexp.report.study.fairness import Fairness, check_fairness
+from coordexp.report.study.gallery import GalleryImage, make_gallery
+from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
+from coordexp.statistics.verdict import verdict
+
+_CURVE_RESAMPLES = 1000
+_SAME_AP = 1e-6
+_T = TypeVar("_T")
+OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -38,3 +61,260 @@ class Study:
     coord_curves: tuple[EdgeDistributions, ...] = ()
     num_images: int = 0
     missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a study is made.
+
+    Attributes:
+        resamples: of the bootstrap; None: 2000, or more where so many pairs of groups need it.
+        seed: of the bootstrap.
+        num_pictures: images in the gallery, at most.
+        allow_differences: go on where runs differ outside the declared factor.
+    """
+
+    resamples: int | None = None
+    seed: int = 0
+    num_pictures: int = 24
+    allow_differences: bool = False
+
+
+def make_study(
+    data: ExperimentData,
+    artifacts: Artifacts,
+    cache: StatisticsCache,
+    settings: Settings | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Study:
+    """Compute what a report shows. An unfinished experiment gives what it has, and says what it lacks.
+
+    Args:
+        data: the runs.
+        artifacts: finds their files.
+        cache: keeps what takes long.
+        settings: how; None: the defaults.
+        on_progress: called with (what, done, to do).
+
+    Raises:
+        ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
+            and that was not allowed.
+    """
+    return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
+
+
+class _StudyMaker:
+    """Collects what is there, and the reasons for what is not."""
+
+    def __init__(
+        self,
+        data: ExperimentData,
+        artifacts: Artifacts,
+        cache: StatisticsCache,
+        settings: Settings,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._data = data
+        self._artifacts = artifacts
+        self._cache = cache
+        self._settings = settings
+        self._report: OnProgress = on_progress or (lambda what, done, total: None)
+        self._missing = missing_runs(data)
+        self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
+        self._finished = [run for run in data.runs if run.state == "finished"]
+
+    def make(self) -> Study:
+        fairness = check_fairness(self._data, self._artifacts)
+        if not fairness.comparable and not self._settings.allow_differences:
+            raise ComparisonError(_refusal(fairness))
+        annotations = self._annotations()
+        if annotations is None:
+            return Study(self._data, fairness=fairness, missing=tuple(self._missing))
+        detections = self._detections()
+        comparison = self._tried("the comparison", lambda: self._comparison(annotations, detections))
+        return Study(
+            data=self._data,
+            verdict=self._verdict(comparison, fairness) if comparison is not None else "",
+            fairness=fairness,
+            comparison=comparison,
+            convergence=self._tried("convergence", lambda: self._convergence(annotations)),
+            breakdowns=self._tried("the analysis of boxes", self._breakdowns) or {},
+            gallery=self._tried("the gallery", lambda: self._gallery(annotations, detections)) or (),
+            coord_curves=self._tried("coordinate distributions", lambda: self._curves(annotations)) or (),
+            num_images=len(read_ground_truth(annotations).sizes_px),
+            missing=tuple(self._missing),
+        )
+
+    def _verdict(self, comparison: Comparison, fairness: Fairness) -> str:
+        """Put before the sentence what it leaves out: a reader may take it from here alone."""
+        leads: list[str] = []
+        undeclared = [row.key for row in fairness.rows if not row.declared]
+        if undeclared:
+            leads.append(f"These runs differ in more than the declared factor ({', '.join(undeclared)}).")
+        compared = {f"{group}-s{seed}" for group, seeds in comparison.seeds.items() for seed in seeds}
+        absent = [run.name for run in self._data.runs if run.name not in compared]
+        if absent:
+            leads.append(f"Without {_few(absent)}:")
+        return " ".join([*leads, verdict(comparison)])
+
+    def _tried(self, what: str, make: Callable[[], _T]) -> _T | None:
+        """Do one part; a file that is wrong costs that part, not the report."""
+        try:
+            return make()
+        except CoordExpError as error:
+            self._missing.append(f"No {what.removeprefix('the ')}: {error}")
+            return None
+
+    def _annotations(self) -> Path | None:
+        """Return the one annotation file of all runs."""
+        found = {run.name: path for run in self._data.runs if (path := self._artifacts.annotations(run)) is not None}
+        if not found:
+            self._missing.append(
+                "No statistics and no images: the annotations of the validation split are not on this machine."
+            )
+            return None
+        hashes = {path: sha256_of_file(path) for path in set(found.values())}
+        first, *others = found
+        for name in others:
+            if hashes[found[name]] != hashes[found[first]]:
+                raise ComparisonError(
+                    f"{first} and {name} were evaluated on other validation data ({found[first]} and {found[name]} "
+                    "differ), so their AP cannot be compared: expected runs on the same annotations"
+                )
+        return found[first]
+
+    def _detections(self) -> dict[str, dict[int, Path]]:
+        found: dict[str, dict[int, Path]] = {}
+        for run in self._finished:
+            path = self._artifacts.file(run, HEADLINE_DETECTIONS)
+            if path is None:
+                self._missing.append(f"{run.name}: its detections are neither in its directory nor in MLflow.")
+            else:
+                found.setdefault(run.group, {})[run.seed] = path
+        return found
+
+    def _comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> Comparison | None:
+        if not detections:
+            return None
+        files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
+        settings = [self._resamples, self._settings.seed]
+
+        def compute() -> Comparison | None:
+            from coordexp.statistics.comparison import compare
+
+            return compare(
+                annotations,
+                detections,
+                resamples=self._resamples,
+                seed=self._settings.seed,
+                on_progress=lambda done, total: self._report("comparing groups", done, total),
+            )
+
+        key = content_key([("annotations", annotations), *files], settings)
+        found = self._cache.get("comparison", key, compute, write=comparison_json, read=comparison_of)
+        if found is not None:
+            self._check_recorded(found)
+        return found
+
+    def _check_recorded(self, comparison: Comparison) -> None:
+        """Name runs whose detections do not give the AP they logged: their files are not what was measured."""
+        for run in self._finished:
+            logged, again = run.metrics.get(HEADLINE), comparison.value_by_seed.get(run.group, {}).get(run.seed)
+            if logged is not None and again is not None and abs(logged - again.value) > _SAME_AP:
+                self._missing.append(
+                    f"{run.name} logged AP {logged:.4f}, but its detections give {again.value:.4f}: they are not those "
+                    "that were measured, or the annotations have changed."
+                )
+
+    def _convergence(self, annotations: Path) -> Convergence | None:
+        detections: dict[str, dict[int, dict[int, Path]]] = {}
+        for run in self._finished:
+            found = self._artifacts.evaluations(run)
+            files = {step: path for step, at in found.items() if (path := at.detections("expected")).is_file()}
+            if files:
+                detections.setdefault(run.group, {})[run.seed] = files
+        if not detections:
+            return None
+        image_ids, truth = self._subset(), read_ground_truth(annotations)
+        for run in self._finished:
+            steps = detections.get(run.group, {}).get(run.seed)
+            final = self._artifacts.file(run, HEADLINE_DETECTIONS)
+            if steps is not None and final is not None:
+                # The last checkpoint was evaluated on the whole split, of which the subset is a part.
+                steps[run.step] = self._artifacts.only_images(final, truth, image_ids, run)
+        files = [
+            (f"{group}/{seed}/{step}", path)
+            for group, seeds in detections.items()
+            for seed, steps in seeds.items()
+            for step, path in steps.items()
+        ]
+        steps = {group: {step for by_step in seeds.values() for step in by_step} for group, seeds in detections.items()}
+        used = consumption(self._data, steps)
+        resamples = min(self._resamples, _CURVE_RESAMPLES)
+
+        def compute() -> Convergence:
+            from coordexp.statistics.convergence import convergence
+
+            return convergence(
+                annotations,
+                detections,
+                image_ids,
+                num_images=used["num_images"],
+                num_supervised_tokens=used["num_supervised_tokens"],
+                resamples=resamples,
+                seed=self._settings.seed,
+                on_progress=lambda done, total: self._report("comparing curves", done, total),
+            )
+
+        settings = [resamples, self._settings.seed, image_ids, repr(used)]
+        key = content_key([("annotations", annotations), *files], settings)
+        return self._cache.get("convergence", key, compute, write=convergence_json, read=convergence_of)
+
+    def _subset(self) -> list[int]:
+        """Return the images that are evaluated during training, which are the same in all runs."""
+        for run in self._finished:
+            for evaluation in self._artifacts.evaluations(run).values():
+                if evaluation.objects.is_file():
+                    return image_ids_of(evaluation.objects)
+        raise DataError(
+            "no evaluation during training has left its objects.jsonl, which names the images of the subset"
+        )
+
+    def _breakdowns(self) -> dict[str, Breakdown]:
+        return group_breakdowns(self._finished, self._artifacts)
+
+    def _gallery(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> tuple[GalleryImage, ...]:
+        self._report("drawing images", 0, 1)
+        images = next((found for run in self._data.runs if (found := self._artifacts.images(run))), {})
+        first = {group: seeds[min(seeds)] for group, seeds in detections.items()}
+        found = make_gallery(annotations, first, images, count=self._settings.num_pictures)
+        without = sum(not image.picture for image in found)
+        if without:
+            self._missing.append(f"{without} of {len(found)} pictures: their files are not on this machine.")
+        return found
+
+    def _curves(self, annotations: Path) -> tuple[EdgeDistributions, ...]:
+        curves, lacking = group_curves(self._finished, annotations, artifacts=self._artifacts, cache=self._cache)
+        if lacking:
+            self._missing.append(
+                f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."
+            )
+        return curves
+
+
+def _few(names: Sequence[str], *, most: int = 4) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more runs"
+
+
+def _refusal(fairness: Fairness) -> str:
+    lines = [
+        f"  {row.key}  " + "  ".join(f"{name}: {value}" for name, value in row.values)
+        for row in fairness.rows
+        if not row.declared
+    ]
+    return (
+        f"runs differ in more than the declared factor ({', '.join(fairness.factor)}), so they cannot be compared "
+        "(--allow-differences shows the report all the same):\n" + "\n".join(lines)
+    )

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import HEADLINE
+from coordexp.report.study.artifacts import HEADLINE_DETECTIONS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
-
-DETECTIONS = RunFolder(Path()).evaluation("final").decoding("constrained").detections("expected")
 
 
 def summary(data: ExperimentData) -> str:
@@ -73,12 +72,12 @@ def _ui(data: ExperimentData) -> str:
 def _recompute(data: ExperimentData, run: RunData) -> str:
     fetch = (
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
-        f"--run-id {run.run_id} --artifact-path {DETECTIONS} --dst-path {shlex.quote(run.name)}"
+        f"--run-id {run.run_id} --artifact-path {HEADLINE_DETECTIONS} --dst-path {shlex.quote(run.name)}"
     )
     evaluate = (
         "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
         f"gt = COCO({json.dumps(_annotations(data, run))}); "
-        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{DETECTIONS.name}")}), "bbox"); '
+        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{HEADLINE_DETECTIONS.name}")}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
     return f"{fetch}\npython -c {shlex.quote(evaluate)}"

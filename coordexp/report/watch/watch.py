@@ -1,124 +1,264 @@
-"""``coordexp report EXPERIMENT --watch``: how a run goes on, live, until it ends or Ctrl-C."""
+"""``coordexp report EXPERIMENT --watch``: a table of how runs go on, live, until they end or Ctrl-C."""
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Protocol
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from coordexp.report.watch.folder import FolderSource, newest_experiment
-from coordexp.report.watch.mlflow import MlflowSource
-from coordexp.report.watch.rows import Snapshot
-from coordexp.report.watch.table import Frame, render
+from coordexp.report.study.data import State
+from coordexp.report.watch.rows import RunRow, Snapshot, group_means, seconds_to_end
 
+_STYLES: dict[str, str] = {
+    "running": "green",
+    "starts": "green",
+    "evaluates": "green",
+    "stalled": "bold red",
+    "failed": "red",
+    "stopped": "yellow",
+    "waiting": "dim",
+}
+_ALWAYS = 0
+_BAR_CELLS = 12
+_MESSAGES = 4
+_LONGEST_SECONDS = 1e9  # beyond the calendar: such a row is damaged
+_HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
 TERMINAL_SECONDS = 2.0
 PIPE_SECONDS = 30.0
-MLFLOW_SECONDS = 10.0
 
 
-class SnapshotSource(Protocol):
-    """Where an experiment is read."""
+@dataclass(frozen=True)
+class Frame:
+    """What a table has to fit in.
 
-    def read(self, now: float) -> Snapshot:
-        """Return where it stands.
+    Attributes:
+        now: Unix time.
+        width: columns.
+        height: lines, or None for a page without end.
+        bar: the character of what is done, and of what is left.
+    """
 
-        Args:
-            now: Unix time.
-        """
-        ...
-
-
-class ChosenSource:
-    """The run directories where they are at hand, else MLflow: asked again until one of them has it."""
-
-    def __init__(self, experiment: str | None, *, runs_dir: Path, uri: str, is_remote: bool) -> None:
-        """Look for an experiment.
-
-        Args:
-            experiment: its name, or None for the one begun last.
-            runs_dir: where experiments lie on this machine.
-            uri: MLflow's.
-            is_remote: whether the user named MLflow, so that run directories of this machine do not count.
-        """
-        self._experiment = experiment
-        self._runs_dir = runs_dir
-        self._is_remote = is_remote
-        self._files: FolderSource | None = None
-        self._mlflow = MlflowSource(uri, experiment)
-        self._kept: Snapshot | None = None
-        self._asked = -MLFLOW_SECONDS
-
-    def read(self, now: float) -> Snapshot:
-        """Return where the experiment stands; MLflow is not asked at each look."""
-        files = None if self._is_remote else self._found()
-        if files is not None:
-            return files.read(now)
-        if self._kept is None or time.monotonic() - self._asked >= MLFLOW_SECONDS:
-            self._kept = self._mlflow.read(now)
-            self._asked = time.monotonic()
-        return self._kept
-
-    def _found(self) -> FolderSource | None:
-        """Return the run directories; once there, they stay the source even while ``--fresh`` moves them away."""
-        if self._files is None:
-            name = self._experiment or newest_experiment(self._runs_dir)
-            if name is not None and (self._runs_dir / name).is_dir():
-                self._files = FolderSource(self._runs_dir / name)
-        return self._files
+    now: float
+    width: int
+    height: int | None = None
+    bar: tuple[str, str] = ("━", "╌")
 
 
-def watch(source: SnapshotSource, console: Console, *, interval: float | None = None) -> int:
+@dataclass(frozen=True)
+class _LiveColumn:
+    head: str
+    cell: Callable[[RunRow, Frame], str]
+    dropped: int  # the highest goes first where the terminal is narrow
+    justify: Literal["left", "right"] = "right"
+
+
+def render(snapshot: Snapshot, frame: Frame) -> RenderableType:
+    """Return the table of all runs with a footer; what does not fit is left out and counted."""
+    title = Text(f"{plain(snapshot.experiment) or 'no experiment yet'}  ", style="bold")
+    title.append(plain(snapshot.source), style="dim")
+    footer = [*_messages(snapshot.runs, frame), *_footer(snapshot, frame)]
+    shown = _shown(snapshot.runs, room=None if frame.height is None else frame.height - len(footer) - 4)
+    parts: list[RenderableType] = [_one_line(title, frame)]
+    if snapshot.runs:
+        parts.append(_table(shown, frame))
+        hidden = [run for run in snapshot.runs if run not in shown]
+        if hidden:
+            parts.append(Text(f"and {len(hidden)} more: {_counts(hidden)}", style="dim"))
+    return Group(*parts, *footer)
+
+
+def plain(text: str) -> str:
+    """Return text without control characters: a message from a server or a file must not steer the terminal."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def ago(seconds: float | None) -> str:
+    """Return ``12 s ago``, or nothing where nothing was seen."""
+    if seconds is None:
+        return ""
+    for limit, unit, size in ((100, "s", 1), (5400, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds / 86_400:.0f} d ago"
+
+
+def duration(seconds: float | None) -> str:
+    """Return ``1:05``, ``2:00:31`` or ``3 d 04 h``, or nothing for None."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d} h"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def state_word(run: RunRow, now: float) -> str:
+    """Return a run's state as it is shown: at work it may be evaluating, or silent for too long."""
+    if run.is_starting:
+        return "starts"
+    if run.is_stalled(now):
+        return "stalled"
+    return "evaluates" if run.is_evaluating else run.state
+
+
+def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
+    columns = [column for column in _COLUMNS if column.dropped == _ALWAYS or any(column.cell(r, frame) for r in runs)]
+    while _width(columns, runs, frame) > frame.width and any(column.dropped for column in columns):
+        columns.remove(max(columns, key=lambda column: column.dropped))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.head, justify=column.justify, no_wrap=True, overflow="ellipsis")
+    for run in runs:
+        style = _STYLES.get(state_word(run, frame.now))
+        table.add_row(*(Text(column.cell(run, frame)) for column in columns), style=style)
+    return table
+
+
+def _width(columns: Sequence[_LiveColumn], runs: Sequence[RunRow], frame: Frame) -> int:
+    return sum(max(len(c.head), *(len(c.cell(run, frame)) for run in runs)) + 2 for c in columns) - 2
+
+
+def _shown(runs: Sequence[RunRow], *, room: int | None) -> list[RunRow]:
+    """Return the runs that fit, in order; what is at work stays longest."""
+    if room is None or len(runs) <= room:
+        return list(runs)
+    by_worth = sorted(runs, key=lambda run: -_HIDDEN_FIRST.index(run.state))
+    kept = {run.name for run in by_worth[: max(1, room - 1)]}
+    return [run for run in runs if run.name in kept]
+
+
+def _messages(runs: Sequence[RunRow], frame: Frame) -> list[Text]:
+    lines = [
+        Text(plain(f"{run.name}  {run.state}: {run.message}"), style=_STYLES.get(run.state, ""))
+        for run in runs
+        if run.message
+    ]
+    return lines if frame.height is None else [_one_line(line, frame) for line in lines[-_MESSAGES:]]
+
+
+def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
+    lines: list[str] = []
+    if snapshot.runs:
+        left = seconds_to_end(snapshot.runs, frame.now)
+        lines.append("  ".join(part for part in (_counts(snapshot.runs), _times(snapshot, left, frame.now)) if part))
+    means = group_means(snapshot.runs)
+    if means:
+        lines.append(f"AP so far: {plain('  '.join(means))}")
+    if not snapshot.runs and not snapshot.note:
+        lines.append("waiting for its first run")
+    found = [Text(line) for line in lines]
+    if snapshot.note:
+        found.append(Text(plain(snapshot.note), style="yellow"))
+    return found if frame.height is None else [_one_line(line, frame) for line in found]
+
+
+def _times(snapshot: Snapshot, left: float | None, now: float) -> str:
+    seen = [run.last_seen for run in snapshot.runs if run.last_seen is not None]
+    until = max(seen) if snapshot.ended and seen else now
+    elapsed = f"elapsed {duration(until - snapshot.started)}" if snapshot.started and until >= snapshot.started else ""
+    if snapshot.ended or not left or left > _LONGEST_SECONDS:
+        return elapsed
+    end = datetime.fromtimestamp(now + left).astimezone()
+    day = "" if left < 43_200 else f"{end:%a }"
+    return f"{elapsed}  about {duration(left)} left, until {day}{end:%H:%M}"
+
+
+def _counts(runs: Sequence[RunRow]) -> str:
+    count = Counter(run.state for run in runs)
+    return ", ".join(f"{count[state]} {state}" for state in reversed(_HIDDEN_FIRST) if count[state])
+
+
+def _one_line(text: Text, frame: Frame) -> Text:
+    text.truncate(frame.width, overflow="ellipsis")
+    text.no_wrap = True
+    return text
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _steps(run: RunRow, _: Frame) -> str:
+    return f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or "")
+
+
+def _bar(run: RunRow, frame: Frame) -> str:
+    if not run.max_steps or run.state == "waiting":
+        return ""
+    done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
+    return frame.bar[0] * done + frame.bar[1] * (_BAR_CELLS - done)
+
+
+def _left_or_took(run: RunRow, frame: Frame) -> str:
+    if run.state == "running":
+        return duration(run.time_left(frame.now))
+    return duration(run.seconds) if run.state != "waiting" and run.seconds else ""
+
+
+_COLUMNS = (
+    _LiveColumn("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
+    _LiveColumn("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
+    _LiveColumn("steps", _steps, _ALWAYS),
+    _LiveColumn("", _bar, 7, "left"),
+    _LiveColumn("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
+    _LiveColumn("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
+    _LiveColumn("AP", lambda run, _: _number(run.last_ap, ".3f"), _ALWAYS),
+    _LiveColumn("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
+    _LiveColumn("left/took", _left_or_took, 2),
+    _LiveColumn("restarts", lambda run, _: str(run.restarts or ""), 6),
+    _LiveColumn("seen", lambda run, frame: "" if run.state == "waiting" else ago(run.age(frame.now)), 1),
+)
+
+
+def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:
     """Show an experiment until all its runs have ended, or Ctrl-C; the last table stays.
 
     Args:
-        source: where it is read.
+        read: returns where it stands at a Unix time.
         console: a terminal gets one table that changes, a pipe a table each time.
         interval: seconds between two looks; None: 2 in a terminal, 30 in a pipe.
-
-    Returns:
-        0.
     """
-    bar = ("━", "╌") if console.encoding.lower().startswith("utf") else ("#", ".")
-
-    def draw(snapshot: Snapshot, *, height: int | None = None) -> RenderableType:
-        return render(snapshot, Frame(now=time.time(), width=console.width, height=height, bar=bar))
-
     with contextlib.suppress(KeyboardInterrupt):
         if console.is_terminal:
-            _watch_in_terminal(_looks(source, interval or TERMINAL_SECONDS), console, draw)
+            _watch_in_terminal(_looks(read, interval or TERMINAL_SECONDS), console)
         else:
-            _watch_in_pipe(_looks(source, interval or PIPE_SECONDS), console, draw)
-    return 0
+            _watch_in_pipe(_looks(read, interval or PIPE_SECONDS), console)
 
 
-class _Draw(Protocol):
-    def __call__(self, snapshot: Snapshot, *, height: int | None = None) -> RenderableType: ...
-
-
-def _looks(source: SnapshotSource, pause: float) -> Iterator[Snapshot]:
-    while not (snapshot := source.read(time.time())).ended:
+def _looks(read: Callable[[float], Snapshot], pause: float) -> Iterator[Snapshot]:
+    while not (snapshot := read(time.time())).ended:
         yield snapshot
         time.sleep(pause)
     yield snapshot
 
 
-def _watch_in_terminal(looks: Iterable[Snapshot], console: Console, draw: _Draw) -> None:
+def _watch_in_terminal(looks: Iterable[Snapshot], console: Console) -> None:
     last: Snapshot | None = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         try:
             for last in looks:
-                live.update(draw(last, height=console.height), refresh=True)
+                live.update(_drawn(last, console, height=console.height), refresh=True)
         finally:
             if last is not None:
-                live.update(draw(last))  # all of it, now that it may scroll
+                live.update(_drawn(last, console))  # all of it, now that it may scroll
 
 
-def _watch_in_pipe(looks: Iterable[Snapshot], console: Console, draw: _Draw) -> None:
+def _watch_in_pipe(looks: Iterable[Snapshot], console: Console) -> None:
     for snapshot in looks:
         with console.capture() as captured:  # written by us: rich makes an error of a reader that has seen enough
-            console.print(draw(snapshot), end="\n\n")
+            console.print(_drawn(snapshot, console), end="\n\n")
         console.file.write(captured.get())
         console.file.flush()
+
+
+def _drawn(snapshot: Snapshot, console: Console, *, height: int | None = None) -> RenderableType:
+    bar = ("━", "╌") if console.encoding.lower().startswith("utf") else ("#", ".")
+    return render(snapshot, Frame(now=time.time(), width=console.width, height=height, bar=bar))

@@ -10,10 +10,9 @@ import pytest
 from coordexp.metrics import AP_NAMES, LOSS_NAMES
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
-from coordexp.report.study.data import missing_runs
-from coordexp.report.study.load import ExperimentData, load_experiment
-from coordexp.report.study.make import Settings, make_study
-from coordexp.report.study.study import Study
+from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
 from tests.unit.report.report_support import write_experiment

@@ -5,7 +5,8 @@ import mlflow
 import pytest
 
 from coordexp.errors import TrackingError
-from coordexp.report.study.load import ExperimentData, Point, load_experiment
+from coordexp.report.study.data import ExperimentData, Point
+from coordexp.report.study.load import load_experiment
 from tests.unit.metrics_support import unregistered
 
 

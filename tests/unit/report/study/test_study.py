@@ -1,6 +1,7 @@
 """Runs with files -> statistics, and what happens where files are missing or do not belong together."""
 
 import dataclasses
+import io
 import json
 import math
 import re
@@ -8,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, ConfigError
@@ -17,14 +19,15 @@ from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
-from coordexp.report.study.make import Settings, make_study
-from coordexp.report.study.study import Study
-from coordexp.report.text.comparison_tables import convergence_tables
-from coordexp.report.text.export import to_json
+from coordexp.report.study.study import Settings, Study, make_study
+from coordexp.report.text.render import render_report, to_json, to_markdown
+from coordexp.report.text.tables import convergence_tables
+from coordexp.tracking import open_tracker
 from coordexp.tracking.connection import connect
 from tests.unit.report.report_support import LAST, STEPS, write_experiment
 
 QUICK = Settings(resamples=20, num_pictures=2)
+WHY = "step 21: the loss is nan"
 
 
 def study(data: ExperimentData, runs_dir: Path, cache: Path, settings: Settings = QUICK) -> Study:
@@ -297,3 +300,51 @@ def test_differences_of_convergence_have_intervals_and_a_sign(paired: Study) -> 
     assert row.cells[2].startswith("[\u2212")
     area = paired.convergence.area
     assert float(row.cells[1].replace("\u2212", "-")) == pytest.approx(area["B<i>"].value - area["C"].value, abs=6e-4)
+
+
+def study_with_failed(store: Path, name: str, failed: str, seeds: tuple[int, ...]) -> Study:
+    """Return the study of A and C, one run of which failed at step 20."""
+    uri = write_experiment(store, name, groups=("A", "C"), seeds=seeds, unfinished=(failed,))
+    (run_id,) = [run.run_id for run in load_experiment(uri, name).runs if run.name == failed]
+    tracker = open_tracker(uri, experiment=name, artifact_root=store / "mlartifacts")
+    tracker.finish(run_id, "FAILED", message=WHY)
+    return study(load_experiment(uri, name), store, store / "cache")
+
+
+def printed(found: Study) -> str:
+    text = io.StringIO()
+    render_report(found, Console(file=text, width=240))
+    assert WHY in to_markdown(found)
+    return text.getvalue()
+
+
+def test_a_group_whose_only_run_failed_has_no_value_and_no_difference(store: Path) -> None:
+    found = study_with_failed(store, "only", "C-s0", seeds=(0,))
+    assert found.missing[0] == f"C-s0 FAILED at step 20: {WHY}"
+    assert found.comparison is not None
+    assert found.comparison.groups == ("A",)
+    assert found.comparison.pairs == ()
+    assert found.verdict.startswith("Without C-s0: ")
+    text = printed(found)
+    assert f"C-s0 FAILED at step 20: {WHY}" in text
+    assert "1 failed" in text
+    assert "better" not in text
+    assert "FAILED, step 20 of 60" in text
+
+
+def test_a_failed_seed_of_two_is_left_out_and_the_difference_is_of_the_seeds_both_have(store: Path) -> None:
+    found = study_with_failed(store, "half", "C-s1", seeds=(0, 1))
+    assert found.missing[0] == f"C-s1 FAILED at step 20: {WHY}"
+    comparison = found.comparison
+    assert comparison is not None
+    assert comparison.seeds == {"A": (0, 1), "C": (0,)}
+    (pair,) = comparison.pairs
+    assert pair.num_seeds == 1
+    assert pair.paired_by_seed
+    assert pair.seed_std is None  # nothing is known of how seeds differ: checkpoints, not losses
+    assert found.verdict.startswith("Without C-s1: ")
+    both = comparison.value_by_seed["A"][0].value - comparison.value_by_seed["C"][0].value
+    assert abs(pair.difference.value - both) < 1e-12, "the difference takes in a seed that C does not have"
+    text = printed(found)
+    assert "is better" not in text
+    assert "Groups with one seed are checkpoints: a comparison with them is not one of losses." in text

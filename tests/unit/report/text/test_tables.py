@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from coordexp.report.study.data import missing_runs
-from coordexp.report.study.load import ExperimentData, load_experiment
+from coordexp.report.study.data import ExperimentData, missing_runs
+from coordexp.report.study.load import load_experiment
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.tables import (
     Table,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.report.watch.folder import FolderSource
 from coordexp.report.watch.rows import RunRow, Snapshot
-from coordexp.report.watch.table import Frame, render
+from coordexp.report.watch.sources import FolderSource
+from coordexp.report.watch.watch import Frame, render
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
 from coordexp.runs.status import RunStatus, write_status

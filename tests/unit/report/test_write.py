@@ -4,11 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.report.publish import comparison_metrics, metric_part, record_report
 from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
-from coordexp.report.write import store_report, study_of
+from coordexp.report.write import comparison_metrics, metric_part, record_report, store_report, study_of
 from coordexp.tracking.connection import connect
 from tests.unit.metrics_support import unregistered
 

@@ -3,14 +3,14 @@
 import dataclasses
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from coordexp.report.study.data import Point
 from coordexp.report.watch.rows import RunRow, Snapshot, group_means, patience, seconds_to_end
-from coordexp.report.watch.table import ago, duration, state_word
-from coordexp.report.watch.watch import watch
+from coordexp.report.watch.watch import ago, duration, state_word, watch
 from tests.unit.report.watch.watch_support import NOW, text_of
 
 
@@ -107,25 +107,24 @@ def test_words() -> None:
     assert state_word(at_the_end, NOW) == "evaluates"
 
 
-class Scripted:
-    """A source that says one thing after the other."""
+def scripted(*snapshots: Snapshot | BaseException) -> Callable[[float], Snapshot]:
+    """Return a source that says one thing after the other."""
+    left = iter(snapshots)
 
-    def __init__(self, *snapshots: Snapshot | BaseException) -> None:
-        self.left = list(snapshots)
-
-    def read(self, now: float) -> Snapshot:
+    def read(now: float) -> Snapshot:
         del now
-        found = self.left.pop(0)
+        found = next(left)
         if isinstance(found, BaseException):
             raise found
         return found
+
+    return read
 
 
 def test_a_pipe_gets_a_table_each_time_without_control_codes() -> None:
     running = many_runs(2)
     out = io.StringIO()
-    code = watch(Scripted(running, running, dataclasses.replace(running, ended=True)), Console(file=out), interval=0.01)
-    assert code == 0
+    watch(scripted(running, running, dataclasses.replace(running, ended=True)), Console(file=out), interval=0.01)
     assert out.getvalue().count("an_experiment  /a/long") == 3
     assert "\x1b" not in out.getvalue()
 
@@ -133,7 +132,7 @@ def test_a_pipe_gets_a_table_each_time_without_control_codes() -> None:
 def test_ctrl_c_leaves_the_last_table_with_all_runs() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=12)
-    assert watch(Scripted(many_runs(40), KeyboardInterrupt()), console, interval=0.01) == 0
+    watch(scripted(many_runs(40), KeyboardInterrupt()), console, interval=0.01)
     last = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue().rsplit("an_experiment", 1)[1])
     assert last.count("\nsoftce_w1_high-s") == 50  # forty runs, ten of them with a message
     assert out.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
@@ -142,5 +141,5 @@ def test_ctrl_c_leaves_the_last_table_with_all_runs() -> None:
 def test_an_ascii_terminal_gets_an_ascii_bar() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    watch(Scripted(dataclasses.replace(many_runs(2), ended=True)), Console(file=out, width=120), interval=0.01)
+    watch(scripted(dataclasses.replace(many_runs(2), ended=True)), Console(file=out, width=120), interval=0.01)
     assert b"##.........." in raw.getvalue()

@@ -1,23 +1,41 @@
-"""An experiment followed through its runs' folders, wherever this machine sees them."""
+"""Where a watched experiment is read: its runs' folders where this machine sees them, else MLflow."""
 
 import contextlib
 import os
+import time
 from collections import deque
 from itertools import pairwise
+from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, TrackingError
 from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
 from coordexp.report.study.data import Point, State
+from coordexp.report.study.load import (
+    MLFLOW_STATES,
+    NothingRecordedError,
+    find_experiment,
+    newest_runs,
+    open_client,
+    whole_tag,
+)
 from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import ProgressRow, parse_progress
 from coordexp.runs.status import read_status
+from coordexp.tracking.connection import ServerUnreachableError, tracking_errors, without_secrets
+from coordexp.tracking.store import LAST_STEP, MESSAGE
 
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+MLFLOW_SECONDS = 10.0
 _QUIET_SECONDS = 30.0
 _KEPT_PAUSES = 50
+_GLOBAL_BATCH_SIZE = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
 
 class FollowedRun:
@@ -165,6 +183,128 @@ class FolderSource:
         return found if isinstance(found, int) else None
 
 
+class MlflowSource:
+    """Reads the newest runs of an experiment; a server that is away delays what it shows."""
+
+    def __init__(self, uri: str, experiment: str | None) -> None:
+        """Follow an experiment, or the one in which a run was started last."""
+        self._uri = uri
+        self._name = experiment
+        self._experiment_id: str | None = None
+        self._subset_ap: dict[str, dict[int, float]] = {}
+        self._reached: float | None = None
+        self._kept = Snapshot(experiment or "", f"MLflow at {without_secrets(uri)}")
+
+    def read(self, now: float) -> Snapshot:
+        """Return where the experiment stands, or where it stood when MLflow answered last.
+
+        Args:
+            now: Unix time.
+
+        Raises:
+            TrackingError: at the first look, for a URI that can never work.
+        """
+        kept = self._kept
+        try:
+            self._kept = self._read()
+            self._reached = now
+        except NothingRecordedError as error:
+            return Snapshot(kept.experiment, kept.source, note=f"waiting, until Ctrl-C: {error}")
+        except TrackingError as error:
+            if self._reached is None and not isinstance(error, ServerUnreachableError):
+                raise
+            since = "" if self._reached is None else f" for {now - self._reached:.0f} s"
+            return Snapshot(kept.experiment, kept.source, kept.runs, kept.started, note=f"no news{since}: {error}")
+        return self._kept
+
+    def _read(self) -> Snapshot:
+        client = open_client(self._uri)
+        with tracking_errors(self._uri, "read the experiment"):
+            if self._experiment_id is None:
+                experiment = find_experiment(client, self._uri, self._name)
+                self._name, self._experiment_id = experiment.name, experiment.experiment_id
+            parent, runs, _ = newest_runs(client, self._experiment_id)
+        rows = [self._row(run) for run in runs]
+        return Snapshot(
+            experiment=self._name or "",
+            source=self._kept.source,
+            runs=tuple(sorted(rows, key=lambda row: (row.seed, row.group))),
+            started=parent.info.start_time / 1000 if parent else None,
+            ended=parent is not None and parent.info.status not in ("RUNNING", "SCHEDULED"),
+        )
+
+    def _row(self, run: "Run") -> RunRow:
+        metrics, params, tags = run.data.metrics, run.data.params, run.data.tags
+        state = MLFLOW_STATES[run.info.status]
+        step, max_steps = whole_tag(run, LAST_STEP), _whole(params.get("training.max_steps")) or None
+        speed = metrics.get(SPEED)
+        seconds_per_step = prod(_whole(params.get(name, "1")) for name in _GLOBAL_BATCH_SIZE) / speed if speed else None
+        # Rows come with a checkpoint, so a run is silent in between.
+        pause = (seconds_per_step or 0.0) * _whole(params.get("training.checkpoint_steps"))
+        points = run.data.to_proto().metrics
+        # A search gives the last point of each curve only; those before it are not asked for.
+        subset_ap = self._subset_ap.setdefault(run.info.run_id, {})
+        subset_ap.update({int(point.step): point.value for point in points if point.key == SUBSET_HEADLINE})
+        seen = max([point.timestamp for point in points] + [run.info.start_time, run.info.end_time or 0]) / 1000
+        return RunRow(
+            name=f"{tags['group']}-s{tags['seed']}",
+            group=tags["group"],
+            seed=whole_tag(run, "seed"),
+            state=state,
+            step=step,
+            max_steps=max_steps,
+            loss=metrics.get(LOSS),
+            coord_loss=metrics.get(COORD_LOSS),
+            images_per_second=speed,
+            seconds_left=seconds_per_step * max(0, max_steps - step) if seconds_per_step and max_steps else None,
+            seconds=metrics.get("final/seconds"),
+            subset_ap=tuple(Point(*point) for point in sorted(subset_ap.items())),
+            final_ap=metrics.get(HEADLINE),
+            last_seen=None if state == "waiting" else seen,
+            patience=patience([pause] if pause else [], is_evaluating=max_steps is not None and step >= max_steps),
+            message=tags.get(MESSAGE, ""),
+        )
+
+
+class ChosenSource:
+    """The run directories where they are at hand, else MLflow: asked again until one of them has it."""
+
+    def __init__(self, experiment: str | None, *, runs_dir: Path, uri: str, is_remote: bool) -> None:
+        """Look for an experiment.
+
+        Args:
+            experiment: its name, or None for the one begun last.
+            runs_dir: where experiments lie on this machine.
+            uri: MLflow's.
+            is_remote: whether the user named MLflow, so that run directories of this machine do not count.
+        """
+        self._experiment = experiment
+        self._runs_dir = runs_dir
+        self._is_remote = is_remote
+        self._files: FolderSource | None = None
+        self._mlflow = MlflowSource(uri, experiment)
+        self._kept: Snapshot | None = None
+        self._asked = -MLFLOW_SECONDS
+
+    def read(self, now: float) -> Snapshot:
+        """Return where the experiment stands; MLflow is not asked at each look."""
+        files = None if self._is_remote else self._found()
+        if files is not None:
+            return files.read(now)
+        if self._kept is None or time.monotonic() - self._asked >= MLFLOW_SECONDS:
+            self._kept = self._mlflow.read(now)
+            self._asked = time.monotonic()
+        return self._kept
+
+    def _found(self) -> FolderSource | None:
+        """Return the run directories; once there, they stay the source even while ``--fresh`` moves them away."""
+        if self._files is None:
+            name = self._experiment or newest_experiment(self._runs_dir)
+            if name is not None and (self._runs_dir / name).is_dir():
+                self._files = FolderSource(self._runs_dir / name)
+        return self._files
+
+
 def newest_experiment(runs_dir: Path) -> str | None:
     """Return the experiment that a command began last, or None where there is none."""
     found = {folder.name: _changed(folder.record) for folder in experiments_in(runs_dir)}
@@ -178,3 +318,8 @@ def _changed(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
+
+
+def _whole(text: str | None) -> int:
+    """Return a number of a server's tag or parameter; 0 for what is none."""
+    return int(text) if text and text.isdecimal() else 0
