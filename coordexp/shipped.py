@@ -1,6 +1,13 @@
-"""The experiments that come with coordexp: beside the package in a checkout, inside it where a wheel is installed."""
+"""What people type: the experiments that come with coordexp, found by name, and commands as they are printed.
+
+The experiments lie beside the package in a checkout, inside it where a wheel is installed.
+"""
 
 import difflib
+import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from coordexp.errors import ConfigError
@@ -46,3 +53,24 @@ def find_experiment(path: Path, *, folder: str = ".") -> Path:
     close = difflib.get_close_matches(name.stem, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
     raise ConfigError(f"{path}: there is no such file, and none of that name comes with coordexp; {hint}")
+
+
+def command(*words: str | Path) -> str:
+    """Return ``coordexp WORDS`` for this environment, quoted for a shell.
+
+    Where the shell would not find the command it is named by its path, and where it is not installed, as in a
+    submitted copy of a checkout, it is ``python -m coordexp``.
+    """
+    script = Path(sys.executable).with_name("coordexp")
+    program = [_typed(script)] if script.is_file() else [_typed(Path(sys.executable)), "-m", "coordexp"]
+    return shlex.join([*program, *map(str, words)])
+
+
+def _typed(program: Path) -> str:
+    found = shutil.which(program.name)
+    if found is not None and Path(found).absolute() == program.absolute():
+        return program.name
+    if not program.is_relative_to(Path.cwd()):
+        return str(program)
+    path = os.path.relpath(program)
+    return path if os.sep in path else os.path.join(os.curdir, path)  # a bare name would be looked for on PATH

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
 from coordexp.cli.console import output_console, show
-from coordexp.commands import command
 from coordexp.errors import CoordExpError
-from coordexp.shipped import find_experiment
+from coordexp.shipped import command, find_experiment
 
 if TYPE_CHECKING:
     from rich.console import Console

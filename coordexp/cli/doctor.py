@@ -20,12 +20,12 @@ def run(options: argparse.Namespace) -> int:
     """Examine everything that a run needs and print what was found."""
     path = find_experiment(options.config)
     with error_console().status("looking at files, checkpoint, machine and services"):
+        from coordexp.cli.views import examination_json, show_examination
         from coordexp.doctor.examine import examine
-        from coordexp.doctor.view import as_json, show
 
         found = examine(path, options.overrides)
     if options.format == "json":
-        sys.stdout.write(as_json(found) + "\n")
+        sys.stdout.write(examination_json(found) + "\n")
     else:
-        show(found, output_console())
+        show_examination(found, output_console())
     return 0 if found.would_start else 2

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
-    from coordexp.cli.views.evaluation import print_metrics
+    from coordexp.cli.views import print_metrics
     from coordexp.evaluate.job import check_output, default_output, open_evaluation
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder

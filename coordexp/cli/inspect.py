@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Build samples as training does, print and draw them."""
-    from coordexp.cli.views.sample import draw, legend, show
+    from coordexp.cli.views import draw, legend, show_sample
     from coordexp.config import group_config, load_config
     from coordexp.runs.experiment import check_experiment
     from coordexp.runs.folder import ExperimentFolder
@@ -36,4 +36,4 @@ def run(options: argparse.Namespace) -> None:
     for preview in previews(config, num=options.num, split=options.split):
         drawn = folder / f"{options.split}_{preview.sample.image_id}.png"
         draw(preview).save(drawn)
-        show(preview, console, drawn=drawn)
+        show_sample(preview, console, drawn=drawn)

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from coordexp.cli import (
@@ -33,7 +33,7 @@ class Verb(Protocol):
         ...
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the verb's arguments; the defaults may name another function to ``run``."""
+        """Add the verb's arguments."""
         ...
 
     def run(self, options: argparse.Namespace) -> int | None:
@@ -59,8 +59,7 @@ VERBS: Mapping[str, Verb] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     options = parse(sys.argv[1:] if argv is None else argv)
-    run: Callable[[argparse.Namespace], int | None] = options.run
-    return run_command(lambda: run(options), debug=options.debug)
+    return run_command(lambda: options.run(options), debug=options.debug)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -27,14 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allowed-hosts",
         default=environment.get("MLFLOW_SERVER_ALLOWED_HOSTS"),
-        help="names under which clients call the server, with :PORT; others are answered 403",
+        help="names that clients use for the server, as HOST:PORT with commas; any other is refused (status 403)",
     )
     parser.add_argument(
         "--auth", action="store_true", help="ask for passwords; the first admin's is in MLFLOW_AUTH_ADMIN_PASSWORD"
     )
-    parser.add_argument("--behind-proxy", action="store_true", help="a proxy in front asks for passwords")
-    parser.add_argument("--upgrade", action="store_true", help="change tables of an older MLflow; back them up first")
-    parser.add_argument("--prepare-only", action="store_true", help="only reach the database and make its tables")
+    parser.add_argument(
+        "--behind-proxy",
+        action="store_true",
+        help="let --host be reachable from other machines without --auth, because a proxy in front asks for passwords",
+    )
+    parser.add_argument(
+        "--upgrade",
+        action="store_true",
+        help="bring the tables of an older MLflow up to date; back up the database first",
+    )
+    parser.add_argument("--prepare-only", action="store_true", help="make the database's tables, and start no server")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_debug, fraction, not_negative, positive
 from coordexp.cli.console import output_console, show, stage_bars
-from coordexp.commands import command
 from coordexp.errors import DataError
+from coordexp.shipped import command
 
 if TYPE_CHECKING:
     from coordexp.data.prepare import PrepareSpec
@@ -23,20 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for dialect in ("coco", "lvis"):
         kind = kinds.add_parser(dialect, help=f"{dialect.upper()} annotations as JSONL, with a manifest")
         _add_annotations(kind)
-        kind.set_defaults(run=_run_annotations, dialect=dialect)
+        kind.set_defaults(prepare=_run_annotations, dialect=dialect)
     shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
     shapes.add_argument("--output", type=Path, required=True)
     shapes.add_argument("--num-train", type=positive, default=2400)
     shapes.add_argument("--num-val", type=positive, default=300)
     shapes.add_argument("--seed", type=int, default=0)
-    shapes.set_defaults(run=_run_shapes)
+    shapes.set_defaults(prepare=_run_shapes)
     for kind in kinds.choices.values():
         add_debug(kind, default=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prepare a data set; each kind of data has set its own function in place of this."""
-    raise NotImplementedError(options)
+    """Prepare a data set of the kind that was named."""
+    options.prepare(options)
 
 
 def _add_annotations(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
 
 def _run_annotations(options: argparse.Namespace) -> None:
     """Write COCO or LVIS annotations as JSONL and say what is in them."""
-    from coordexp.cli.views.prepared import manifest_table, rejected_lines
+    from coordexp.cli.views import manifest_table, rejected_lines
     from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_table
 

@@ -14,9 +14,15 @@ from coordexp.data.sources.source import Split
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
-from coordexp.doctor.machine import Machine, examine_disk, examine_experiment, examine_loading
+from coordexp.doctor.machine import (
+    Machine,
+    examine_cluster,
+    examine_disk,
+    examine_experiment,
+    examine_loading,
+    examine_tracking,
+)
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
-from coordexp.doctor.services import examine_cluster, examine_tracking
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
 from coordexp.model.checkpoint.empty_model import Dimensions

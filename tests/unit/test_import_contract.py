@@ -43,7 +43,7 @@ def test_the_package_as_it_is_keeps_every_contract(package: Path) -> None:
 @pytest.mark.parametrize(
     ("arrows", "broken"),
     [
-        ({"doctor/view.py": "import coordexp.report.write"}, {LAYERS}),
+        ({"doctor/data.py": "import coordexp.report.write"}, {LAYERS}),
         ({"compare/__init__.py": "import coordexp.errors"}, {LAYERS}),  # a room that has no place yet
         (
             {

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.commands import command
 from coordexp.errors import ConfigError
-from coordexp.shipped import find_experiment, shipped_experiments
+from coordexp.shipped import command, find_experiment, shipped_experiments
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from coordexp.commands import command
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
 from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG
 from coordexp.model.checkpoint.directory import read_json
 from coordexp.model.merge.parity import Agreement
+from coordexp.shipped import command
 
 REPORT_FILE = "merge_report.json"
 

@@ -11,7 +11,6 @@ import yaml
 from markupsafe import Markup
 from rich.console import Console
 
-from coordexp.commands import command
 from coordexp.config import group_names
 from coordexp.config.trees import Tree, with_value
 from coordexp.data.tuning_split import TuningSplit
@@ -22,6 +21,7 @@ from coordexp.report.sweep.response import short, write_response
 from coordexp.report.text.render import rich_table
 from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.runs.folder import ExperimentFolder
+from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
 from coordexp.sweep.schema import Number
 from coordexp.sweep.trials import SweepTrials

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from coordexp.cli.main import main
+from coordexp.cli.views import examination_json, show_examination
 from coordexp.doctor import examine as module
 from coordexp.doctor.examine import Examination, examine
 from coordexp.doctor.machine import Machine
 from coordexp.doctor.memory import EVALUATION, TRAINING, MemoryEstimate
-from coordexp.doctor.view import as_json, show
 from coordexp.findings import Finding
 from tests.unit.doctor.doctor_support import coco_overrides, failures, of, sparse_checkpoint, tree
 
@@ -185,7 +185,7 @@ def test_groups_with_different_data_are_all_examined(tmp_path):
 def _shown(found: Examination) -> str:
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        show(found, console)
+        show_examination(found, console)
     return console.export_text()
 
 
@@ -194,7 +194,7 @@ def test_table_and_json():
     text = _shown(found)
     assert "[red] fine" in text
     assert "a run would not start: 1 failure" in text
-    value = json.loads(as_json(found))
+    value = json.loads(examination_json(found))
     assert value["would_start"] is False
     assert value["findings"][1] == {"check": "b", "verdict": "failure", "sentence": "broken; mend it"}
     warned = Examination((Finding("a", "warning", "look"),))

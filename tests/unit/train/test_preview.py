@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coordexp.cli.views.sample import STYLES, draw, legend, show
+from coordexp.cli.views import STYLES, draw, legend, show_sample
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.splits import load_split
 from coordexp.runs.folder import ExperimentFolder
@@ -70,7 +70,7 @@ def test_it_is_printed_in_colour_and_drawn(tmp_path):
     (preview,) = previews(_config(tmp_path), num=1)
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor")
     console.print(legend())
-    show(preview, console, drawn=tmp_path / "1.png")
+    show_sample(preview, console, drawn=tmp_path / "1.png")
     text = console.file.getvalue()
     assert "\x1b[4;33m<|coord_" in text  # underlined and yellow: a label, a coordinate
     assert all(desc in text for desc, _ in preview.objects)
@@ -84,6 +84,6 @@ def test_a_picture_without_objects_says_so(tmp_path):
     preview = next(previews(_config(tmp_path), num=1))
     empty = dataclasses.replace(preview, objects=[])
     text = io.StringIO()
-    show(empty, Console(file=text, width=120), drawn=tmp_path / "x.png")
+    show_sample(empty, Console(file=text, width=120), drawn=tmp_path / "x.png")
     assert "no objects: the answer to learn is the end token alone" in text.getvalue()
     assert "read back" not in text.getvalue()

@@ -1,1 +1,0 @@
-"""What verbs show that is more than a few lines: tables, and samples with their boxes."""
