@@ -10,7 +10,18 @@ import yaml
 from coordexp.config.explain import Where, nearest_of, validated
 from coordexp.config.groups import GROUPS, check_groups, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig
-from coordexp.config.trees import Tree, leaves, merged, nested, place_of, value_at, with_named_weights, with_value
+from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
+from coordexp.config.trees import (
+    Tree,
+    leaves,
+    merged,
+    nested,
+    place_of,
+    value_at,
+    with_named_weights,
+    with_value,
+    within,
+)
 from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
@@ -36,6 +47,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     """
     draft = _read(Path(path))
     parsed = [_Override.parse(text) for text in overrides]
+    _check_overrides(parsed)
     for override in parsed:
         if not override.is_in_group:
             draft.apply(override)
@@ -115,6 +127,16 @@ class _Draft:
         self.places[override.key] = place
         if isinstance(override.value, dict):
             self.places |= {f"{override.key}.{leaf}": place for leaf in leaves(override.value)}
+
+
+def _check_overrides(overrides: Sequence[_Override]) -> None:
+    """Refuse a command line that contradicts itself; what a file says may be overridden."""
+    said: Tree = {}
+    for override in overrides:
+        if within(override.key, ("custom",)):
+            said = with_value(said, override.key.split("."), override.value, place=f"override {override.text!r}")
+    if contradicts_text_arm(said):
+        raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
 
 
 def _read(path: Path) -> _Draft:

@@ -73,6 +73,8 @@ class Term(BaseModel, ABC):
         name: in configurations and logs; also the name of the file.
         unit: the sum is divided by the number of these in the whole optimizer step.
         formula: the sum in one line, for ``docs/LOSSES.md``.
+        sees_coordinates: whether it has a gradient where a coordinate is due; None: as its unit says. A term per
+            token or text token says it itself. A run needs one of positive weight that does.
         metric: what its mean is logged as, ``train_`` or ``eval_`` before it (:func:`coordexp.metrics.loss_metric`).
     """
 
@@ -81,12 +83,18 @@ class Term(BaseModel, ABC):
     name: ClassVar[str]
     unit: ClassVar[Unit]
     formula: ClassVar[str]
+    sees_coordinates: ClassVar[bool | None] = None
     metric: ClassVar[str] = "extra/{name}"
 
     @classmethod
     def metric_name(cls) -> str:
         """Return :attr:`metric` with the name filled in."""
         return cls.metric.format(name=cls.name)
+
+    @classmethod
+    def supervises_coordinates(cls) -> bool:
+        """Say whether coordinates learn from it."""
+        return cls.unit in ("coord_tokens", "boxes") if cls.sees_coordinates is None else cls.sees_coordinates
 
     @abstractmethod
     def total(self, inputs: TermInputs) -> Tensor:

@@ -1,7 +1,7 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Self, cast
 
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails
@@ -13,10 +13,18 @@ from coordexp.config.schema.evaluation import Evaluation
 from coordexp.config.schema.experiment import Experiment
 from coordexp.config.schema.fields import Section, declared_keys
 from coordexp.config.schema.model import Model
-from coordexp.config.schema.objective import Custom, Objective
+from coordexp.config.schema.objective import Custom, Objective, TermWeight, term_weights
 from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
-from coordexp.config.trees import merged
+from coordexp.config.trees import Tree, merged, nested, value_at
+from coordexp.files import JsonValue
+
+_DISTRIBUTION = "custom.coord_soft_ce_w1.enabled"
+_COORD_CE_OFF: Tree = {"objective": {"use_coord_ce": False}}
+OFFSET_OF_TEXT_ARM = (
+    "custom.coord_tokens.enabled: false writes coordinates as digits, and custom.coord_offset.enabled: true trains "
+    "offsets of coord tokens, which are then not there; leave out one of them"
+)
 
 
 class ExperimentConfig(Section):
@@ -44,6 +52,35 @@ class ExperimentConfig(Section):
         return self._groups
 
     @property
+    def text_arm(self) -> bool:
+        """Whether coordinates are written as the digits of their bins, and no coord token is in the model."""
+        return not self.custom.coord_tokens.enabled
+
+    @property
+    def trains_offset(self) -> bool:
+        """Whether coord offsets are trained: never in a text arm, whatever it inherits."""
+        return self.custom.coord_tokens.enabled and self.custom.coord_offset.enabled
+
+    @property
+    def term_weights(self) -> Mapping[str, TermWeight]:
+        """The weight of each coordinate term of the specification, with the keys that make it."""
+        return term_weights(self.objective, self.custom.coord_soft_ce_w1)
+
+    def unsupervised(self, blind: Iterable[str] = ()) -> str:
+        """Return the sentence that refuses a run in which no term of positive weight sees a coordinate.
+
+        Args:
+            blind: further terms of positive weight that see none.
+        """
+        weights = [self.term_weights["coord_ce"]] if self.text_arm else self.term_weights.values()
+        zeros = [found for weight in weights if (found := weight.why_zero)]
+        zeros += [f"objective.extra.{name} is 0" for name, term in self.objective.extra.items() if not term.weight]
+        why = sorted(dict.fromkeys(zeros), key=lambda zero: zero.endswith("false"))  # the weights first
+        why += [f"objective.extra.{name} sees no coordinate" for name in blind]
+        arm = "a text arm" if self.text_arm else "custom.coord_tokens.enabled"
+        return f"{arm} needs a coordinate term of positive weight, but {', '.join(why)}; set one of them"
+
+    @property
     def global_batch_size(self) -> int:
         """The images of one optimizer step, over all microbatches and workers."""
         training = self.training
@@ -53,15 +90,18 @@ class ExperimentConfig(Section):
         """Return a copy with other sections; it is validated again, so that its groups follow."""
         return type(self).model_validate({**dict(self), **(update or {})})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _distribution_losses_stand_alone(cls, data: object) -> object:
+        return _with_distribution_alone(cast(Tree, data)) if isinstance(data, dict) else data
+
     @model_validator(mode="after")
-    def _coord_tokens_are_supervised(self) -> "ExperimentConfig":
-        objective = self.objective
-        supervised = objective.use_coord_ce or objective.use_geom_loss or self.custom.coord_soft_ce_w1.enabled
-        if self.custom.coord_tokens.enabled and not supervised and not objective.extra:
-            raise ValueError(
-                "custom.coord_tokens.enabled needs a coordinate term: switch on objective.use_coord_ce, "
-                "objective.use_geom_loss or custom.coord_soft_ce_w1.enabled"
-            )
+    def _coordinates_are_supervised(self) -> "ExperimentConfig":
+        # Where there are groups, only they are runs. A further term says of itself what it sees, where it is known.
+        weights = [weight.value for weight in self.term_weights.values()]
+        weights += [term.weight for term in self.objective.extra.values()]
+        if not self.ablation.groups and not any(weights):
+            raise ValueError(self.unsupervised())
         return self
 
     @model_validator(mode="after")
@@ -69,11 +109,19 @@ class ExperimentConfig(Section):
         switches = {
             "objective.use_coordexp_loss": self.objective.use_coordexp_loss,
             "custom.coord_soft_ce_w1.enabled": self.custom.coord_soft_ce_w1.enabled,
-            "custom.coord_offset.enabled": self.custom.coord_offset.enabled,
         }
         switched_on = [key for key, on in switches.items() if on]
-        if switched_on and not self.custom.coord_tokens.enabled:
+        if switched_on and self.text_arm:
             raise ValueError(f"{', '.join(switched_on)} would have no effect without custom.coord_tokens.enabled: true")
+        return self
+
+    @model_validator(mode="after")
+    def _a_text_arm_adds_no_token(self) -> "ExperimentConfig":
+        if self.text_arm and self.data.structure == "spec":
+            raise ValueError(
+                "data.structure: spec adds two tokens, and custom.coord_tokens.enabled: false adds none; use "
+                "data.structure: native"
+            )
         return self
 
     @model_validator(mode="after")
@@ -87,7 +135,7 @@ class ExperimentConfig(Section):
 
     @model_validator(mode="after")
     def _offset_needs_frozen_tables(self) -> "ExperimentConfig":
-        if self.custom.coord_offset.enabled and self.training.tuning == "full":
+        if self.trains_offset and self.training.tuning == "full":
             raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")
         return self
 
@@ -95,6 +143,9 @@ class ExperimentConfig(Section):
     def _groups_are_valid(self) -> "ExperimentConfig":
         base, wrong = self.model_dump(mode="json"), list[InitErrorDetails]()
         for name, overlay in self.ablation.model_dump()["groups"].items():  # not as JSON, where a NaN would be null
+            if contradicts_text_arm(overlay):
+                wrong.append(_of_text_arm(name, overlay))
+                continue
             run = merged(base, overlay)
             run = merged(run, {"experiment": {"group": name}}) | {"ablation": {**base["ablation"], "groups": {}}}
             try:
@@ -104,6 +155,37 @@ class ExperimentConfig(Section):
         if wrong:
             raise ValidationError.from_exception_data("ExperimentConfig", wrong)
         return self
+
+
+def _with_distribution_alone(tree: Tree) -> Tree:
+    """Switch cross-entropy on coord tokens off where the distribution losses are on and nobody says ``use_coord_ce``.
+
+    So that a file with only their switch is what specification 003 means by it; the same holds for a group.
+    """
+    objective, custom = tree.get("objective", {}), cast(object, tree.get("custom"))
+    if not isinstance(objective, dict) or "use_coord_ce" in objective:
+        return tree
+    is_on = custom.coord_soft_ce_w1.enabled if isinstance(custom, Custom) else value_at(tree, _DISTRIBUTION) is True
+    if is_on:
+        tree = merged(tree, _COORD_CE_OFF)
+    groups = value_at(tree, "ablation.groups")
+    for name, overlay in groups.items() if isinstance(groups, dict) else ():
+        own, said = value_at(overlay, _DISTRIBUTION), value_at(overlay, "objective")
+        if isinstance(own, bool) and own != is_on and "use_coord_ce" not in (said if isinstance(said, dict) else {}):
+            tree = merged(tree, nested(["ablation", "groups", name, "objective", "use_coord_ce"], not own))
+    return tree
+
+
+def contradicts_text_arm(tree: JsonValue) -> bool:
+    """Say whether a group or a command line spells out a text arm and coord offsets, which such an arm never trains."""
+    return (
+        value_at(tree, "custom.coord_tokens.enabled") is False and value_at(tree, "custom.coord_offset.enabled") is True
+    )
+
+
+def _of_text_arm(name: str, overlay: object) -> InitErrorDetails:
+    loc = ("ablation", "groups", name)
+    return {"type": "value_error", "loc": loc, "input": overlay, "ctx": {"error": ValueError(OFFSET_OF_TEXT_ARM)}}
 
 
 def _within_group(name: str, detail: ErrorDetails) -> InitErrorDetails:

@@ -10,6 +10,7 @@ class CoordCe(TokenTerm):
 
     name = "coord_ce"
     formula = "sum over coord rows of `lse(z) - z_y`"
+    sees_coordinates = True
     metric = "coord_ce_loss"
 
     def per_token(self, inputs: TermInputs) -> Tensor:

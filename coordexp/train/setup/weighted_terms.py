@@ -27,26 +27,21 @@ def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
 
     Raises:
         ConfigError: names the key, if ``objective.extra`` names an unknown term, one that has its own switch, or
-            an unknown or wrong knob; or the file, if a loss file is not one term.
+            an unknown or wrong knob; the weights, if no term of positive weight sees a coordinate; or the file, if
+            a loss file is not one term.
     """
     known = loss_terms()
     objective, distribution = config.objective, config.custom.coord_soft_ce_w1
-    geometric = objective.lambda_coord if objective.use_geom_loss else 0.0
-    on = 1.0 if distribution.enabled else 0.0
     target = {
         "sigma": distribution.target_sigma,
         "truncate": distribution.target_truncate,
         "temperature": distribution.temperature,
     }
-    terms = [
-        WeightedTerm(TextCe(), 1.0),
-        WeightedTerm(CoordCe(), objective.lambda_coord_ce if objective.use_coord_ce else 0.0),
-        WeightedTerm(BoxL1(), geometric * objective.alpha_l1),
-        WeightedTerm(BoxGiou(), geometric * objective.beta_giou),
-        WeightedTerm(SoftCe.model_validate(target), on * distribution.soft_ce_weight),
-        WeightedTerm(W1.model_validate(target), on * distribution.w1_weight),
-        WeightedTerm(Gate(), on * distribution.gate_weight),
-    ]
+    specified = (
+        CoordCe(), BoxL1(), BoxGiou(), SoftCe.model_validate(target), W1.model_validate(target), Gate(),
+    )  # fmt: skip
+    terms = [WeightedTerm(TextCe(), 1.0)]
+    terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in specified]
     switched = {weighted.term.name for weighted in terms}
     for name, extra in sorted(objective.extra.items()):
         if name in switched:
@@ -59,6 +54,9 @@ def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
                 f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(known) - switched)}"
             )
         terms.append(WeightedTerm(_with_knobs(known[name], extra), extra.weight))
+    on = [weighted.term for weighted in terms if weighted.weight > 0]
+    if not any(term.supervises_coordinates() for term in on):
+        raise ConfigError(config.unsupervised(term.name for term in on if term.name in objective.extra))
     return tuple(terms)
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config import group_config, group_names, load_config, single_run
+from coordexp.config import diff, group_config, group_names, load_config, single_run, to_yaml
 from coordexp.errors import ConfigError
 
 B = "objective: {use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}\n"
@@ -192,3 +192,84 @@ def test_paths_in_groups_become_absolute(tmp_path: Path):
         "ablation: {factor: [data], groups: {X: {data: {train_images: other}}}}\n"
     )
     assert group_config(config, "X", 0).data.train_images == tmp_path / "other"
+
+
+TEXT = "custom: {coord_offset: {enabled: true}}\ntraining: {optimizer: multimodal_coord_offset}\n"
+
+
+def test_a_text_arm_inherits_coord_offsets_without_effect():
+    arms = "ablation: {factor: [custom], groups: {T: {custom: {coord_tokens: {enabled: false}}}, A: {}}}\n"
+    config = _load(TEXT + arms)
+    text, coord = config.groups["T"], config.groups["A"]
+    assert (text.text_arm, text.trains_offset) == (True, False)
+    assert (coord.text_arm, coord.trains_offset) == (False, True)
+    # What it inherits is kept, so that the arms differ in one key.
+    assert set(diff(text, coord)) == {"custom.coord_tokens.enabled", "experiment.group"}
+    assert _load(to_yaml(config)) == config
+
+
+@pytest.mark.parametrize("override", ["", "ablation.groups.T.custom.coord_offset={enabled: true}"])
+def test_a_text_arm_for_which_coord_offsets_are_spelt_out_is_refused(override: str):
+    own = "" if override else ", coord_offset: {enabled: true}"
+    groups = f"{{T: {{custom: {{coord_tokens: {{enabled: false}}{own}}}}}, A: {{}}}}"
+    with pytest.raises(ConfigError, match=r"group T: custom\.coord_tokens\.enabled: false .* leave out one") as caught:
+        _load(TEXT + f"ablation: {{factor: [custom], groups: {groups}}}\n", *([override] if override else []))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_command_line_that_asks_for_a_text_arm_with_coord_offsets_is_refused():
+    assert _load(TEXT, "custom.coord_tokens.enabled=false").text_arm
+    with pytest.raises(ConfigError, match=r"^overrides: custom\.coord_tokens\.enabled: false"):
+        _load(TEXT, "custom.coord_tokens.enabled=false", "custom={coord_offset: {enabled: true}}")
+
+
+# Weights that leave nothing but text to learn; of the five, one also for a group.
+NOTHING_BUT_TEXT = [
+    ("objective: {lambda_coord_ce: 0}\n", r"objective\.lambda_coord_ce is 0"),
+    (
+        "objective: {use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true, alpha_l1: 0, beta_giou: 0}\n",
+        r"objective\.alpha_l1 is 0, objective\.beta_giou is 0",
+    ),
+    (
+        "objective: {use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true, lambda_coord: 0}\n",
+        r"objective\.lambda_coord is 0",
+    ),
+    (
+        "objective: {use_coord_ce: false}\n"
+        "custom: {coord_soft_ce_w1: {enabled: true, soft_ce_weight: 0, w1_weight: 0, gate_weight: 0}}\n",
+        r"(custom\.coord_soft_ce_w1\.(soft_ce|w1|gate)_weight is 0, ){3}",
+    ),
+    (
+        "objective: {use_coord_ce: false, extra: {smooth_l1: {weight: 0, beta: 0.2}}}\n",
+        r"objective\.extra\.smooth_l1 is 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), NOTHING_BUT_TEXT)
+def test_weights_that_leave_nothing_but_text_are_named(text: str, named: str):
+    sentence = r"needs a coordinate term of positive weight, but (.*, )?" + named
+    with pytest.raises(ConfigError, match=r"^config\.yaml: .*" + sentence) as alone:
+        _load(text)
+    _write("groups/X.yaml", text)
+    with pytest.raises(ConfigError, match=r"^groups/X\.yaml: group X: .*" + sentence) as in_group:
+        _load("ablation: {groups: [A, X]}\n")
+    assert all("\n" not in str(caught.value) for caught in (alone, in_group))
+
+
+def test_what_all_groups_set_right_may_be_wrong_in_the_file_that_is_no_run():
+    config = _load("objective: {use_coord_ce: false}\nablation: {groups: [A]}\n")
+    assert config.groups["A"].objective.use_coord_ce
+
+
+def test_the_weight_of_coordinate_cross_entropy_leaves_plain_cross_entropy_alone():
+    _write("groups/C.yaml", "objective: {use_coord_ce: true, use_coordexp_loss: true, use_geom_loss: true}\n")
+    config = _load("objective: {lambda_coord_ce: 0.25}\nablation: {groups: [A, C]}\n")
+    assert [config.groups[name].term_weights["coord_ce"].value for name in "AC"] == [1.0, 0.25]
+    others = {
+        "objective: {extra: {smooth_l1: 0.5}, lambda_coord_ce: 0.25}\n": 0.25,
+        "objective: {extra: {smooth_l1: 0}, lambda_coord_ce: 0.25}\n": 1.0,
+        "objective: {lambda_coord_ce: 0.25}\ncustom: {coord_soft_ce_w1: {enabled: true}}\n": 0.0,
+        "objective: {use_coord_ce: true, lambda_coord_ce: 0.25}\ncustom: {coord_soft_ce_w1: {enabled: true}}\n": 0.25,
+    }
+    assert {text: _load(text).term_weights["coord_ce"].value for text in others} == others

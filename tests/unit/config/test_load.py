@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.config import load_config, to_yaml
+from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.objective import Custom
 from coordexp.errors import ConfigError
 
 # The keys of the specification.
@@ -177,8 +179,12 @@ def test_bad_overrides(override: str, message: str):
         ),
         ("objective: {use_coord_ce: false}\n", r"custom\.coord_tokens\.enabled needs a coordinate term"),
         (
-            "custom: {coord_tokens: {enabled: false}, coord_offset: {enabled: true}}\n",
-            r"custom\.coord_offset\.enabled would",
+            "custom: {coord_tokens: {enabled: false}, coord_soft_ce_w1: {enabled: true}}\n",
+            r"custom\.coord_soft_ce_w1\.enabled would",
+        ),
+        (
+            "custom: {coord_tokens: {enabled: false}}\ndata: {structure: spec}\n",
+            r"data\.structure: spec adds two tokens, and custom\.coord_tokens\.enabled: false adds none",
         ),
         (
             "data: {format: coco, val_images: v}\n",
@@ -261,3 +267,52 @@ def test_a_loaded_configuration_cannot_change():
     config = _load("training: {max_steps: 3}\n")
     with pytest.raises(ValueError, match="frozen"):
         config.training.max_steps = 4  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# As specification 003 prints it; the optimizer's line is of 002.
+DISTRIBUTION = """\
+training: {optimizer: multimodal_coord_offset}
+custom:
+  coord_tokens: {enabled: true, skip_bbox_norm: true}
+  coord_soft_ce_w1:
+    enabled: true
+    soft_ce_weight: 1.0
+    w1_weight: 1.0
+    gate_weight: 1.0
+    temperature: 1.0
+    target_sigma: 2.0
+    target_truncate: 16
+  coord_offset: {enabled: true, tie_head: true, embed_lr: 1.0e-4, head_lr: 1.0e-4, weight_decay: 0.0}
+"""
+
+
+def test_distribution_losses_alone_are_distribution_supervision_only():
+    config = _load(DISTRIBUTION)
+    assert not config.objective.use_coord_ce
+    assert {name: weight.value for name, weight in config.term_weights.items() if weight.value} == {
+        "soft_ce": 1.0, "w1": 1.0, "gate": 1.0,
+    }  # fmt: skip
+    assert _load(to_yaml(config)) == config
+    custom = {"coord_soft_ce_w1": {"enabled": True}}
+    assert not ExperimentConfig.model_validate({"custom": custom}).objective.use_coord_ce
+    assert not ExperimentConfig(custom=Custom.model_validate(custom)).objective.use_coord_ce
+
+
+@pytest.mark.parametrize("said", ["objective: {use_coord_ce: true}\n", "extends: base.yaml\n", ""])
+def test_who_says_use_coord_ce_is_heard(said: str):
+    _write("base.yaml", "objective: {use_coord_ce: true}\n")
+    config = _load(said + DISTRIBUTION, *([] if said else ["objective.use_coord_ce=true"]))
+    assert config.objective.use_coord_ce
+    assert config.custom.coord_soft_ce_w1.enabled
+
+
+def test_the_switch_of_a_group_counts_as_that_of_a_file():
+    switch = "{custom: {coord_soft_ce_w1: {enabled: %s}}%s}"
+    groups = f"{{D: {switch % ('true', '')}, A: {{}}, C_D: {switch % ('true', ', objective: {use_coord_ce: true}')}}}"
+    config = _load(f"ablation: {{groups: {groups}}}\n")
+    assert {name: run.objective.use_coord_ce for name, run in config.groups.items()} == {
+        "D": False, "A": True, "C_D": True,
+    }  # fmt: skip
+    assert _load(to_yaml(config)) == config
+    turned = _load(DISTRIBUTION + f"ablation: {{groups: {{D: {{}}, A: {switch % ('false', '')}}}}}\n")
+    assert {name: run.objective.use_coord_ce for name, run in turned.groups.items()} == {"D": False, "A": True}
