@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
-from coordexp.detection.measure import detection_metrics
+from coordexp.detection.metrics import detection_metrics
 from coordexp.findings import Verdict, size_text
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, Decoding, Metric, MetricName
 

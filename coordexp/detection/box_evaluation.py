@@ -1,6 +1,7 @@
-"""The detections of one box kind against the ground truth, matched once for all metrics."""
+"""The detections of one box kind against the ground truth, matched once for all metrics; and what a metric is."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.ground_truth import Detections, GroundTruth
 from coordexp.detection.matching import Matcher, Pairs
+from coordexp.metrics import Metric
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches
@@ -68,3 +70,21 @@ class BoxEvaluation:
     @cached_property
     def _matches(self) -> "Matches":
         return self._matcher.matches()
+
+
+@dataclass(frozen=True)
+class DetectionMetric:
+    """A number that says how good the boxes of an evaluation are.
+
+    Attributes:
+        declared: its name, unit, direction and column.
+        value: computes it; None where it is not defined.
+    """
+
+    declared: Metric
+    value: Callable[[BoxEvaluation], float | None]
+
+    @property
+    def name(self) -> str:
+        """The last part of its logged name: ``AP`` in ``constrained/expected/AP``."""
+        return self.declared.name

@@ -1,6 +1,6 @@
 """What an evaluation keeps of every object that was generated, in memory, in ``objects.jsonl`` and as arrays.
 
-A new quantity of an object is computed in :mod:`coordexp.evaluate.generate.token_statistics` and kept in a field of
+A new quantity of an object is computed in :mod:`coordexp.evaluate.generate.generation` and kept in a field of
 :class:`DetectedObject`; files and readers follow.
 
 Legend of shapes: ``D`` objects of known categories, images by id, each image's in generated order.

@@ -14,7 +14,7 @@ from coordexp.detection.boxes import iou, to_boxes_px_xywh
 from coordexp.detection.categories import fold
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.ground_truth import GroundTruth, write_detections
-from coordexp.detection.measure import measure
+from coordexp.detection.metrics import measure
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves

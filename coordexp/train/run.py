@@ -23,15 +23,14 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
-from coordexp.train.checks.setup_check import SetupCheck
-from coordexp.train.checks.term_gradients import TermGradientLog
 from coordexp.train.forward import model_inputs
+from coordexp.train.loop.diagnostics import TermGradientLog
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
-from coordexp.train.setup.arguments import training_arguments
+from coordexp.train.setup.arguments import SetupCheck, training_arguments
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once

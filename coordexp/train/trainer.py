@@ -25,10 +25,9 @@ from coordexp.errors import CheckpointError, CoordExpError, DivergedError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
-from coordexp.train.checks.diagnostics import coord_diagnostics
-from coordexp.train.checks.term_gradients import TermGradients, gradients_at_hidden
 from coordexp.train.forward import TermForward, count_units
 from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
+from coordexp.train.loop.diagnostics import TermGradients, coord_diagnostics, gradients_at_hidden
 from coordexp.train.loop.throughput import flop_units
 from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
 

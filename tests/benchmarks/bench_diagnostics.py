@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 
 from coordexp.config import group_config, load_config
 from coordexp.data.batch import Batch
-from coordexp.train.checks.diagnostics import coord_diagnostics
-from coordexp.train.checks.term_gradients import gradients_at_hidden
 from coordexp.train.forward import count_units
+from coordexp.train.loop.diagnostics import coord_diagnostics, gradients_at_hidden
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.prepare import prepare_experiment
 

@@ -11,8 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.cli.main import main
-from coordexp.evaluate.analysis import analyse
-from coordexp.evaluate.analysis_file import Analysis
+from coordexp.evaluate.analysis import Analysis, analyse
 from tests.integration.evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
 from tests.unit.metrics_support import unregistered
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from coordexp.detection.measure import detection_metrics
-from coordexp.evaluate.analysis import analyse
-from coordexp.evaluate.analysis_file import Analysis
+from coordexp.detection.metrics import detection_metrics
+from coordexp.evaluate.analysis import Analysis, analyse
 from coordexp.evaluate.distributions import Distributions
 from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import ExperimentFolder, RunFolder

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.detection.boxes import Bools, Floats
-from coordexp.detection.metric import DetectionMetric
 from coordexp.metrics import Metric
 
 NUM_SCORE_BINS = 10

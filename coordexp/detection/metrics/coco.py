@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.metric import DetectionMetric
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.metrics import AP_METRICS, Metric
 
 

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.metric import DetectionMetric
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.metrics import Metric
 
 

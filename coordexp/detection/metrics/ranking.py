@@ -5,8 +5,7 @@ score wins.
 """
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, tied_precision, unit_weights
-from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.metric import DetectionMetric
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
 from coordexp.metrics import Metric
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordexp.evaluate.analysis_file import Analysis, BoxAnalysis, CountResult
+from coordexp.evaluate.analysis import Analysis, BoxAnalysis, CountResult
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.data import RunData, by_group
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from coordexp.detection.measure import detection_metrics
+from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import (
     AP_NAMES,
     GENERATION_METRICS,

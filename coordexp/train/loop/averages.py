@@ -14,7 +14,7 @@ from coordexp.losses.criterion import Criterion
 from coordexp.losses.term import UNITS, Unit
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder
-from coordexp.train.checks.diagnostics import P90_NAME, Diagnostics
+from coordexp.train.loop.diagnostics import P90_NAME, Diagnostics
 
 HIDDEN_GRADIENT = "gradient_at_hidden/"
 _CELLS_PER_BIN = 4

@@ -11,16 +11,16 @@ from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.ground_truth import read_detections, read_ground_truth
-from coordexp.detection.measure import measure
+from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
-from coordexp.train.checks.diagnostics import NAMES, coord_diagnostics
 from coordexp.train.forward import count_units
 from coordexp.train.loop.averages import RunningAverages
+from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
 from coordexp.train.setup.components import Components
 
 

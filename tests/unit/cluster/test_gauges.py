@@ -19,7 +19,7 @@ from coordexp.cluster.gauges import (
 )
 from coordexp.cluster.live_metrics import QueueMetrics, RunMetrics, memory_samples
 from coordexp.config.schema import ExperimentConfig
-from coordexp.detection.measure import detection_metrics
+from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DivergedError, TrainingError
 from coordexp.metrics import BOX_KINDS, DECODINGS, REGISTRY, MetricName
 from coordexp.runs.plan import plan_runs

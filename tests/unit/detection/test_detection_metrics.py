@@ -10,7 +10,7 @@ import pytest
 from coordexp.detection import metrics as metrics_folder
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes
-from coordexp.detection.measure import detection_metrics, measure
+from coordexp.detection.metrics import detection_metrics, measure
 from coordexp.detection.metrics.calibration import bins_of, calibration_error, score_bins
 from tests.unit.detection.detection_support import (
     DtRow,
@@ -192,7 +192,7 @@ def test_categories_average_to_the_whole() -> None:
 
 
 NEW_FILE = """
-from coordexp.detection.metric import DetectionMetric
+from coordexp.detection.box_evaluation import DetectionMetric
 from coordexp.metrics import Metric
 
 METRICS = (

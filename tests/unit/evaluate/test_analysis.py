@@ -8,8 +8,7 @@ import pytest
 
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
-from coordexp.evaluate.analysis import analyse
-from coordexp.evaluate.analysis_file import Analysis
+from coordexp.evaluate.analysis import Analysis, analyse
 from coordexp.evaluate.objects import DetectedObject
 from tests.unit.detection.detection_support import Scene, scene
 from tests.unit.evaluate.evaluate_support import evaluated, item

@@ -15,10 +15,9 @@ from coordexp.data.sample import Sample
 from coordexp.data.sources.shapes import CATEGORIES, ShapesSpec, write_shapes
 from coordexp.detection import evaluate_detections
 from coordexp.detection.ground_truth import read_ground_truth
-from coordexp.detection.measure import detection_metrics
+from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DataError
-from coordexp.evaluate.analysis import analyse
-from coordexp.evaluate.analysis_file import Analysis
+from coordexp.evaluate.analysis import Analysis, analyse
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder

@@ -7,7 +7,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.metrics import find_metric
 from coordexp.train.loop.averages import RunningAverages, StepLog
 from coordexp.train.loop.messages import progress_line
-from coordexp.train.loop.metric_rows import means_to_metrics, train_metrics
+from coordexp.train.loop.run_log import means_to_metrics, train_metrics
 from coordexp.train.loop.throughput import FlopCounter, Utilisation
 from coordexp.train.setup.weighted_terms import build_criterion
 

@@ -36,12 +36,16 @@ def lines():
     return []
 
 
-@pytest.fixture
-def log(config, lines):
+def log_of(config, lines):
     utilisation = Utilisation(FlopCounter(1.0, 1.0, 1.0, 1.0, 1.0), peak=1e6)
     reporter = LocalReporter(RunFolder.of(config).path)
     criterion = build_criterion(config)
     return RunLog(config, criterion=criterion, utilisation=utilisation, reporter=reporter, print_line=lines.append)
+
+
+@pytest.fixture
+def log(config, lines):
+    return log_of(config, lines)
 
 
 def step(number, *, waiting=0.0, loss=2.0):
@@ -105,9 +109,7 @@ def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_pat
     assert checkpoint.training_state.is_file()
 
     lines.clear()
-    again = RunLog(
-        config, criterion=log._criterion, utilisation=log._utilisation, reporter=log.reporter, print_line=lines.append
-    )
+    again = log_of(config, lines)
     again.resume(checkpoint.path)
     again.start([], step=10)
     assert lines == ["A-s0  resumes at step 10"]

@@ -12,10 +12,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, ConfigError, TrainingError
-from coordexp.train.checks import setup_check
-from coordexp.train.checks.setup_check import SetupCheck, check_setup
-from coordexp.train.setup import strategy
-from coordexp.train.setup.arguments import training_arguments
+from coordexp.train.setup import arguments, strategy
+from coordexp.train.setup.arguments import SetupCheck, check_setup, training_arguments
 from coordexp.train.setup.strategy import (
     accumulation_steps,
     check_group,
@@ -171,7 +169,7 @@ def test_an_engine_of_another_stage_is_noticed(monkeypatch):
         (2, 1, "asked for cluster.strategy: zero2, but got Linear with ZeRO stage 1"),
         (1, 2, "Linear with ZeRO stage 2 averages over 1"),
     ):
-        monkeypatch.setattr(setup_check, "_shares_and_stage", lambda engine, found=(shares, stage): found)
+        monkeypatch.setattr(arguments, "shares_and_stage", lambda engine, found=(shares, stage): found)
         with pytest.raises(TrainingError, match=sentence):
             check_setup(_config(num_workers=2, strategy="zero2"), nn.Linear(2, 2), trainer_world_size=2)
 

@@ -7,8 +7,8 @@ from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import Term
 from coordexp.losses.terms.coord_ce import CoordCe
 from coordexp.losses.terms.gate import Gate
-from coordexp.train.checks.alarms import Alarms
-from coordexp.train.checks.term_gradients import gradients_at_hidden
+from coordexp.train.loop.alarms import Alarms
+from coordexp.train.loop.diagnostics import gradients_at_hidden
 
 UNITS = {"tokens": 40.0, "text_tokens": 20.0, "coord_tokens": 20.0, "boxes": 5.0}
 

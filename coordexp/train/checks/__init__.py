@@ -1,1 +1,0 @@
-"""Measurements and alarms beside the loss."""
