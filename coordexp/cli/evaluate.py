@@ -30,7 +30,9 @@ _PIPE_WIDTH = 160  # of the table of box metrics
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--model", required=True, help="embedded, a directory or a hub id")
+    parser.add_argument(
+        "--model", help="embedded, a directory or a hub id (needed without --adapter; default: what the adapter names)"
+    )
     parser.add_argument("--adapter", type=Path, help="a directory that training saved")
     parser.add_argument("--annotations", type=Path, required=True, help="COCO instances JSON")
     parser.add_argument("--images", type=Path, required=True, help="folder of the images")
@@ -94,7 +96,7 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
     from coordexp.evaluate.job import EvaluationJob, read_aliases
 
     return EvaluationJob(
-        model=options.model,
+        model=options.model or _base_of(options.adapter),
         adapter=options.adapter,
         annotations=options.annotations,
         images=options.images,
@@ -110,6 +112,16 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
         num_images=options.num_images,
         num_threads=options.threads,
     )
+
+
+def _base_of(adapter: Path | None) -> str:
+    from coordexp.model.checkpoint.adapter import read_adapter
+
+    if adapter is None:
+        raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
+    if (base := read_adapter(adapter).base.path) is None:
+        raise ConfigError(f"{adapter} does not name its base; give it with --model")
+    return base
 
 
 def _evaluate_here(

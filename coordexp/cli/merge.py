@@ -24,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab-init",
         choices=("mean", "numeric"),
-        default="numeric",
-        help="how training started new rows, for a base without coord tokens (default: %(default)s)",
+        help="how training started new rows, for a base without coord tokens (default: what the adapter says)",
     )
 
 

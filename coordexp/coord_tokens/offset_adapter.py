@@ -57,8 +57,8 @@ def install_coord_offset_adapter(
     """Add a zero offset adapter to a model and freeze its embedding and head tables.
 
     Call it before PEFT wraps the model, with ``modules_to_save=["coord_offset_adapter"]`` there, and
-    before ``PeftModel.from_pretrained``: on a model without the adapter PEFT skips saved offsets
-    silently (``coordexp.model.load`` does both). What PEFT does to modules to save it does here: each
+    before ``PeftModel.from_pretrained``, which refuses saved offsets on a model without the adapter
+    (``coordexp.model.load`` does both). What PEFT does to modules to save it does here: each
     adapter has offsets of its own, ``disable_adapter()`` gives the base, and ``merge_and_unload()`` and
     ``unload()`` both leave the active offsets at work. A plain model is made of it on disk
     (``coordexp.model.merge``).
@@ -135,6 +135,7 @@ class _GuardedSave:
                 f"{save_directory}: a plain checkpoint would lose the coord offsets; save the PeftModel around the "
                 "model, and merge that (coordexp.model.merge)"
             )
+        reattach_coord_offset_hooks(self.owner)
         type(self.owner).save_pretrained(self.owner, save_directory, **options)  # pyright: ignore[reportArgumentType]
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:

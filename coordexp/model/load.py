@@ -10,7 +10,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
 
-from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
+from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import DTypeName, install_coord_offset_adapter, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import (
     STRUCTURE_TOKENS,
@@ -21,7 +21,7 @@ from coordexp.coord_tokens.vocab import (
     expand_vocab,
 )
 from coordexp.errors import CheckpointError, ConfigError, CoordExpError, ResourceError, summary
-from coordexp.model.checkpoint.adapter import AdapterInfo, check_adapter_keys, read_adapter
+from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
 from coordexp.model.checkpoint.find import find_checkpoint, is_hub_id
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.processor import Processor
@@ -54,7 +54,7 @@ def load(
     attn_implementation: AttnImplementation = "sdpa",
     revision: str | None = None,
     device: torch.device | str | None = None,
-    vocab_init: InitMethod = "numeric",
+    vocab_init: InitMethod | None = None,
     trainable: bool = False,
 ) -> LoadedModel:
     """Load a checkpoint and, on it, an adapter that training saved.
@@ -63,13 +63,13 @@ def load(
         path_or_id: ``embedded`` (the tiny base in the package), a directory, or a hub id.
         adapter: a directory with ``adapter_model.safetensors``; all that is needed of the
             coord offsets (ids, one table or two) is read from it.
-        dtype: of the weights; ``auto`` takes the checkpoint's.
+        dtype: of the weights; ``auto`` takes what the adapter was trained on, else the checkpoint's.
         structure: object markers; None recognises them by the tokenizer.
         attn_implementation: how attention is computed.
-        revision: of a hub id.
+        revision: of a hub id; None takes the one that the adapter names with it.
         device: where to put the model; None leaves it on the CPU.
         vocab_init: how the rows of coord tokens start if the adapter needs them and the base has
-            none; must be what training used.
+            none; None takes what the adapter says it was trained with, else ``numeric``.
         trainable: leave the adapter trainable.
 
     Returns:
@@ -82,17 +82,26 @@ def load(
         ResourceError: if the attention needs a package or a device that is not here.
     """
     check_attention(attn_implementation, dtype=dtype)
-    directory = find_checkpoint(path_or_id, revision=revision)
     info = None if adapter is None else read_adapter(adapter)
+    trained = TrainedBase(None) if info is None else info.base
+    if revision is None and trained.path == str(path_or_id):
+        revision = trained.revision
+    directory = find_checkpoint(path_or_id, revision=revision)
     processor = Processor.from_directory(directory)
     StoredModel.of_headers(directory)
-    model = _load_weights(directory, dtype=dtype, attn_implementation=attn_implementation)
+    model = _load_weights(
+        directory, dtype=trained.dtype if dtype == "auto" else dtype, attn_implementation=attn_implementation
+    )
     if is_hub_id(path_or_id):
         model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
     vocab = _vocab_of(processor.tokenizer, structure=structure)
-    if vocab is None and info is not None and info.offset is not None:
-        needed = structure or ("spec" if info.offset.num_ids > NUM_BINS else "native")
-        vocab = expand_vocab(model, processor.tokenizer, init=vocab_init, structure=needed)
+    if vocab is None and trained.structure is not None:
+        vocab = expand_vocab(
+            model,
+            processor.tokenizer,
+            init=vocab_init or trained.vocab_init,
+            structure=structure or trained.structure,
+        )
     wrapped = model if info is None else _load_adapter(model, processor, info, trainable=trainable)
     wrapped.eval()
     if device is not None:

@@ -20,7 +20,7 @@ from coordexp.files import write_json
 from coordexp.model.merge.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
-from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, RunFolder
+from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import model_inputs
@@ -189,7 +189,10 @@ def _finish(run: Run, started: float) -> None:
     log.commit(step)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
         samples = _merge_samples(parts)
-        merge_model(parts.model, parts.processor, RunFolder.of(config).merged, overwrite=True, samples=samples)
+        base = ExperimentFolder.of(config).base(config)
+        merge_model(
+            parts.model, parts.processor, RunFolder.of(config).merged, base=base, overwrite=True, samples=samples
+        )
         seconds = time.monotonic() - started
         log.add_row(
             step, {"final/train_seconds": log.train_seconds, "final/steps": float(step), "final/seconds": seconds}

@@ -134,7 +134,7 @@ def test_a_fixed_part_of_the_images(checkpoint, shapes, tmp_path, capsys):
 
 
 def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpoint):
-    """An adapter that changes nothing: the files are those of the base."""
+    """An adapter that changes nothing: the files are those of the base, which it names itself."""
     from peft import LoraConfig, get_peft_model
 
     from coordexp.model.checkpoint.adapter import save_adapter
@@ -144,7 +144,8 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     save_adapter(model, tmp_path / "adapter")
     command = [*arguments(checkpoint, shapes), "--decoding", "constrained", "--num-images", "3"]
     assert main(["evaluate", *command, "--output", str(tmp_path / "plain")]) == 0
-    assert main(["evaluate", *command, "--adapter", str(tmp_path / "adapter")]) == 0
+    assert command[:2] == ["--model", str(checkpoint)]
+    assert main(["evaluate", *command[2:], "--adapter", str(tmp_path / "adapter")]) == 0
     output = tmp_path / "eval" / "adapter-instances_val-3"
     emitted = [bins_of(path / "constrained" / "objects.jsonl") for path in (output, tmp_path / "plain")]
     assert emitted[0] == emitted[1]

@@ -4,13 +4,19 @@ import os
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from torch import multiprocessing
 
+from coordexp.model.checkpoint.adapter import read_adapter
+from coordexp.model.load import load
+from coordexp.model.merge.merge import merge
+from coordexp.model.merge.parity import default_samples, logits_of
 from coordexp.runs.commit import committed_checkpoints
-from coordexp.runs.folder import RunFolder
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
+from coordexp.train.setup.base import weights_hash
 from tests.integration.ranks_support import environment_of_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 
@@ -89,6 +95,22 @@ def undisturbed(base, tmp_path_factory):
     config = prepared(small_config(base, tmp_path_factory.mktemp("runs")))
     train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
     return config
+
+
+def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
+    """It names that one, not the run's expanded copy, and on either it is the same model, to load and to merge."""
+    newest = committed_checkpoints(RunFolder.of(undisturbed).path)[-1]
+    base = read_adapter(newest).base
+    assert (base.path, base.vocab_init, base.structure) == (undisturbed.model.path, "numeric", "native")
+    copy = ExperimentFolder.of(undisturbed).base(undisturbed)
+    mine, theirs = (load(place, newest) for place in (base.path, copy))
+    sample = default_samples(mine.processor)
+    assert torch.equal(logits_of(mine.model, sample)[0], logits_of(theirs.model, sample)[0])
+    merge(newest, tmp_path / "merged")
+    merged = RunFolder.of(undisturbed).merged
+    assert weights_hash(tmp_path / "merged") == weights_hash(merged)
+    with pytest.raises(ValueError, match=r"coord_offsets_need_coordexp_model_load.* not found"):
+        PeftModel.from_pretrained(load(copy).model, newest)
 
 
 def test_a_run_leaves_its_parts(undisturbed):

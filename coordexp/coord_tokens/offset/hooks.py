@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, cast
 
+from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from coordexp.coord_tokens.offset.guard import GUARD_NAME, OffsetGuard, demand_guard
 from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, check_tables
 from coordexp.errors import ConfigError
 
@@ -66,11 +68,16 @@ def embedding_and_head(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
 def attach_hooks(owner: PreTrainedModel) -> None:
     """Give the present embedding and head their hooks, once each, and keep them there.
 
-    Resizing replaces the head, so the model itself checks again before each of its forwards.
+    Resizing replaces the head, so the model itself checks again before each of its forwards. What PEFT was told of
+    the offsets by then is guarded: saved, it loads only where they are added.
 
     Raises:
         ConfigError: if a table carries PEFT's trainable tokens, which bypass the hooks.
     """
+    if GUARD_NAME not in dict(owner.named_children()):
+        owner.add_module(GUARD_NAME, OffsetGuard())
+    configs: Mapping[str, PeftConfig] = vars(owner).get("peft_config", {})
+    demand_guard(configs.values(), saved_module=ADAPTER_NAME)
     embedding, head = embedding_and_head(owner)
     for module, hook in ((embedding, _EmbeddingHook(owner)), (head, _HeadHook(owner))):
         if isinstance(module, TrainableTokensWrapper):

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
+from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
 from torch import Tensor
 
-from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, DTypeName, reattach_coord_offset_hooks
+from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import JsonObject, read_json, tensor_names
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+
+_MADE_BY = "coordexp_base"
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,28 @@ class OffsetInfo:
 
 
 @dataclass(frozen=True)
+class TrainedBase:
+    """The checkpoint an adapter was trained on, and what training made of it first.
+
+    Attributes:
+        path: ``embedded``, a directory or a hub id; None if the adapter does not say.
+        revision: of a hub id.
+        dtype: what its weights were cast to; ``auto`` if they were left as stored.
+        vocab_init: how the rows of coord tokens started, if it had none.
+        structure: for which object markers it was expanded; None if it was not, or the adapter does not say.
+    """
+
+    path: str | None
+    revision: str | None = None
+    dtype: DTypeName = "auto"
+    vocab_init: InitMethod = "numeric"
+    structure: Structure | None = None
+
+
+_TRAINED_BASE = TypeAdapter(TrainedBase)
+
+
+@dataclass(frozen=True)
 class AdapterInfo:
     """A saved PEFT adapter: its configuration and what its weights file holds."""
 
@@ -42,12 +69,7 @@ class AdapterInfo:
     config: JsonObject
     keys: tuple[str, ...]
     offset: OffsetInfo | None
-
-    @property
-    def base(self) -> str | None:
-        """The base checkpoint it was trained on, as its configuration says."""
-        base = self.config.get("base_model_name_or_path")
-        return base if isinstance(base, str) and base else None
+    base: TrainedBase
 
     @property
     def weights(self) -> Path:
@@ -71,7 +93,21 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
         raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
     keys = tensor_names(file)
-    return AdapterInfo(directory=directory, config=config, keys=tuple(keys), offset=_offset_info(file, keys))
+    offset = _offset_info(file, keys)
+    return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset))
+
+
+def name_base(model: PeftModel, base: TrainedBase) -> None:
+    """Make an adapted model's adapters say, wherever they are saved, what they were trained on.
+
+    PEFT itself names the folder that the weights were read from, which in a run is the run's own expanded copy. What
+    the copy was made by stands in ``auto_mapping``, PEFT's place for what helps to find the base; with a task type PEFT
+    does not read it.
+    """
+    made_by = {"dtype": base.dtype, "vocab_init": base.vocab_init, "structure": base.structure}
+    for config in model.peft_config.values():
+        config.base_model_name_or_path, config.revision = base.path, base.revision
+        config.auto_mapping = {_MADE_BY: made_by}
 
 
 def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -85,6 +121,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
         directory: where to; made if it is not there.
         state_dict: the weights, where they were gathered from several ranks; None for the model's own.
     """
+    reattach_coord_offset_hooks(model)
     model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
 
 
@@ -102,6 +139,22 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
             f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
             f"e.g. {different[0]}"
         )
+
+
+def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:
+    mapping = config.get("auto_mapping")
+    made_by = mapping.get(_MADE_BY) if isinstance(mapping, dict) else None
+    if not isinstance(made_by, dict):  # an adapter of PEFT's own making, or of an earlier version
+        made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
+    names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
+    try:
+        return _TRAINED_BASE.validate_python({**made_by, **names})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(
+            f"{directory / ADAPTER_CONFIG}: expected what the adapter was trained on, as training wrote it "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']})"
+        ) from None
 
 
 def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:

@@ -7,6 +7,7 @@ from disk, are compared on a real sample, and a merge that does not agree leaves
 import contextlib
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,18 +15,18 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
-from coordexp.coord_tokens.vocab import InitMethod, Structure
+from coordexp.coord_tokens.vocab import InitMethod
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.adapter import AdapterInfo, read_adapter, save_adapter
+from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
 from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
 from coordexp.model.checkpoint.rewrite import write_config, write_weights
 from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import expand_checkpoint, lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta
 from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk, logits_of
-from coordexp.model.merge.places import base_directory, building_of, checked_output
+from coordexp.model.merge.places import base_of, building_of, checked_output
 from coordexp.model.merge.report import MergeReport, write_report
 from coordexp.model.processor import Processor
 from coordexp.model.progress import Progress, quiet, silent
@@ -41,7 +42,7 @@ def merge(
     samples: Sequence[Inputs] | None = None,
     *,
     dtype: DTypeName = "auto",
-    vocab_init: InitMethod = "numeric",
+    vocab_init: InitMethod | None = None,
     progress: Progress = silent,
 ) -> MergeReport:
     """Merge a saved adapter, in the memory of its largest layer in float32.
@@ -52,7 +53,7 @@ def merge(
         base: the checkpoint the adapter was trained on; None reads it from ``adapter_config.json``.
         overwrite: replace an ``output`` that exists.
         samples: model inputs to compare on; None for a generated picture with coord tokens.
-        dtype: of the result; ``auto`` takes the base's.
+        dtype: of the result; ``auto`` takes what the adapter was trained on.
         vocab_init: see :func:`coordexp.model.load.load`; only for a base without coord tokens.
         progress: called with the stage and how far it is.
 
@@ -65,11 +66,12 @@ def merge(
         ResourceError: if the disk is too small.
     """
     info = read_adapter(adapter)
-    source = base_directory(base or info.base, wanted_by=str(adapter))
+    source = base_of(info, base)
     target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory))
+    trained = info.base if vocab_init is None else replace(info.base, vocab_init=vocab_init)
     with (
         building_of(target) as building,
-        _with_all_rows(source, info, near=target, vocab_init=vocab_init, progress=progress) as directory,
+        _as_trained_on(source, trained, near=target, progress=progress) as directory,
     ):
         return _merge(info, directory, building, samples, dtype=dtype, base_dtype="auto", progress=progress)
 
@@ -111,7 +113,7 @@ def merge_model(
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
-        source = base_directory(base or info.base, wanted_by="the model")
+        source = base_of(info, base)
         with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
             return _merge(info, source, building, samples, dtype=dtype, base_dtype=dtype, progress=silent)
 
@@ -241,15 +243,22 @@ def _name_of_dtype(model: PreTrainedModel) -> DTypeName:
 
 
 @contextlib.contextmanager
-def _with_all_rows(
-    base: Path, info: AdapterInfo, *, near: Path, vocab_init: InitMethod, progress: Progress
-) -> Generator[Path]:
-    """Yield the base, or an expanded copy beside the output if it lacks the tokens that the adapter adds to."""
-    offset = info.offset
-    structure: Structure = "spec" if offset is not None and offset.num_ids > NUM_BINS else "native"
-    if offset is None or not lacks_tokens(Processor.from_directory(base).tokenizer, structure):
+def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: Progress) -> Generator[Path]:
+    """Yield the base, or a copy beside the output, if training expanded its vocabulary or cast its weights."""
+    structure = trained.structure
+    lacks_rows = structure is not None and lacks_tokens(Processor.from_directory(base).tokenizer, structure)
+    specs = StoredWeights.of(base).specs.values()
+    if not lacks_rows and all(spec.cast_to(trained.dtype) == spec for spec in specs):
         yield base
         return
     with tempfile.TemporaryDirectory(prefix=f".{near.name}.base.", dir=near.parent) as scratch:
-        expand_checkpoint(base, Path(scratch), init=vocab_init, structure=structure, link=True, progress=progress)
+        expand_checkpoint(
+            base,
+            Path(scratch),
+            init=trained.vocab_init,
+            structure=structure or "native",
+            dtype=trained.dtype,
+            link=True,
+            progress=progress,
+        )
         yield Path(scratch)

@@ -21,7 +21,7 @@ from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.expand import lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta, OffsetDelta
 from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk
-from coordexp.model.merge.places import base_directory, building_of, checked_output
+from coordexp.model.merge.places import base_of, building_of, checked_output
 from coordexp.model.merge.report import MergeReport, write_report
 from coordexp.model.processor import Processor
 from coordexp.model.progress import Progress, silent
@@ -51,7 +51,7 @@ def export_peft_tokens(
         adapter: directory with ``adapter_model.safetensors``.
         output: directory to write; it appears only if the export succeeds.
         base: the checkpoint the adapter was trained on, with its coord tokens; None reads it from
-            ``adapter_config.json``.
+            ``adapter_config.json``, where it is often the one without them.
         overwrite: replace an ``output`` that exists.
         samples: model inputs to compare on; None for a generated picture with coord tokens.
         progress: called with the stage and how far it is.
@@ -68,7 +68,7 @@ def export_peft_tokens(
     delta = AdapterDelta.read(info)
     if delta.offset is None:
         raise CheckpointError(f"{adapter}: has no coord offsets, so it is an adapter of stock PEFT as it is")
-    source = base_directory(base or info.base, wanted_by=str(adapter))
+    source = base_of(info, base)
     target = checked_output(output, overwrite=overwrite, inputs=(source, info.directory), marker=ADAPTER_CONFIG)
     processor, stored = Processor.from_directory(source), StoredModel.of(source)
     _check_expressible(info, delta.offset, stored, processor)
@@ -124,7 +124,11 @@ def _write(output: Path, info: AdapterInfo, offset: OffsetDelta, base: StoredMod
     }
     save_file(kept | rows, output / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     layers = [name.removesuffix(".weight").rsplit(".", 1)[-1] for name in names]
-    changes: JsonObject = {"modules_to_save": None, "trainable_token_indices": dict.fromkeys(layers, ids)}
+    changes: JsonObject = {
+        "modules_to_save": None,
+        "auto_mapping": None,
+        "trainable_token_indices": dict.fromkeys(layers, ids),
+    }
     if base_name is not None:
         changes["base_model_name_or_path"] = base_name
     write_json(output / ADAPTER_CONFIG, info.config | changes, indent=2)

@@ -8,18 +8,21 @@ from safetensors import SafetensorError
 
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory
+from coordexp.model.checkpoint.adapter import AdapterInfo
 from coordexp.model.checkpoint.find import find_checkpoint
 
 
-def base_directory(source: str | Path | None, *, wanted_by: str) -> Path:
-    """Return the directory of a base, by path, hub id or ``embedded``.
+def base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
+    """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names.
 
     Raises:
         CheckpointError: if there is none.
     """
-    if source is None:
-        raise CheckpointError(f"{wanted_by} does not name its base; give the base checkpoint")
-    return find_checkpoint(source)
+    if base is not None:
+        return find_checkpoint(base)
+    if adapter.base.path is None:
+        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
+    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
 
 
 def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:

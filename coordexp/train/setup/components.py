@@ -12,6 +12,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import CoordVocab, coord_vocab
 from coordexp.data.sample import SplitData
 from coordexp.losses.criterion import Criterion
+from coordexp.model.checkpoint.adapter import TrainedBase, name_base
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
@@ -67,6 +68,9 @@ def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftMode
     assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
     vocab = coord_vocab(loaded.processor.tokenizer, structure=config.data.structure)
     model = with_adapters(config, loaded.model, offset_ids=[*vocab.coord_ids, *vocab.added_structure_ids])
+    if isinstance(model, PeftModel):
+        given, structure = config.model, config.data.structure
+        name_base(model, TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure))
     return model, loaded.processor, vocab
 
 

@@ -178,6 +178,7 @@ def test_debug_may_stand_on_either_side_of_the_kind_of_data():
         (["ray_jobs/ablation.py"], "usage: coordexp ablation "),
         (["ray_jobs/sweep.py"], "usage: coordexp sweep "),
         (["ray_jobs/evaluate.py"], "usage: coordexp evaluate "),
+        (["ray_jobs/merge.py"], "usage: coordexp merge "),
     ],
 )
 def test_every_door_leads_to_the_same_parser(door: list[str], words: str):
@@ -195,4 +196,6 @@ def test_evaluate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFix
     files = ["--annotations", str(tmp_path / "a.json"), "--images", str(tmp_path), "--output", str(tmp_path / "out")]
     assert main(["evaluate", "--model", str(tmp_path / "nothing"), *files]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+    assert main(["evaluate", *files]) == 2
+    assert "--model" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, Qwen3VLForConditionalGeneration
 
+from coordexp.coord_tokens.offset.guard import GUARD_NAME
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
+from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
+from coordexp.model.expand import expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.merge.parity import default_samples
 
@@ -97,6 +99,66 @@ def test_a_saved_adapter_loads_bit_equal(make_base, make_adapted, tmp_path, tied
     assert torch.equal(_logits(PeftModel.from_pretrained(plain.model, tmp_path).eval(), plain.processor), expected)
 
 
+@pytest.mark.parametrize("structure", ["native", None])
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")
+def test_peft_and_transformers_alone_refuse_coord_offsets(make_base, make_adapter, tmp_path, structure):
+    """On the base with coord tokens and without them; what they say is what to do."""
+    adapter = make_adapter(make_base(), tuning="lora")
+    needs_us = pytest.raises(ValueError, match=f"{GUARD_NAME}.* not found in the base model")
+    assert "coordexp_model_load" in GUARD_NAME
+    base = make_base(structure=structure)
+    with needs_us:
+        PeftModel.from_pretrained(load(base).model, adapter)
+    with needs_us:
+        load(base).model.load_adapter(str(adapter))
+    other = get_peft_model(load(base).model, LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    with needs_us:
+        other.load_adapter(str(adapter), "second")
+    named = _copy(adapter, tmp_path / "adapter")
+    _edit_json(named / "adapter_config.json", base_model_name_or_path=str(base))
+    with needs_us:
+        AutoModelForImageTextToText.from_pretrained(named)
+
+
+def test_an_adapter_of_an_earlier_version_loads_as_before(make_base, make_adapter, tmp_path):
+    """It had no guard, which is why PEFT takes it and is wrong; nothing can be done for that file."""
+    base = make_base()
+    adapter = make_adapter(base, tuning="dora")
+    earlier = _copy(adapter, tmp_path / "earlier")
+    _edit_json(earlier / "adapter_config.json", trainable_token_indices=None, auto_mapping=None)
+    mine, loaded = load(base, adapter), load(base, earlier)
+    expected = _logits(mine.model, mine.processor)
+    assert torch.equal(_logits(loaded.model, loaded.processor), expected)
+    save_adapter(loaded.model, tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "adapter_config.json").read_text())["trainable_token_indices"]
+    silent = PeftModel.from_pretrained(load(base).model, earlier)
+    assert not torch.allclose(_logits(silent.eval(), mine.processor), expected, atol=0.1)
+
+
+def test_an_adapter_says_what_its_base_was_made_by(make_base, make_adapted, tmp_path):
+    """Markers, start of the new rows and dtype: the checkpoint that was given becomes what training made of it."""
+    given = make_base(structure=None, dtype=torch.bfloat16)
+    (tmp_path / "base").mkdir()
+    expand_checkpoint(given, tmp_path / "base", init="mean", structure="spec", dtype="float32")
+    trained = make_adapted(tmp_path / "base", tie_head=None)  # no offsets, by which the structure could be known
+    name_base(trained, TrainedBase(str(given), None, "float32", "mean", "spec"))
+    save_adapter(trained, tmp_path / "adapter")
+    assert read_adapter(tmp_path / "adapter").base == TrainedBase(str(given), None, "float32", "mean", "spec")
+    loaded = load(given, tmp_path / "adapter")
+    assert loaded.vocab.structure == "spec"
+    expected = _logits(trained, loaded.processor)
+    assert torch.equal(_logits(loaded.model, loaded.processor), expected)
+    other = load(given, tmp_path / "adapter", vocab_init="numeric")
+    assert not torch.equal(_logits(other.model, other.processor), expected)
+    for changes in ({"vocab_init": "random"}, {"structure": 3}, {"dtype": None}):
+        made_by = {"dtype": "auto", "vocab_init": "mean", "structure": None} | changes
+        _edit_json(tmp_path / "adapter" / "adapter_config.json", auto_mapping={"coordexp_base": made_by})
+        with pytest.raises(
+            CheckpointError, match=rf"adapter_config.json: .*what the adapter was.*{next(iter(changes))}"
+        ):
+            read_adapter(tmp_path / "adapter")
+
+
 @pytest.mark.parametrize("structure", ["native", "spec"])
 def test_an_adapter_expands_a_base_that_lacks_its_tokens(make_base, make_adapter, structure):
     expanded = make_base(structure=structure)
@@ -129,7 +191,7 @@ def test_a_loaded_adapter_is_frozen_unless_it_is_to_train(make_base, make_adapte
 _NEW_PROCESS = """
 import sys
 from pathlib import Path
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.model.load import load
