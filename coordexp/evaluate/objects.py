@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from coordexp.coord_tokens.bins import decode_array
-from coordexp.coord_tokens.grammar.parse import FailureKind
+from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Floats, Ints, to_boxes_px_xywh
 from coordexp.detection.ground_truth import Detections
 from coordexp.errors import DataError
@@ -33,9 +32,11 @@ class DetectedObject:
     Attributes:
         desc: the description as written.
         category_id: the category it names; None for none.
-        bins: emitted bins x1, y1, x2, y2; corners may be swapped.
-        expected: expected coordinates at the same positions, as fractions of the image side.
-        width: standard deviations of the bin distributions there, in bins.
+        bins: x1, y1, x2, y2 in thousandths of the image side, as emitted; corners may be swapped. A bin of ours is at
+            most 999; a model that answers in JSON may say 1000, the border itself.
+        expected: expected coordinates at the same positions, as fractions of the image side; where coordinates are
+            written as text, those of ``bins``.
+        width: standard deviations of the bin distributions there, in bins; 0 where coordinates are written as text.
         score: the named score of the evaluation.
     """
 
@@ -62,7 +63,7 @@ class ImageRecord:
 
     image_id: int
     objects: tuple[DetectedObject, ...]
-    failures: tuple[FailureKind, ...] = ()
+    failures: tuple[str, ...] = ()
     truncated: bool = False
     coord_mass: tuple[float, ...] = ()
     curves: tuple[ObjectCurves, ...] | None = None
@@ -121,7 +122,7 @@ class ObjectTable:
 
     def boxes_norm_xyxy(self, kind: BoxKind) -> Floats:
         """Return ``[D, 4]`` boxes in fractions of the image's sides; corners may be swapped."""
-        return decode_array(self.bins) if kind == "argmax" else self.expected
+        return self.bins / NUM_BINS if kind == "argmax" else self.expected
 
     def detections(self, kind: BoxKind, sizes_px: Mapping[int, tuple[int, int]]) -> Detections:
         """Return the detections, in pixels of the original images.
