@@ -2,10 +2,15 @@
 
     coordexp evaluate --model DIR --annotations JSON --images DIR
     coordexp evaluate --model DIR --annotations JSON --images DIR --num-workers 2
+    coordexp evaluate --model Qwen/Qwen3-VL-4B-Instruct --answer qwen-json --annotations JSON --images DIR
     ray job submit --working-dir . -- python ray_jobs/evaluate.py --model /shared/merged ... --num-workers 8
 
 With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
 same, whatever the number of workers.
+
+--answer qwen-json asks an untouched Qwen3-VL in its own words, without training: the vendor's detection prompt with the
+categories of the annotation file, answered by JSON with coordinates in thousandths. The files and tables are the same;
+decoding is free, and a box has one reading, so that argmax and expected are equal.
 """
 
 import argparse
@@ -23,9 +28,13 @@ if TYPE_CHECKING:
 
     from coordexp.evaluate.evaluation import SplitEvaluation
     from coordexp.evaluate.job import EvaluationJob
+    from coordexp.metrics import Decoding
+    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 _PIPE_WIDTH = 160  # of the table of box metrics
+_COORD_TOKENS = 512
+_JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-images", type=positive, help="only so many, spread over the number of objects, always the same"
     )
-    parser.add_argument("--decoding", nargs="+", choices=("constrained", "free"), default=["constrained", "free"])
+    parser.add_argument(
+        "--answer",
+        choices=("coord", "qwen-json"),
+        default="coord",
+        help="the form of an answer: coord tokens, or the JSON of an untouched Qwen3-VL (default: coord)",
+    )
+    parser.add_argument(
+        "--decoding", nargs="+", choices=("constrained", "free"), help="default: both; free for --answer qwen-json"
+    )
     parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
     parser.add_argument("--batch-size", type=positive, default=16)
-    parser.add_argument("--max-new-tokens", type=positive, default=512)
+    parser.add_argument(
+        "--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)"
+    )
     parser.add_argument("--max-pixels", type=positive, help="image size limit (default: the checkpoint's own)")
-    parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
+    parser.add_argument(
+        "--prompt",
+        help="the instruction of training, if it was another than the default; for --answer qwen-json the question, "
+        "in which {categories} stands for their names",
+    )
     parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
     parser.add_argument("--threads", type=positive, help="CPU threads of a process; it can change last digits")
     parser.add_argument("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
@@ -87,14 +110,17 @@ def run(options: argparse.Namespace) -> None:
                 metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
     write_json(EvaluationFolder(output).metrics, metrics, indent=1)
     print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
+    if job.spec.answer == "qwen-json":
+        _warn_of_pixels(evaluation, EvaluationFolder(output), console)
     show(console, f"written to {output}")
 
 
 def _job(options: argparse.Namespace) -> "EvaluationJob":
-    from coordexp.data.dataset import DEFAULT_PROMPT
     from coordexp.evaluate.evaluation import EvaluationSpec
     from coordexp.evaluate.job import EvaluationJob, read_aliases
 
+    is_json = options.answer == "qwen-json"
+    decoding: list[Decoding] = options.decoding or (["free"] if is_json else ["constrained", "free"])
     return EvaluationJob(
         model=options.model or _base_of(options.adapter),
         adapter=options.adapter,
@@ -102,12 +128,13 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
         images=options.images,
         spec=EvaluationSpec(
             batch_size=options.batch_size,
-            max_new_tokens=options.max_new_tokens,
-            decoding=tuple(dict.fromkeys(options.decoding)),
+            max_new_tokens=options.max_new_tokens or (_JSON_TOKENS if is_json else _COORD_TOKENS),
+            decoding=tuple(dict.fromkeys(decoding)),
             score=options.score,
             aliases=read_aliases(options.aliases) if options.aliases else {},
+            answer=options.answer,
         ),
-        prompt=options.prompt or DEFAULT_PROMPT,
+        prompt=options.prompt,
         max_pixels=options.max_pixels,
         num_images=options.num_images,
         num_threads=options.threads,
@@ -122,6 +149,20 @@ def _base_of(adapter: Path | None) -> str:
     if (base := read_adapter(adapter).base.path) is None:
         raise ConfigError(f"{adapter} does not name its base; give it with --model")
     return base
+
+
+def _warn_of_pixels(evaluation: "SplitEvaluation", output: "EvaluationFolder", console: "Console") -> None:
+    from coordexp.evaluate.generate.json_record import seem_in_pixels
+    from coordexp.evaluate.objects import read_objects
+
+    lines = read_objects(output.decoding("free").objects)
+    sizes_px = {sample.image_id: (sample.width, sample.height) for sample in evaluation.samples}
+    if seem_in_pixels(lines, sizes_px):
+        show(
+            console,
+            "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while "
+            "its numbers are read as thousandths of the image's sides; the metrics above are then meaningless",
+        )
 
 
 def _evaluate_here(

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection.metrics import detection_metrics
 from coordexp.findings import Verdict, size_text
 from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, Decoding, Metric, MetricName
@@ -132,7 +131,8 @@ def print_metrics(
     console.print(boxes)
     console.print(counts)
     for way in decoding:
-        kinds = {kind: metrics[str(MetricName(way, f"malformed/{kind}"))] for kind in FAILURE_KINDS}
+        prefix = str(MetricName(way, "malformed/"))
+        kinds = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
         if found := ", ".join(f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in kinds.items() if count):
             console.print(f"malformed, {way}: {found}", highlight=False)
 

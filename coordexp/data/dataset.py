@@ -88,7 +88,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         *,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        vocab: CoordVocab,
+        vocab: CoordVocab | None,
         prompt: Prompt,
         image_spec: ImageSpec,
         max_objects: int,
@@ -102,8 +102,8 @@ class DetectionDataset(Dataset[EncodedSample]):
 
         Args:
             samples: images with their objects.
-            tokenizer: an expanded tokenizer.
-            vocab: its coordinate vocabulary.
+            tokenizer: an expanded tokenizer; any one to generate.
+            vocab: its coordinate vocabulary; targets need it.
             prompt: the prompt, equal for all.
             image_spec: how images become patches.
             max_objects: objects of a target at most.
@@ -189,6 +189,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0]
 
     def _target(self, sample: Sample, *, room: int) -> tuple[list[int], NDArray[np.float32], NDArray[np.int64]]:
+        assert self._vocab is not None
         # Capped before it is shuffled: which objects are learnt must not change with the epoch.
         objects = sample.objects.largest(self._max_objects)
         objects = objects.ordered(self._ordering, seed=(self._seed, self.epoch, sample.image_id % 2**64))
@@ -223,6 +224,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         return min(prompt + target, self._max_length)
 
     def _measure_target(self, sample: Sample) -> int:
+        assert self._vocab is not None
         objects = sample.objects.largest(self._max_objects)
         self.num_capped_images += len(objects) < len(sample.objects)
         self.num_capped_objects += len(sample.objects) - len(objects)

@@ -7,19 +7,23 @@ Training, the verb ``evaluate`` and an evaluation on Ray differ in who generates
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coordexp.config.schema.evaluation import ScoreName
+from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.data.sample import Sample
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.errors import DataError
+from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.distributions import images_with_curves
 from coordexp.evaluate.objects import ImageRecord
+from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS
 from coordexp.evaluate.results import in_order, write_results
 from coordexp.files import collector_paused
 from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
+AnswerName = Literal["coord", "qwen-json"]
 Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
 """Generates under a decoding: returns the records of every process on rank 0, and an empty list on the others."""
 
@@ -28,12 +32,16 @@ Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
 class EvaluationSpec:
     """How to evaluate, equal for every group.
 
+    Raises:
+        ConfigError: if answers in JSON are to be constrained.
+
     Attributes:
         batch_size: images generated together.
         max_new_tokens: length limit of an answer, the end token included.
         decoding: ``constrained`` (under the object grammar), ``free``, or both.
         score: the named score of a detection.
         aliases: further descriptions -> category names.
+        answer: the form of an answer: the target sequence in coord tokens, or the JSON of an untouched Qwen3-VL.
     """
 
     batch_size: int = 16
@@ -41,6 +49,21 @@ class EvaluationSpec:
     decoding: tuple[Decoding, ...] = ("constrained", "free")
     score: ScoreName = "coord_desc"
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    answer: AnswerName = "coord"
+
+    def __post_init__(self) -> None:
+        if self.answer == "qwen-json" and self.decoding != ("free",):
+            raise ConfigError("--answer qwen-json is decoded freely only: the object grammar is not that of its JSON")
+
+    @property
+    def failure_kinds(self) -> Sequence[str]:
+        """What can be wrong with a piece of an answer in this form."""
+        return JSON_FAILURE_KINDS if self.answer == "qwen-json" else FAILURE_KINDS
+
+    @property
+    def headline(self) -> Decoding:
+        """The decoding whose AP is published."""
+        return "free" if self.answer == "qwen-json" else "constrained"
 
 
 class SplitEvaluation:
@@ -121,6 +144,7 @@ class SplitEvaluation:
                 decoding=decoding,
                 truth=truth,
                 sizes_px={sample.image_id: (sample.width, sample.height) for sample in self.samples},
-                published="expected" if decoding == "constrained" and not self._subset else None,
+                published="expected" if decoding == self.spec.headline and not self._subset else None,
+                failure_kinds=self.spec.failure_kinds,
                 details=self._details,
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
@@ -14,6 +15,8 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.json_record import JsonParser
+from coordexp.evaluate.qwen_json import PROMPT, detection_prompt
 from coordexp.files import nearest_existing, read_model
 from coordexp.model.load import load
 from coordexp.runs.folder import RunFolder
@@ -31,7 +34,8 @@ class EvaluationJob:
         images: folder of its images.
         adapter: directory of a trained adapter for ``model``.
         spec: how to evaluate.
-        prompt: the instruction; it should be the one of training.
+        prompt: the instruction; None for the default of the answer's form. It should be the one of training; an
+            untouched model is asked for ``{categories}``, which stands for those of the annotation file.
         max_pixels: image size limit; None for the checkpoint's own.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
@@ -42,7 +46,7 @@ class EvaluationJob:
     images: Path
     adapter: Path | None = None
     spec: EvaluationSpec = field(default_factory=EvaluationSpec)
-    prompt: str = DEFAULT_PROMPT
+    prompt: str | None = None
     max_pixels: int | None = None
     num_images: int | None = None
     num_threads: int | None = None
@@ -70,17 +74,21 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     if job.num_threads is not None:
         torch.set_num_threads(job.num_threads)
     loaded = load(job.model, adapter=job.adapter, device="cuda" if torch.cuda.is_available() else None)
-    if loaded.vocab is None:
+    is_json = job.spec.answer == "qwen-json"
+    if loaded.vocab is None and not is_json:
         raise CheckpointError(
-            f"{job.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained by coordexp"
+            f"{job.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained by coordexp, or an "
+            "untouched Qwen3-VL with --answer qwen-json"
         )
+    vocab = None if is_json else loaded.vocab
     tokenizer = loaded.processor.tokenizer
+    prompt = Prompt.build(tokenizer, _instruction(job, evaluation))
     image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
     dataset = DetectionDataset(
         samples=evaluation.samples,
         tokenizer=tokenizer,
-        vocab=loaded.vocab,
-        prompt=Prompt.build(tokenizer, job.prompt),
+        vocab=vocab,
+        prompt=prompt,
         image_spec=image_spec,
         max_objects=1,
         max_length=_MAX_LENGTH,
@@ -91,9 +99,25 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         evaluation,
         loaded.model,
         tokenizer=tokenizer,
-        vocab=loaded.vocab,
+        vocab=vocab,
         image_spec=image_spec,
         samples=dataset,
+        parser=_json_parser(tokenizer, evaluation, prompt) if is_json else None,
+    )
+
+
+def _instruction(job: EvaluationJob, evaluation: SplitEvaluation) -> str:
+    if job.spec.answer != "qwen-json":
+        return job.prompt or DEFAULT_PROMPT
+    return detection_prompt(evaluation.truth.categories.values(), template=job.prompt or PROMPT)
+
+
+def _json_parser(tokenizer: PreTrainedTokenizerBase, evaluation: SplitEvaluation, prompt: Prompt) -> JsonParser:
+    return JsonParser(
+        tokenizer,
+        categories=evaluation.categories,
+        score=evaluation.spec.score,
+        thinks=str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>"),
     )
 
 
@@ -105,6 +129,8 @@ def default_output(job: EvaluationJob) -> Path:
     """
     checkpoint = Path(job.model) if job.adapter is None else job.adapter
     name = f"{checkpoint.resolve().name if checkpoint.is_dir() else job.model.replace('/', '-')}-{job.annotations.stem}"
+    if job.spec.answer == "qwen-json":
+        name += "-qwen-json"
     if job.num_images is not None:
         name += f"-{job.num_images}"
     parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()

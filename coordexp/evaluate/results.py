@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import iou, to_boxes_px_xywh
 from coordexp.detection.categories import fold
@@ -34,6 +33,7 @@ def write_results(
     truth: GroundTruth,
     sizes_px: Mapping[int, tuple[int, int]],
     published: BoxKind | None,
+    failure_kinds: Sequence[str],
     details: bool,
 ) -> dict[str, float]:
     """Write the files of one decoding and return its metrics.
@@ -51,6 +51,7 @@ def write_results(
         sizes_px: image id -> original width and height.
         published: the boxes whose AP, AP50 and AP75 are pycocotools' own; our matcher gives the same numbers in a
             fraction of the time, and gives them for the others.
+        failure_kinds: each is counted, also where it did not occur.
         details: also write what stands behind the numbers.
 
     Returns:
@@ -61,18 +62,22 @@ def write_results(
         raise DataError(f"image {min(unmeasured)}: its width and height are not given")
     objects = ObjectTable.of(records)
     evaluated: dict[BoxKind, BoxEvaluation] = {}
+    # Coordinates that are written as text have no distribution: both kinds of boxes are then one, to the last digit.
+    has_one_reading = np.array_equal(objects.boxes_norm_xyxy("argmax"), objects.boxes_norm_xyxy("expected"))
     for kind in BOX_KINDS:
         detections = objects.detections(kind, sizes_px)
         write_detections(folder.detections(kind), detections)
-        evaluated[kind] = BoxEvaluation(truth, detections)
+        evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else BoxEvaluation(truth, detections)
     write_objects(folder.objects, records)
     unknown = unknown_descriptions(records)
     write_json(folder.unknown, dict(unknown.most_common()), indent=1)
-    metrics = {str(MetricName(decoding, name)): value for name, value in generation_metrics(records).items()}
+    metrics = {
+        str(MetricName(decoding, name)): value for name, value in generation_metrics(records, failure_kinds).items()
+    }
+    headline = None if published is None else evaluated[published]
+    official = {} if headline is None else published_precision(headline.truth, headline.detections)
     for kind, boxes in evaluated.items():
-        found = measure(boxes)
-        if kind == published:
-            found |= published_precision(boxes.truth, boxes.detections)
+        found = measure(boxes) | (official if boxes is headline else {})
         metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
     if details:
         analyse_boxes(evaluated, objects).write(folder.path)
@@ -100,7 +105,7 @@ def in_order(parts: Sequence[Sequence[ImageRecord]], truth: GroundTruth, *, num_
     return records
 
 
-def generation_metrics(records: Sequence[ImageRecord]) -> dict[str, float]:
+def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[str]) -> dict[str, float]:
     """Return what does not depend on the kind of boxes, by name; undefined values are absent.
 
     - ``duplicates``: objects with the description, after folding, of an earlier object of their image
@@ -120,7 +125,7 @@ def generation_metrics(records: Sequence[ImageRecord]) -> dict[str, float]:
         "truncated_images": float(sum(record.truncated for record in records)),
         "duplicates": float(num_duplicates(record.objects for record in records)),
     }
-    metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in FAILURE_KINDS}
+    metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
     return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
 
 

@@ -1,17 +1,19 @@
 """One process's part of an evaluation: batches of images in, records out."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import END_TOKEN, CoordVocab
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageSpec
 from coordexp.errors import TokenizerError
 from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (
+    GeneratedSequence,
     GenerationSpec,
     MeasuredSamples,
     evaluation_mode,
@@ -21,6 +23,14 @@ from coordexp.evaluate.generate.generation import (
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
+
+
+class AnswerParser(Protocol):
+    """Reads what was generated for an image."""
+
+    def record(self, seq: GeneratedSequence) -> ImageRecord:
+        """Return everything that is kept of one image."""
+        ...
 
 
 class SplitDecoder:
@@ -38,9 +48,10 @@ class SplitDecoder:
         model: PreTrainedModel | PeftModel,
         *,
         tokenizer: PreTrainedTokenizerBase,
-        vocab: CoordVocab,
+        vocab: CoordVocab | None,
         image_spec: ImageSpec,
         samples: MeasuredSamples,
+        parser: AnswerParser | None = None,
     ) -> None:
         """Plan the batches.
 
@@ -48,9 +59,10 @@ class SplitDecoder:
             evaluation: which images, and how.
             model: generates; put in evaluation mode and back.
             tokenizer: the tokenizer of ``vocab``.
-            vocab: ids of markers and coord tokens.
+            vocab: ids of markers and coord tokens; None where answers are no target sequences.
             image_spec: how patches become pixel values.
             samples: the evaluation's samples, encoded, with empty targets; read batch by batch.
+            parser: reads answers that are no target sequences; None for those over ``vocab``.
         """
         self._evaluation = evaluation
         self._model = model
@@ -59,11 +71,17 @@ class SplitDecoder:
         self._samples = samples
         self._generation = GenerationSpec(
             max_new_tokens=evaluation.spec.max_new_tokens,
+            end_id=_token_id(tokenizer, END_TOKEN),
+            coord_ids=range(0) if vocab is None else vocab.coord_ids,
             pad_id=_pad_id(tokenizer),
-            image_token_id=_image_token_id(tokenizer),
+            image_token_id=_token_id(tokenizer, IMAGE_TOKEN),
             image_spec=image_spec,
         )
-        self._parser = SequenceParser(vocab, tokenizer, categories=evaluation.categories, score=evaluation.spec.score)
+        if parser is None:
+            assert vocab is not None
+            categories, score = evaluation.categories, evaluation.spec.score
+            parser = SequenceParser(vocab, tokenizer, categories=categories, score=score)
+        self._parser = parser
         self._grammar: ObjectGrammar | None = None
         self.batches = static_batches(samples.lengths, batch_size=evaluation.spec.batch_size)
 
@@ -76,7 +94,6 @@ class SplitDecoder:
             sequences = generate_sequences(
                 self._model,
                 self._samples,
-                vocab=self._vocab,
                 spec=self._generation,
                 grammar=grammar,
                 batches=batches,
@@ -87,6 +104,7 @@ class SplitDecoder:
 
     def _object_grammar(self) -> ObjectGrammar:
         if self._grammar is None:
+            assert self._vocab is not None, "an evaluation without it decodes freely"
             vocab_size = self._model.config.get_text_config().vocab_size
             self._grammar = ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
         return self._grammar
@@ -98,8 +116,8 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return tokenizer.pad_token_id
 
 
-def _image_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    found = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    found = tokenizer.convert_tokens_to_ids(token)
     if not isinstance(found, int):
-        raise TokenizerError(f"the tokenizer has no token {IMAGE_TOKEN!r}")
+        raise TokenizerError(f"the tokenizer has no token {token!r}")
     return found

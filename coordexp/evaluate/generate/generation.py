@@ -17,7 +17,6 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar
-from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.data.batch import EncodedSample, collate
 from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
@@ -94,6 +93,7 @@ class RawLogitsRecorder(LogitsProcessor):
 
     Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
     earlier steps only scalars a row remain, on the device, and the ``[R, K]`` distributions of ``curve_rows``.
+    Without coord ids there are no distributions: all their statistics are 0, and there must be no ``curve_rows``.
     """
 
     def __init__(self, coord_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
@@ -109,14 +109,7 @@ class RawLogitsRecorder(LogitsProcessor):
         self._settle(input_ids)
         logits_BV = scores.float()
         total_B = logits_BV.logsumexp(dim=1)
-        coord_BK = logits_BV[:, self._coords]
-        p_BK = coord_BK.softmax(dim=1)
-        expected_B, width_B = mean_and_width(p_BK)
-        mass_B = (coord_BK.logsumexp(dim=1) - total_B).exp()
-        self._steps.append(torch.stack((expected_B, width_B, mass_B)))
-        if len(self._curve_rows):
-            self._curve_rows = self._curve_rows.to(p_BK.device)
-            self._probs.append(p_BK.index_select(0, self._curve_rows))
+        self._steps.append(self._coord_statistics(logits_BV[:, self._coords], total_B))
         self._pending = (logits_BV, total_B)
         return scores
 
@@ -128,6 +121,18 @@ class RawLogitsRecorder(LogitsProcessor):
         values_SBT = torch.cat((log_probs_BT.unsqueeze(0), others_SBT)).cpu()
         probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
         return RecordedStatistics(values_SBT, probs_RTK=probs)
+
+    def _coord_statistics(self, coord_BK: Tensor, total_B: Tensor) -> Tensor:
+        """Return expected coordinates, widths and masses of a step."""
+        if not coord_BK.shape[1]:
+            return total_B.new_zeros(3, len(total_B))
+        p_BK = coord_BK.softmax(dim=1)
+        expected_B, width_B = mean_and_width(p_BK)
+        mass_B = (coord_BK.logsumexp(dim=1) - total_B).exp()
+        if len(self._curve_rows):
+            self._curve_rows = self._curve_rows.to(p_BK.device)
+            self._probs.append(p_BK.index_select(0, self._curve_rows))
+        return torch.stack((expected_B, width_B, mass_B))
 
     def _settle(self, input_ids: Tensor) -> None:
         if self._pending is not None:
@@ -178,12 +183,16 @@ class GenerationSpec:
 
     Attributes:
         max_new_tokens: length limit of an answer, the end token included.
+        end_id: ends an answer.
+        coord_ids: whose distributions are recorded; empty where coordinates are written as text.
         pad_id: fills short prompts on the left, and answers behind their end.
         image_token_id: the placeholder of an image patch in the prompt.
         image_spec: how patches become pixel values.
     """
 
     max_new_tokens: int
+    end_id: int
+    coord_ids: range
     pad_id: int
     image_token_id: int
     image_spec: ImageSpec
@@ -203,7 +212,6 @@ def generate_sequences(
     model: PreTrainedModel | PeftModel,
     samples: EncodedSamples,
     *,
-    vocab: CoordVocab,
     spec: GenerationSpec,
     grammar: ObjectGrammar | None,
     batches: Sequence[Sequence[int]],
@@ -216,8 +224,7 @@ def generate_sequences(
     Args:
         model: an evaluation-mode model; its own generation defaults are ignored.
         samples: encoded samples with empty targets; read once each, batch by batch.
-        vocab: ids of markers and coord tokens.
-        spec: limits and padding.
+        spec: limits, and what the tokens are.
         grammar: constrains the output; None for free decoding.
         batches: samples generated together, see :func:`static_batches`.
         processors: further ones, after the grammar; they bend the choice of tokens, never the record.
@@ -234,9 +241,7 @@ def generate_sequences(
     for batch in batches:
         chosen = [samples[index] for index in batch]
         choosers = [] if grammar is None else [GrammarProcessor(grammar.to(model.device))]
-        done += _generate_batch(
-            model, chosen, vocab=vocab, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of
-        )
+        done += _generate_batch(model, chosen, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of)
         if on_batch is not None:
             on_batch(len(batch))
     return done
@@ -259,17 +264,17 @@ def _generate_batch(
     model: PreTrainedModel | PeftModel,
     samples: Sequence[EncodedSample],
     *,
-    vocab: CoordVocab,
     spec: GenerationSpec,
     choosers: Sequence[LogitsProcessor],
     curves_of: Collection[int],
 ) -> list[GeneratedSequence]:
     device = model.device
     batch = collate(
-        samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, coord_ids=vocab.coord_ids, pad_left=True
+        samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, coord_ids=spec.coord_ids, pad_left=True
     ).to(device)
-    curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in curves_of]
-    recorder = RawLogitsRecorder(vocab.coord_ids, curve_rows=curve_rows)
+    with_curves = curves_of if spec.coord_ids else ()
+    curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in with_curves]
+    recorder = RawLogitsRecorder(spec.coord_ids, curve_rows=curve_rows)
     with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
             input_ids=batch.input_ids,
@@ -278,11 +283,11 @@ def _generate_batch(
             pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
             image_grid_thw=batch.image_grid_thw,
             logits_processor=LogitsProcessorList([recorder, *choosers]),
-            generation_config=_greedy(vocab, spec),
+            generation_config=_greedy(spec),
         )
     answers = sequences[:, batch.input_ids.shape[1] :]
     recorded = recorder.finish(sequences, num_steps=answers.shape[1])
-    ends = {vocab.end_id, spec.pad_id}
+    ends = {spec.end_id, spec.pad_id}
     curve_of_row = {row: at for at, row in enumerate(curve_rows)}
     return [
         _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), ends=ends)
@@ -290,13 +295,13 @@ def _generate_batch(
     ]
 
 
-def _greedy(vocab: CoordVocab, spec: GenerationSpec) -> GenerationConfig:
+def _greedy(spec: GenerationSpec) -> GenerationConfig:
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=spec.max_new_tokens,
         # Qwen's padding token is its end-of-text: behind it nothing but padding can follow.
-        eos_token_id=sorted({vocab.end_id, spec.pad_id}),
+        eos_token_id=sorted({spec.end_id, spec.pad_id}),
         pad_token_id=spec.pad_id,
         use_cache=True,
     )

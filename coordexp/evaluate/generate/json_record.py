@@ -2,7 +2,7 @@
 
 import codecs
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,10 +14,13 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.parse import SCORES
-from coordexp.evaluate.generate.qwen_json import JsonObject, parse_json_answer
-from coordexp.evaluate.objects import DetectedObject, ImageRecord
+from coordexp.evaluate.objects import DetectedObject, ImageLine, ImageRecord
+from coordexp.evaluate.qwen_json import JsonObject, parse_json_answer
 
 _BYTE_OF = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
+
+
+_MIN_BOXES = 10  # before anything is said about the scale of a model's coordinates
 
 
 @dataclass(frozen=True)
@@ -113,3 +116,19 @@ class JsonParser:
             width=(0.0, 0.0, 0.0, 0.0),
             score=SCORES[self._score](coords, log_probs[written.tokens(item.label_chars)]),
         )
+
+
+def seem_in_pixels(images: Sequence[ImageLine], sizes_px: Mapping[int, tuple[int, int]]) -> bool:
+    """Return whether the numbers of an evaluation look like pixels, although each is in 0 to 1000.
+
+    In images of less than 1000 pixels, thousandths soon exceed the number of pixels; pixels never do.
+
+    Args:
+        images: what was answered.
+        sizes_px: image id -> width and height.
+    """
+    small = [image for image in images if max(sizes_px[image.image_id]) < NUM_BINS]
+    boxes = [(sizes_px[image.image_id], item.bins) for image in small for item in image.objects]
+    return len(boxes) >= _MIN_BOXES and all(
+        max(x1, x2) <= width and max(y1, y2) <= height for (width, height), (x1, y1, x2, y2) in boxes
+    )

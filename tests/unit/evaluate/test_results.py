@@ -50,7 +50,7 @@ def test_counts_by_hand() -> None:
         ImageRecord(3, ()),
     ]
     kinds = {f"malformed/{kind}": 0.0 for kind in FAILURE_KINDS}
-    assert generation_metrics(records) == kinds | {
+    assert generation_metrics(records, FAILURE_KINDS) == kinds | {
         "num_objects": 4,
         "malformed": 3,
         "malformed/unclosed": 2,
@@ -65,7 +65,7 @@ def test_counts_by_hand() -> None:
 
 
 def test_no_coord_token_no_mass() -> None:
-    assert "coord_mass" not in generation_metrics([ImageRecord(1, ())])
+    assert "coord_mass" not in generation_metrics([ImageRecord(1, ())], FAILURE_KINDS)
 
 
 def test_detections_and_objects_go_together() -> None:

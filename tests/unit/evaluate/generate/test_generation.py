@@ -28,7 +28,6 @@ def generate(
     sequences = generate_sequences(
         base.model if model is None else model,
         samples,
-        vocab=base.vocab,
         spec=base.spec(**limits),
         grammar=grammar,
         batches=static_batches([s.length for s in samples], batch_size=batch_size),
@@ -197,7 +196,6 @@ def test_samples_are_read_once_and_batch_by_batch(native) -> None:
     sequences = generate_sequences(
         native.model,
         samples,
-        vocab=native.vocab,
         spec=native.spec(max_new_tokens=2),
         grammar=None,
         batches=[[2, 4], [0]],

@@ -33,7 +33,6 @@ def generate(base, numbers: Sequence[int], *, grammar: bool = True, **options) -
     return generate_sequences(
         base.model,
         samples,
-        vocab=base.vocab,
         spec=base.spec(max_new_tokens=40),
         grammar=tables,
         batches=[list(range(len(samples)))],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.evaluate.generate.qwen_json import JSON_FAILURE_KINDS, detection_prompt, parse_json_answer
+from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS, detection_prompt, parse_json_answer
 
 CAT = '{"bbox_2d": [1, 20, 300, 1000], "label": "cat"}'
 DOG = '{"bbox_2d": [5, 6, 7, 8], "label": "dog"}'
