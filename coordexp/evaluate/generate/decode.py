@@ -37,6 +37,7 @@ class SplitDecoder:
     """Generates and parses the images of an evaluation, batch by batch.
 
     Attributes:
+        samples: the images with their prompts, encoded when they are read.
         batches: the images of each batch, as indices of the samples. Processes that share a split
             share out these batches: the files are then the same for any number of processes, as long
             as each computes alike (same device, same number of threads).
@@ -68,7 +69,7 @@ class SplitDecoder:
         self._model = model
         self._tokenizer = tokenizer
         self._vocab = vocab
-        self._samples = samples
+        self.samples = samples
         self._generation = GenerationSpec(
             max_new_tokens=evaluation.spec.max_new_tokens,
             end_id=_token_id(tokenizer, END_TOKEN),
@@ -93,7 +94,7 @@ class SplitDecoder:
         with evaluation_mode(self._model):
             sequences = generate_sequences(
                 self._model,
-                self._samples,
+                self.samples,
                 spec=self._generation,
                 grammar=grammar,
                 batches=batches,

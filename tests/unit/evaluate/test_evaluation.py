@@ -225,6 +225,26 @@ def test_the_published_headline_is_pycocotools_own(native, shapes: Path, tmp_pat
     assert subset["constrained/expected/AP"] == pytest.approx(1.0)
 
 
+def test_boxes_with_one_reading_have_one_set_of_metrics(native, shapes: Path, tmp_path: Path, monkeypatch) -> None:
+    split = split_of(native, shapes)
+    records = [
+        replace(
+            record,
+            objects=tuple(
+                replace(thing, expected=tuple(k / 1000 for k in thing.bins), width=(0, 0, 0, 0))
+                for thing in record.objects
+            ),
+        )
+        for record in perfect_answers(split)
+    ]
+    spec = EvaluationSpec(decoding=("free",), answer="qwen-json")
+    monkeypatch.setattr("coordexp.evaluate.results.published_precision", lambda truth, detections: {"AP": 0.125})
+    metrics = split.evaluation(spec).run(lambda way: [records], EvaluationFolder(tmp_path))
+    argmax = {name: value for name, value in metrics.items() if "/argmax/" in name}
+    assert argmax == {name.replace("expected", "argmax"): value for name, value in metrics.items() if "expected" in name}
+    assert argmax["free/argmax/AP"] == 0.125, "pycocotools' own, where nothing is constrained"
+
+
 def test_details_are_written_where_they_are_asked_for(native, shapes: Path, tmp_path: Path) -> None:
     split = split_of(native, shapes)
     split.run(EvaluationSpec(batch_size=4, max_new_tokens=48), tmp_path)

@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
-from coordexp.errors import DataError, ResourceError
+from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, check_output, default_output, open_evaluation, read_aliases
+from coordexp.evaluate.job import (
+    EvaluationJob,
+    check_output,
+    default_output,
+    open_decoder,
+    open_evaluation,
+    read_aliases,
+)
+from coordexp.model.tiny.parts import build_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +35,9 @@ def test_results_go_beside_the_checkpoint(shapes: Path, tmp_path: Path, monkeypa
     at = tmp_path / "C-s0" / "eval"
     assert default_output(EvaluationJob(str(merged), **files)) == at / "merged-instances_val"
     assert default_output(EvaluationJob(str(merged), **files, num_images=50)) == at / "merged-instances_val-50"
+    json_spec = EvaluationSpec(answer="qwen-json", decoding=("free",))
+    found = default_output(EvaluationJob("org/model", **files, num_images=50, spec=json_spec))
+    assert found == Path("eval/org-model-instances_val-qwen-json-50")
     found = default_output(EvaluationJob("embedded", **files, adapter=adapter))
     assert found == at / "step_000580-instances_val"
     assert default_output(EvaluationJob("org/model", **files)) == Path("eval/org-model-instances_val")
@@ -42,6 +53,21 @@ def test_a_part_of_the_images_is_always_the_same_part(shapes: Path) -> None:
     assert [s.image_id for s in part.samples] == [s.image_id for s in again.samples]
     assert len({len(sample.objects) for sample in part.samples}) > 1
     assert len(open_evaluation(job(shapes, num_images=400)).samples) == 40
+
+
+@pytest.mark.parametrize("decoding", [("constrained",), ("constrained", "free")])
+def test_answers_in_json_cannot_be_constrained(decoding: tuple) -> None:
+    with pytest.raises(ConfigError, match="--answer qwen-json is decoded freely only"):
+        EvaluationSpec(answer="qwen-json", decoding=decoding)
+
+
+def test_the_question_names_the_categories_of_the_file(shapes: Path) -> None:
+    spec = EvaluationSpec(answer="qwen-json", decoding=("free",), max_new_tokens=2)
+    for prompt, asked in ((None, 'categories: "red circle, '), ("Find {categories}.", "Find red circle, ")):
+        chosen = job(shapes, spec=spec, prompt=prompt, num_images=1)
+        decoder = open_decoder(chosen, open_evaluation(chosen))
+        ids = decoder.samples[0].prompt_ids
+        assert asked in build_tokenizer().decode(ids)
 
 
 def test_aliases(shapes: Path, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence
-from coordexp.evaluate.generate.json_record import JsonParser
-from coordexp.evaluate.objects import ObjectTable
+from coordexp.evaluate.generate.json_record import JsonParser, seem_in_pixels
+from coordexp.evaluate.objects import ImageLine, ObjectTable
 from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_tokenizer
+from tests.unit.evaluate.evaluate_support import item
 
 Build = Callable[..., GeneratedSequence]
 TOKENIZER = build_tokenizer()
@@ -99,3 +100,18 @@ def test_every_character_has_the_tokens_that_write_it(label: str) -> None:
         assert complete(tokens.start) <= at < complete(tokens.stop)
         assert complete(tokens.stop - 1) <= at, "the last of them is needed"
         assert complete(tokens.start + 1) > at or tokens.stop - tokens.start > 1
+
+
+@pytest.mark.parametrize(
+    ("size", "corner", "count", "expected"),
+    [
+        ((640, 480), (640, 480), 10, True),
+        ((640, 480), (640, 480), 9, False),  # too few to say
+        ((640, 480), (641, 480), 10, False),
+        ((640, 480), (640, 481), 10, False),
+        ((1280, 720), (1000, 700), 10, False),  # thousandths of a large image are all legal pixels
+    ],
+)
+def test_pixels_are_recognised(size: tuple, corner: tuple, count: int, expected: bool) -> None:
+    boxes = [item(bins=(10, 20, 30, 40))] * (count - 1) + [item(bins=(0, 0, *corner))]
+    assert seem_in_pixels([ImageLine(1, tuple(boxes), (), truncated=False)], {1: size}) is expected

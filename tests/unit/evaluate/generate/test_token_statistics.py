@@ -194,3 +194,18 @@ def test_a_recorder_behind_the_mask_would_be_bent(native, monkeypatch: pytest.Mo
     monkeypatch.setattr("coordexp.evaluate.generate.generation.LogitsProcessorList", Late)
     bent = forced_scores(native, seq, grammar=False, benders=[TemperatureLogitsWarper(3.0)])
     assert [score["coord"] for score in bent] != [score["coord"] for score in plain]
+
+
+def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:
+    spec = replace(native.spec(), coord_ids=range(0))
+    samples = [native.sample(1), native.sample(2)]
+    plain, with_coords = (
+        generate_sequences(native.model, samples, spec=each, grammar=None, batches=[[0, 1]], curves_of=[1])
+        for each in (spec, native.spec())
+    )
+    for seq, other in zip(plain, with_coords, strict=True):
+        assert seq.ids == other.ids
+        assert seq.statistics.log_probs == other.statistics.log_probs
+        assert {*seq.statistics.expected, *seq.statistics.width, *seq.statistics.coord_mass} == {0.0}
+        assert seq.coord_probs is None
+    assert with_coords[0].coord_probs is not None
