@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Merge or export."""
     from coordexp.model.merge.merge import merge
+    from coordexp.model.merge.parity import next_command, report_rows
     from coordexp.model.merge.peft_tokens import export_peft_tokens
-    from coordexp.model.merge.report import next_command, report_rows
 
     arguments = (options.adapter, options.output, options.base, options.overwrite)
     with stage_bars() as progress:

@@ -12,8 +12,8 @@ from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.doctor.memory import ParameterCounts, expanded_base
 from coordexp.errors import CheckpointError
 from coordexp.findings import Check, attempt, failure, size_text, warning
-from coordexp.model.checkpoint.empty_model import Dimensions
-from coordexp.model.checkpoint.find import cached_checkpoint, find_checkpoint, hub_answers, is_hub_id
+from coordexp.model.checkpoint.directory import cached_checkpoint, find_checkpoint, hub_answers, is_hub_id
+from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.train.setup.base import CheckedBase, check_attention_of, check_base
 from coordexp.train.setup.encoding import Encoding
 

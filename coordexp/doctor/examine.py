@@ -25,7 +25,7 @@ from coordexp.doctor.machine import (
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
-from coordexp.model.checkpoint.empty_model import Dimensions
+from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 

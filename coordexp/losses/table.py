@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from coordexp.losses.find import loss_terms
 from coordexp.losses.term import Term
+from coordexp.losses.terms import loss_terms
 from coordexp.metrics import loss_metric
 
 COMMAND = "python -m coordexp.losses.table docs/LOSSES.md"

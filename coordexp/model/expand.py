@@ -28,13 +28,19 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError
 from coordexp.files import replace_directory
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
-from coordexp.model.checkpoint.find import find_checkpoint
-from coordexp.model.checkpoint.rewrite import ByteCounter, check_space, copy_file, write_config, write_weights
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.directory import find_checkpoint
+from coordexp.model.checkpoint.rewrite import (
+    ByteCounter,
+    Progress,
+    check_space,
+    copy_file,
+    silent,
+    write_config,
+    write_weights,
+)
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece
 from coordexp.model.processor import Processor
-from coordexp.model.progress import Progress, silent
 
 STAGE = "expanding shards"
 

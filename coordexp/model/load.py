@@ -22,10 +22,9 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError, ConfigError, CoordExpError, ResourceError, summary
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
-from coordexp.model.checkpoint.find import find_checkpoint, is_hub_id
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id
+from coordexp.model.checkpoint.stored_model import StoredModel, quiet
 from coordexp.model.processor import Processor
-from coordexp.model.progress import quiet
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 

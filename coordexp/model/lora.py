@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset, reattach_coord_offset_hooks
 from coordexp.errors import ConfigError
-from coordexp.model.progress import quiet
+from coordexp.model.checkpoint.stored_model import quiet
 
 Tuning = Literal["lora", "dora", "full"]
 

@@ -16,7 +16,7 @@ from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.source import Split
-from coordexp.model.checkpoint.find import find_checkpoint
+from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.processor import Processor
 from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.offset_adapter import active_offset
-from coordexp.model.progress import quiet
+from coordexp.model.checkpoint.stored_model import quiet
 from tests.integration.adapter_support import (
     adapted,
     changed_rows,

@@ -15,7 +15,7 @@ from coordexp.cli.main import main
 from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TokenizerError
-from coordexp.model.checkpoint.empty_model import EMBEDDING
+from coordexp.model.checkpoint.stored_model import EMBEDDING
 from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder

@@ -8,8 +8,8 @@ import torch
 
 from coordexp.config.schema.objective import ExtraTerm
 from coordexp.errors import TrainingError
-from coordexp.losses.find import loss_terms
 from coordexp.losses.term import Term
+from coordexp.losses.terms import loss_terms
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows

@@ -22,10 +22,8 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.errors import CheckpointError, CoordExpError, summary
 from coordexp.model.checkpoint.adapter import AdapterInfo, check_adapter_keys
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD, empty_model
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, quiet
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece
-from coordexp.model.progress import quiet
 
 _CPU = torch.device("cpu")
 # PEFT's wrappers use the weight inside them without calling the module that has it.

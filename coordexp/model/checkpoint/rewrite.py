@@ -10,15 +10,20 @@ from torch import Tensor
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.files import write_json, write_text
 from coordexp.model.checkpoint.directory import CONFIG_FILE, INDEX_FILE, JsonObject, check_config
-from coordexp.model.checkpoint.empty_model import EMBEDDING
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.stored_model import EMBEDDING, StoredModel
 from coordexp.model.checkpoint.weights import PIECE_BYTES, TensorSpec, write_safetensors
-from coordexp.model.progress import Progress
+
+# Called with the name of a stage, how much of it is done and how much there is.
+Progress = Callable[[str, int, int], None]
 
 _VISION = "model.visual."
 _SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the true vocabulary is a file of 19 MB
 # What the tokenizer's and the image processor's own files leave out.
 _CARRIED = ("generation_config.json", "processor_config.json")
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 def write_weights(

@@ -17,8 +17,7 @@ from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.adapter import AdapterInfo
 from coordexp.model.checkpoint.directory import JsonObject
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.(?P<kind>lora_A|lora_B|lora_magnitude_vector)(\.weight)?")
 _OFFSET_KEY = re.compile(rf"base_model\.model\.{ADAPTER_NAME}\.(?P<kind>coord_ids|embed_offset|head_offset)")

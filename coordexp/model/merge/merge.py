@@ -12,24 +12,23 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName, active_offset, inner_model
 from coordexp.coord_tokens.vocab import InitMethod
 from coordexp.errors import CheckpointError
+from coordexp.files import replace_directory
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
-from coordexp.model.checkpoint.rewrite import write_config, write_weights
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.directory import find_checkpoint
+from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, quiet
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import expand_checkpoint, lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta
-from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk, logits_of
-from coordexp.model.merge.places import base_of, building_of, checked_output
-from coordexp.model.merge.report import MergeReport, write_report
+from coordexp.model.merge.parity import Inputs, MergeReport, default_samples, logits_from_disk, logits_of, write_report
 from coordexp.model.processor import Processor
-from coordexp.model.progress import Progress, quiet, silent
 
 _MERGED = "the merged checkpoint"
 
@@ -118,6 +117,63 @@ def merge_model(
             return _merge(info, source, building, samples, dtype=dtype, base_dtype=dtype, progress=silent)
 
 
+def base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
+    """Return the directory of an adapter's base: ``base`` if it is given, else what the adapter names.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    if base is not None:
+        return find_checkpoint(base)
+    if adapter.base.path is None:
+        raise CheckpointError(f"{adapter.directory} does not name its base; give the base checkpoint")
+    return find_checkpoint(adapter.base.path, revision=adapter.base.revision)
+
+
+def checked_output(output: str | Path, *, overwrite: bool, inputs: Sequence[Path], marker: str = "config.json") -> Path:
+    """Check where to write, and return its absolute path.
+
+    Args:
+        output: a directory, there or not.
+        overwrite: whether it may be replaced.
+        inputs: directories that are read.
+        marker: the file by which a directory that may be replaced is known.
+
+    Raises:
+        CheckpointError: if ``output`` exists, holds something else, or lies in or around an input.
+    """
+    target = Path(output).expanduser().absolute()
+    for path in inputs:
+        place, read = target.resolve(), path.resolve()
+        if place == read:
+            raise CheckpointError(f"{output}: is an input of the merge; expected another directory")
+        if read in place.parents:
+            raise CheckpointError(f"{output}: lies inside {path}, an input of the merge; expected another directory")
+        if place in read.parents:
+            raise CheckpointError(f"{output}: holds {path}, an input of the merge; expected another directory")
+    if not target.exists():
+        return target
+    if not overwrite:
+        raise CheckpointError(f"{output}: exists; give another directory, or overwrite it on purpose (--overwrite)")
+    if not target.is_dir() or (any(target.iterdir()) and not (target / marker).is_file()):
+        raise CheckpointError(f"{output}: holds something else than a checkpoint; it is not overwritten")
+    return target
+
+
+@contextlib.contextmanager
+def building_of(output: Path) -> Generator[Path]:
+    """Yield a folder that becomes ``output`` if the block ends well.
+
+    Raises:
+        CheckpointError: if it cannot be written.
+    """
+    try:
+        with replace_directory(output) as building:
+            yield building
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{output}: the merged checkpoint cannot be written ({error})") from None
+
+
 def _merge(
     info: AdapterInfo,
     base: Path,
@@ -142,7 +198,8 @@ def _merge(
     after = logits_from_disk(merged, samples, progress=progress, stage=f"logits of {_MERGED}")
     return write_report(
         building,
-        compare(before, after, stored=written),
+        before,
+        after,
         dtype=written,
         tie_word_embeddings=merged.tied,
         num_merged_layers=len(delta.linear),
@@ -221,9 +278,15 @@ def _save_whole(
     before = logits_of(model, samples, device=model.device)
     after = logits_from_disk(saved, samples, dtype=model.dtype, device=model.device)
     dtype = _name_of_dtype(model)
-    agreement = compare(before, after, stored=dtype, computed=model.dtype)
     return write_report(
-        building, agreement, dtype=dtype, tie_word_embeddings=saved.tied, num_merged_layers=0, num_offset_rows=0
+        building,
+        before,
+        after,
+        dtype=dtype,
+        computed=model.dtype,
+        tie_word_embeddings=saved.tied,
+        num_merged_layers=0,
+        num_offset_rows=0,
     )
 
 

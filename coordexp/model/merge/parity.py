@@ -1,8 +1,10 @@
-"""Compare the logits of a merged checkpoint on disk with those of the model it was made from."""
+"""Compare the logits of a merged checkpoint on disk with those of the model it was made from, and report it."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,11 +16,20 @@ from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES, draw_scene
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.adapter import AdapterInfo
+from coordexp.files import write_json
+from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG, AdapterInfo
+from coordexp.model.checkpoint.directory import read_json
 from coordexp.model.checkpoint.offload import offload
+from coordexp.model.checkpoint.rewrite import Progress, silent
 from coordexp.model.checkpoint.stored_model import StoredModel
 from coordexp.model.processor import Message, Processor
-from coordexp.model.progress import Progress, silent
+from coordexp.shipped import command
+
+REPORT_FILE = "merge_report.json"
+
+MergeFormat = Literal["hf", "peft-tokens"]
+
+RELATIVE_TO = "max_abs_logit, the largest absolute logit of the model before it was merged"
 
 Inputs = Mapping[str, Tensor]  # of one forward pass
 
@@ -153,3 +164,98 @@ def default_samples(processor: Processor) -> list[Inputs]:
     answer = [*(token for token in markers if token in known), CATEGORIES[shapes[0].category]]
     answer += [*(token for token in coords if token in known), "<|im_end|>"]
     return [processor(text=prompt + "".join(answer), images=picture)]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did.
+
+    Attributes:
+        max_abs_logit_diff: largest difference of a logit, model against merged checkpoint.
+        tolerance: what it had to stay below.
+        relative_tolerance: ``tolerance`` as a part of what ``tolerance_is_relative_to`` names.
+        tolerance_is_relative_to: in words.
+        max_abs_logit: the largest logit, for scale.
+        tie_word_embeddings: whether the result shares embedding and head.
+        dtype: of the result's weights.
+        num_merged_layers: linear layers that changed.
+        num_offset_rows: embedding rows that changed.
+        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
+        format: a whole checkpoint, or an adapter of stock PEFT.
+    """
+
+    max_abs_logit_diff: float
+    tolerance: float
+    relative_tolerance: float
+    max_abs_logit: float
+    tie_word_embeddings: bool
+    dtype: str
+    num_merged_layers: int
+    num_offset_rows: int
+    num_unused_weights: int = 0
+    format: MergeFormat = "hf"
+    tolerance_is_relative_to: str = RELATIVE_TO
+
+
+def write_report(
+    directory: Path,
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    *,
+    dtype: str,
+    computed: torch.dtype = torch.float32,
+    tie_word_embeddings: bool,
+    num_merged_layers: int,
+    num_offset_rows: int,
+    num_unused_weights: int = 0,
+    format: MergeFormat = "hf",
+) -> MergeReport:
+    """Compare logits as :func:`compare` does, and write the report of a merge whose result agrees.
+
+    Raises:
+        CheckpointError: if it does not agree.
+    """
+    agreement = compare(before, after, stored=dtype, computed=computed)
+    if not agreement.holds:
+        raise CheckpointError(
+            f"the merged checkpoint disagrees with the model by {agreement.max_abs_diff:.3g} in a logit (tolerance "
+            f"{agreement.tolerance:.3g}); nothing was written. Is the base the one that the adapter was trained on?"
+        )
+    report = MergeReport(
+        max_abs_logit_diff=agreement.max_abs_diff,
+        tolerance=agreement.tolerance,
+        relative_tolerance=agreement.relative_tolerance,
+        max_abs_logit=agreement.max_abs_logit,
+        tie_word_embeddings=tie_word_embeddings,
+        dtype=dtype,
+        num_merged_layers=num_merged_layers,
+        num_offset_rows=num_offset_rows,
+        num_unused_weights=num_unused_weights,
+        format=format,
+    )
+    write_json(directory / REPORT_FILE, asdict(report), indent=2)
+    return report
+
+
+def report_rows(report: MergeReport) -> list[tuple[str, str]]:
+    """Return a report as names and values for the screen."""
+    relative = f"{report.relative_tolerance:g} of {report.max_abs_logit:.3g}, the largest logit"
+    rows = [
+        ("largest difference of a logit", f"{report.max_abs_logit_diff:.2e}"),
+        ("tolerance", f"{report.tolerance:.2e} ({relative})"),
+        ("dtype", report.dtype),
+        ("embedding and head", "tied" if report.tie_word_embeddings else "untied"),
+        ("layers merged" if report.format == "hf" else "layers adapted", f"{report.num_merged_layers:,}"),
+        ("rows changed", f"{report.num_offset_rows:,}"),
+    ]
+    if report.num_unused_weights:
+        rows.append(("left behind", f"{report.num_unused_weights:,} of the base's tensors, unknown to its model"))
+    return rows
+
+
+def next_command(report: MergeReport, output: Path) -> str:
+    """Return what to type to use the result."""
+    if report.format == "hf":
+        return command("evaluate", "--model", output, "--annotations", "instances.json", "--images", "DIR")
+    base = read_json(output / ADAPTER_CONFIG)["base_model_name_or_path"]
+    return f'PeftModel.from_pretrained(AutoModelForImageTextToText.from_pretrained("{base}"), "{output}")'

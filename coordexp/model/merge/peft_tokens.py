@@ -16,15 +16,13 @@ from coordexp.errors import CheckpointError
 from coordexp.files import write_json
 from coordexp.model.checkpoint.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterInfo, read_adapter
 from coordexp.model.checkpoint.directory import JsonObject
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.rewrite import Progress, silent
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 from coordexp.model.expand import lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta, OffsetDelta
-from coordexp.model.merge.parity import Inputs, compare, default_samples, logits_from_disk
-from coordexp.model.merge.places import base_of, building_of, checked_output
-from coordexp.model.merge.report import MergeReport, write_report
+from coordexp.model.merge.merge import base_of, building_of, checked_output
+from coordexp.model.merge.parity import Inputs, MergeReport, default_samples, logits_from_disk, write_report
 from coordexp.model.processor import Processor
-from coordexp.model.progress import Progress, silent
 
 _DTYPE = "float32"
 _DELTA_KEY = "base_model.model.{module}.token_adapter.trainable_tokens_delta"
@@ -89,7 +87,8 @@ def export_peft_tokens(
         )
         return write_report(
             building,
-            compare(before, after, stored=_DTYPE),
+            before,
+            after,
             dtype=_DTYPE,
             tie_word_embeddings=stored.tied,
             num_merged_layers=len(delta.linear),

@@ -25,7 +25,7 @@ from coordexp.data.batch import Batch, EncodedSample, collate, predicts_label
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, pixel_values, to_patches
 from coordexp.data.sources.shapes import CATEGORIES, draw_scene
-from coordexp.model.checkpoint.find import TINY_BASE
+from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer, save_base
 
 _EXAMPLE_STREAM = 77

@@ -15,7 +15,7 @@ from transformers import Qwen3VLConfig
 
 from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.data.batch import Batch
-from coordexp.model.checkpoint.empty_model import Dimensions
+from coordexp.model.checkpoint.stored_model import Dimensions
 
 # Dense peak in operations a second, from the vendor's data sheets: (bfloat16, float32 without TF32).
 _PEAKS = {

@@ -12,10 +12,8 @@ from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
-from coordexp.model.checkpoint.directory import model_config
-from coordexp.model.checkpoint.empty_model import HEAD, Dimensions
-from coordexp.model.checkpoint.find import find_checkpoint
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.directory import find_checkpoint, model_config
+from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
 from coordexp.model.expand import expand_checkpoint
 from coordexp.model.load import check_attention
 from coordexp.model.processor import Processor

@@ -8,8 +8,8 @@ from coordexp.config.schema.objective import ExtraTerm
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.errors import ConfigError
 from coordexp.losses.criterion import Criterion, WeightedTerm
-from coordexp.losses.find import loss_terms
 from coordexp.losses.term import Term
+from coordexp.losses.terms import loss_terms
 from coordexp.losses.terms.box_giou import BoxGiou
 from coordexp.losses.terms.box_l1 import BoxL1
 from coordexp.losses.terms.coord_ce import CoordCe

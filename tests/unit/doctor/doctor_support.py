@@ -12,7 +12,7 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from coordexp.doctor.checkpoint import published_config
 from coordexp.doctor.examine import Examination
 from coordexp.findings import Finding
-from coordexp.model.checkpoint.empty_model import empty_model, needed_shapes
+from coordexp.model.checkpoint.stored_model import empty_model, needed_shapes
 from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 
 NUM_SHARDS = 2

@@ -25,7 +25,7 @@ from coordexp.doctor.memory import (
     text_layer_bytes,
     vision_block_bytes,
 )
-from coordexp.model.checkpoint.empty_model import Dimensions, empty_model
+from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
 from coordexp.model.head_bypass import pass_through_head
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_model, build_tokenizer

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.losses.find import loss_terms
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import UNITS, SoftTargetTerm, TermInputs
+from coordexp.losses.terms import loss_terms
 from coordexp.losses.terms.soft_ce import SoftCe
 
 SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)

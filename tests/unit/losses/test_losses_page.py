@@ -12,7 +12,7 @@ from coordexp.config import group_config, load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses import coord_box, table, term
 from coordexp.losses.coord_box import giou
-from coordexp.losses.find import loss_terms
+from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import build_criterion
 from tests.unit.losses.term_support import PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
 

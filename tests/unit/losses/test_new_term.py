@@ -6,8 +6,8 @@ import torch
 from coordexp.config import load_config
 from coordexp.errors import ConfigError
 from coordexp.losses import table
-from coordexp.losses.find import loss_terms
 from coordexp.losses.term import UNITS
+from coordexp.losses.terms import loss_terms
 from coordexp.metrics import find_metric
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.run_log import means_to_metrics

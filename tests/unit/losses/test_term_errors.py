@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coordexp.errors import ConfigError
-from coordexp.losses.find import loss_terms
+from coordexp.losses.terms import loss_terms
 from tests.unit.losses.term_support import EXAMPLE, drop
 
 TERM = """

@@ -16,7 +16,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from transformers.tokenization_utils_base import AddedToken
 
-from coordexp.model.progress import quiet
+from coordexp.model.checkpoint.stored_model import quiet
 from coordexp.model.tiny.parts import SPECIAL_TOKENS
 
 NUM_ENTRIES = 151_669

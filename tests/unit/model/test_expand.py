@@ -11,7 +11,7 @@ from coordexp.cli.main import main
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint import rewrite
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.processor import Processor

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from coordexp.model.checkpoint.empty_model import EMBEDDING
+from coordexp.model.checkpoint.stored_model import EMBEDDING
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece, write_safetensors
 from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, published_config, write_small_files
 

@@ -13,7 +13,7 @@ from coordexp.coord_tokens.codec import ints_to_tokens
 from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
 from coordexp.errors import TokenizerError
 from coordexp.files import sha256_of_file
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.model.processor import Processor

@@ -13,9 +13,8 @@ from transformers import AutoModelForImageTextToText
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint import weights as module
 from coordexp.model.checkpoint.adapter import read_adapter
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
 from coordexp.model.checkpoint.offload import offload
-from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.load import load
 from coordexp.model.merge.parity import compare, default_samples, logits_of

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from coordexp.cli.main import main
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint import weights
-from coordexp.model.checkpoint.empty_model import EMBEDDING, HEAD
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.load import load
 from coordexp.model.merge.merge import merge
 from coordexp.model.processor import Processor

@@ -7,7 +7,7 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint.find import TINY_BASE
+from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import prepare_base
 
