@@ -26,6 +26,7 @@ from coordexp.coord_tokens.bins import (
 
 __all__ = [
     "CODEC_VERSION",
+    "DEFAULT_COORD_IDS",
     "NUM_BINS",
     "CoordIds",
     "as_id_list",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 CoordIds = range | Mapping[str, int] | Sequence[int]
+
+DEFAULT_COORD_IDS = range(151_670, 152_670)  # of Qwen3-VL; 151669 is the wildcard <|coord_*|>
 
 
 def encode(values: Tensor | ArrayLike) -> Tensor:

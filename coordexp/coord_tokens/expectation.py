@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from coordexp.coord_tokens.codec import NUM_BINS, CoordIds, as_id_list
+from coordexp.coord_tokens.codec import DEFAULT_COORD_IDS, NUM_BINS, CoordIds, as_id_list
 from coordexp.coord_tokens.soft_ce_w1 import at_least_float32, is_integer
 
 
@@ -45,7 +45,7 @@ class CoordExp(nn.Module):
     one, that is the position of the coord token minus 1.
     """
 
-    def __init__(self, coord_ids: CoordIds = range(151_670, 152_670)) -> None:
+    def __init__(self, coord_ids: CoordIds = DEFAULT_COORD_IDS) -> None:
         """Keep the token ids of ``<|coord_0|>`` .. ``<|coord_999|>``, in order.
 
         Raises:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.vocab import CoordVocab
 
 
@@ -59,17 +60,16 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     opens_T = ids_T == vocab.obj_start_id
     closes_T = ids_T == vocab.obj_end_id
     stops_T = closes_T | coord_T | (ids_T == vocab.end_id) | (ids_T < 0)
-    if vocab.box_start_id is not None:
-        stops_T |= ids_T == vocab.box_start_id
+    for marker in vocab.before_box:
+        stops_T |= ids_T == marker
 
     last_open_T = _last_position(opens_T, position_T)
     last_stop_T = _last_position(stops_T, position_T)
     in_desc_T = (last_open_T > last_stop_T) & ~opens_T
 
-    num_head = 5 if vocab.box_start_id is not None else 4
-    end_M = _complete_ends(ids_T, coord_T, closes_T, in_desc_T, vocab=vocab, num_head=num_head)
-    start_M = last_open_T[end_M - num_head - 1] if len(end_M) else end_M
-    coord_positions = end_M.unsqueeze(1) + torch.arange(-4, 0, device=ids_T.device)
+    end_M = _complete_ends(ids_T, coord_T, closes_T, in_desc_T, vocab=vocab)
+    start_M = last_open_T[end_M - vocab.box_length - 1] if len(end_M) else end_M
+    coord_positions = end_M.unsqueeze(1) + torch.arange(-NUM_COORDS, 0, device=ids_T.device)
     desc_positions = position_T[in_desc_T]
     return SequenceLayout(
         coord_positions=coord_positions,
@@ -79,18 +79,16 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     )
 
 
-def _complete_ends(
-    ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: CoordVocab, num_head: int
-) -> Tensor:
+def _complete_ends(ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: CoordVocab) -> Tensor:
     """Positions of closing tokens that end a complete object (description, markers, 4 coords)."""
     end = closes_T.nonzero().squeeze(1)
-    end = end[end > num_head]
+    end = end[end > vocab.box_length]
     if len(end) == 0:
         return end
-    complete = coord_T[end.unsqueeze(1) + torch.arange(-4, 0, device=end.device)].all(dim=1)
-    complete &= in_desc_T[end - num_head - 1]
-    if vocab.box_start_id is not None:
-        complete &= ids_T[end - num_head] == vocab.box_start_id
+    complete = coord_T[end.unsqueeze(1) + torch.arange(-NUM_COORDS, 0, device=end.device)].all(dim=1)
+    complete &= in_desc_T[end - vocab.box_length - 1]
+    for place, marker in enumerate(vocab.before_box):
+        complete &= ids_T[end - vocab.box_length + place] == marker
     return end[complete]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import AddedToken
 
-from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
+from coordexp.coord_tokens.bins import NUM_BINS, NUM_COORDS, int_to_token
 from coordexp.errors import TokenizerError
 
 Structure = Literal["native", "spec"]
@@ -48,6 +48,11 @@ class CoordVocab:
     def before_box(self) -> tuple[int, ...]:
         """Ids between a description and its coordinates."""
         return () if self.box_start_id is None else (self.box_start_id,)
+
+    @property
+    def box_length(self) -> int:
+        """Tokens between a description and the token that closes its object."""
+        return len(self.before_box) + NUM_COORDS
 
     @property
     def added_structure_ids(self) -> tuple[int, ...]:

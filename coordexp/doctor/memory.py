@@ -49,7 +49,7 @@ from transformers import PreTrainedModel, Qwen3VLConfig
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import inner_model
-from coordexp.losses.head_functions import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
+from coordexp.losses.head import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
 from coordexp.model.load import AttnImplementation
 from coordexp.model.lora import Tuning

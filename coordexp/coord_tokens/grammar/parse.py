@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from coordexp.coord_tokens.bins import NUM_COORDS
+
 if TYPE_CHECKING:
     from coordexp.coord_tokens.vocab import CoordVocab
 
@@ -82,7 +84,9 @@ def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collec
         num_text = text_length(body)
         failure = _failure(body, num_text, vocab)
         if failure is None:
-            objects.append(ObjectSpan(slice(start, start + num_text), slice(piece.stop - 5, piece.stop - 1)))
+            objects.append(
+                ObjectSpan(slice(start, start + num_text), slice(piece.stop - 1 - NUM_COORDS, piece.stop - 1))
+            )
         else:
             failures.append(failure)
     return ParsedIds(objects=tuple(objects), failures=tuple(failures))
@@ -104,7 +108,7 @@ def _pieces(ids: Sequence[int], vocab: "CoordVocab") -> Iterator[_Piece]:
 
 def _text_length(vocab: "CoordVocab", text_ids: Collection[int] | None) -> Callable[[Sequence[int]], int]:
     """Return a function that counts the leading description tokens of an object's body."""
-    markers = {vocab.obj_start_id, vocab.box_start_id, vocab.obj_end_id, vocab.end_id, vocab.wildcard_id}
+    markers = {vocab.obj_start_id, *vocab.before_box, vocab.obj_end_id, vocab.end_id, vocab.wildcard_id}
 
     def is_text(token: int) -> bool:
         if text_ids is not None:
@@ -122,14 +126,14 @@ def _failure(body: Sequence[int], num_text: int, vocab: "CoordVocab") -> Failure
     if num_text == 0:
         return "empty_description"
     box = body[num_text:]
-    if vocab.box_start_id is not None:
+    for marker in vocab.before_box:
         if not box or box[0] in vocab.coord_ids:
             return "missing_box_marker"
-        if box[0] != vocab.box_start_id:
+        if box[0] != marker:
             return "unexpected_token"
         box = box[1:]
     if any(token not in vocab.coord_ids for token in box):
         return "unexpected_token"
-    if len(box) == 4:
+    if len(box) == NUM_COORDS:
         return None
-    return "too_few_coords" if len(box) < 4 else "too_many_coords"
+    return "too_few_coords" if len(box) < NUM_COORDS else "too_many_coords"

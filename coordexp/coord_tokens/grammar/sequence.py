@@ -2,8 +2,8 @@
 
 An object is ``opening description [box marker] x1 y1 x2 y2 closing``, a target its objects and the end token. Which
 tokens these are, a :class:`coordexp.coord_tokens.vocab.CoordVocab` says. This file writes and measures targets;
-``parse`` finds their parts again, ``constrain`` lets a model write nothing else. All three follow
-``vocab.before_box``, the ids between a description and its coordinates.
+``parse`` and ``layout`` find their parts again, ``constrain`` lets a model write nothing else. All of them follow
+``vocab.before_box``, the ids between a description and its coordinates, and ``NUM_COORDS``, how many these are.
 
 Shapes: M objects.
 """

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coordexp.losses import head_functions
+from coordexp.losses import head as head_module
 from coordexp.losses.head import plain_head, split_head
 from tests.benchmarks.head_variants import VARIANTS, Sizes, make_batch, make_model, make_offset
 from tests.unit.losses.head_support import (
@@ -50,7 +50,7 @@ TOKENS, CHUNK = 32, 70_000  # T x V = 192,000 and V x D = 384,000; T x K = 32,00
 
 @pytest.fixture
 def costly(monkeypatch):
-    monkeypatch.setattr(head_functions, "CHUNK_ELEMENTS_CPU", CHUNK)
+    monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", CHUNK)
     return make_problem(COST, num_boxes=4, num_loose=0, num_text=TOKENS - 16, width=64)
 
 

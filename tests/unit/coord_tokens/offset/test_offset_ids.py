@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AddedToken
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-from coordexp.coord_tokens.offset.ids import DEFAULT_COORD_IDS
+from coordexp.coord_tokens.codec import DEFAULT_COORD_IDS
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import ConfigError, TokenizerError
