@@ -194,7 +194,7 @@ def _merge(
     before = logits_from_disk(
         stored, samples, adapter=info, tokenizer=processor.tokenizer, progress=progress, stage="logits of the adapter"
     )
-    merged = _readable(building)
+    merged = readable(building)
     after = logits_from_disk(merged, samples, progress=progress, stage=f"logits of {_MERGED}")
     return write_report(
         building,
@@ -274,7 +274,7 @@ def _save_whole(
     with quiet():
         model.save_pretrained(building)
     processor.save_pretrained(building)
-    saved = _readable(building)
+    saved = readable(building)
     before = logits_of(model, samples, device=model.device)
     after = logits_from_disk(saved, samples, dtype=model.dtype, device=model.device)
     dtype = _name_of_dtype(model)
@@ -290,7 +290,7 @@ def _save_whole(
     )
 
 
-def _readable(building: Path) -> StoredModel:
+def readable(building: Path) -> StoredModel:
     """Return the merged checkpoint, if it holds what its model needs and nothing else."""
     stored = StoredModel.of(building, title=_MERGED)
     if stored.unused:

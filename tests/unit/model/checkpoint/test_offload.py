@@ -21,7 +21,7 @@ from coordexp.model.merge.parity import compare, default_samples, logits_of
 from coordexp.model.processor import Processor
 
 # By import_module: the package's name ``merge`` is the function, not its module.
-readable = importlib.import_module("coordexp.model.merge.merge")._readable
+readable = importlib.import_module("coordexp.model.merge.merge").readable
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("dora", "lora", "lora", "dora"), strict=True)]
