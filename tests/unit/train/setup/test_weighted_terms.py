@@ -4,8 +4,8 @@ import pytest
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError
-from coordexp.losses.find import loss_terms
 from coordexp.losses.term import TokenTerm
+from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import check_objective, weighted_terms
 
 
