@@ -45,7 +45,9 @@ def test_soft_ce_equals_float64_numpy(dtype, seed, sigma, temperature):
     size = 40 / temperature
     scaled = logits.double().numpy() / temperature
     expected = numpy_lse(scaled) - (q * scaled).sum(axis=1)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE + 3 * UNIT * 2 * size)
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=TOLERANCE + 4 * UNIT * 2 * size
+    )  # roundings: q, scaled, products, sum, both ends
     if dtype == torch.bfloat16:
         before = numpy_lse(exact / temperature) - (q * exact).sum(axis=1) / temperature
         np.testing.assert_allclose(found, before, rtol=0, atol=2 * 2**-8 * size + 1e-4)
