@@ -121,6 +121,20 @@ def test_gradients_that_are_not_finite_stop_zero_before_a_weight_changes(base, t
         assert "the weights were not changed" in said
 
 
+def test_dora_packed_under_zero2_is_dora_padded_under_ddp(base, tmp_path):
+    """What ``experiments/coco_qwen3vl_8b_dlora.yaml`` puts together."""
+    ends = {}
+    for name, packing, strategy in (("padded", False, "ddp"), ("packed", True, "zero2")):
+        config = _config(base, tmp_path / name, training={"tuning": "dora"}, strategy=strategy)
+        config = prepared(config.model_copy(update={"data": config.data.model_copy(update={"packing": packing})}))
+        run_on(2, config, tmp_path / f"{name}-log", stop=STEPS)
+        ends[name] = config
+    assert losses_of(ends["packed"]) == pytest.approx(losses_of(ends["padded"]), rel=1e-5)
+    mine, theirs = (_adapter(config) / "adapter_model.safetensors" for config in (ends["packed"], ends["padded"]))
+    assert any("lora_magnitude_vector" in name and "visual" in name for name in load_file(mine))
+    _assert_same_tensors(mine, theirs, tolerance=1e-4)
+
+
 def test_bfloat16_under_zero_trains_and_saves_float32_adapters(base, tmp_path):
     """DeepSpeed's own bf16 would cast them; here autocast does what it does under DDP."""
     ends = {}

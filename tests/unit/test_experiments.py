@@ -42,6 +42,7 @@ def _flags(config: ExperimentConfig) -> tuple[bool, ...]:
 def test_the_promised_files_are_there():
     names = {path.stem for path in EXPERIMENTS}
     assert names >= {"base", "tiny", "coco_tiny", "structure", "coco_qwen3vl_2b", "coco_qwen3vl_4b", "coco_qwen3vl_8b"}
+    assert "coco_qwen3vl_8b_dlora" in names
     assert set(GROUPS) >= set(FLAGS)
 
 
@@ -99,6 +100,18 @@ def test_the_tiny_experiment_is_as_large_as_promised():
     assert config.data.shapes.num_val >= 300
     assert (config.model.path, config.data.format, config.data.shapes.max_objects) == ("embedded", "shapes", 4)
     assert group_names(config) == ("A", "B", "C")
+
+
+def test_the_dlora_experiment_is_what_the_specification_means_by_it():
+    config = load_config("experiments/coco_qwen3vl_8b_dlora.yaml")
+    plain = load_config("experiments/coco_qwen3vl_8b.yaml")
+    assert config.training.tuning == "dora"
+    assert config.training.lora.vision
+    assert config.training.optimizer == "multimodal_coord_offset"
+    assert config.trains_offset
+    assert config.data.packing
+    assert config.cluster.strategy == "zero2"
+    assert (config.model, config.evaluation, config.ablation) == (plain.model, plain.evaluation, plain.ablation)
 
 
 @pytest.mark.parametrize("size", ["2b", "4b", "8b"])

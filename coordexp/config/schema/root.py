@@ -129,7 +129,8 @@ class ExperimentConfig(Section):
         if self.data.packing and self.model.attn_implementation == "flash_attention_2":
             raise ValueError(
                 "data.packing is shown to keep samples apart with model.attn_implementation sdpa and eager only; "
-                "choose one of them, or data.packing: false"
+                "flash_attention_2 is not measured yet (tests/gpu/test_packing_flash.py does it, where CUDA and the "
+                "package flash-attn are); choose one of the two, or data.packing: false"
             )
         return self
 
