@@ -7,7 +7,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.preparation import check_plans
+from coordexp.ablation.preparation import check_dry_run
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.keys import identity
@@ -22,7 +22,7 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.intervals import planned_detectable
-from coordexp.train.setup.strategy import check_strategy
+from coordexp.train.loop.messages import switch_notes
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _TRAIN_IMAGES_PER_SECOND = 60.0
@@ -38,9 +38,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     """
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
-    check_plans(plans)
-    for plan in plans:
-        check_strategy(plan.config)
+    check_dry_run(plans)
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
     for line in summary(config, plans):
@@ -76,9 +74,19 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         f"estimated time  {_time(plans, slots=slots)}",
         *_budget(plans),
         f"can detect      {_detectable(config)}",
+        *_notes(plans),
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
+
+
+def _notes(plans: Sequence[RunPlan]) -> list[str]:
+    """Return what keys without effect mean, each for the groups it holds for."""
+    groups: dict[str, list[str]] = {}
+    for plan in plans:
+        for note in switch_notes(plan.config):
+            groups.setdefault(note, []).append(plan.group)
+    return [f"note            {', '.join(dict.fromkeys(names))}: {note}" for note, names in groups.items()]
 
 
 def _at_once(config: ExperimentConfig) -> tuple[int, str]:

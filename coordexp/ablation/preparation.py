@@ -12,9 +12,13 @@ from coordexp.data.sources.source import source_of
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError
 from coordexp.files import sha256_of_file, write_json, write_text
+from coordexp.findings import require
+from coordexp.model.checkpoint.directory import local_checkpoint
+from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
 from coordexp.train.setup.weighted_terms import check_objective
@@ -36,6 +40,42 @@ def check_plans(plans: Sequence[RunPlan]) -> None:
         check_objective(plan.config)
 
 
+def check_dry_run(plans: Sequence[RunPlan]) -> None:
+    """Do every check of a run that needs no data, so that keys which contradict each other show in a dry run.
+
+    The base is compared with the keys if its tokenizer and processor are on this machine; nothing is downloaded, and
+    no weight is read.
+
+    Raises:
+        CoordExpError: whatever would stop a run later and follows from its keys.
+    """
+    check_plans(plans)
+    for plan in plans:
+        _check_keys(plan.config)
+    for config in {deciding(plan.config, "base", "weights", "tokens"): plan.config for plan in plans}.values():
+        directory = local_checkpoint(config.model.path, revision=config.model.revision)
+        if directory is not None:
+            require(check_base(config, directory, weights=False))
+
+
+def _check_keys(config: ExperimentConfig) -> None:
+    """Refuse keys of one run that contradict each other; what no key can mend is left to the executor."""
+    check_strategy(config)
+    cluster = config.cluster
+    if cluster.executor == "inline":
+        InlineExecutor().check(config)
+    elif config.model.attn_implementation == "flash_attention_2" and not cluster.gpus_per_worker:
+        raise ConfigError(
+            "model.attn_implementation: flash_attention_2 needs a GPU, and cluster.gpus_per_worker is 0; give a worker "
+            "one, or use sdpa"
+        )
+    if config.trains_offset and config.training.optimizer == "multimodal":
+        raise ConfigError(
+            "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates would "
+            "have no effect; use training.optimizer: multimodal_coord_offset, or custom.coord_offset.enabled: false"
+        )
+
+
 def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     """Prepare the data and base of every run, once for each distinct pair; return them by run name.
 
@@ -44,7 +84,7 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
     """
     check_plans(plans)
     for plan in plans:
-        check_strategy(plan.config)
+        _check_keys(plan.config)
     made: dict[str, PreparedExperiment] = {}
     prepared: dict[str, PreparedExperiment] = {}
     for plan in plans:

@@ -27,10 +27,11 @@ def run(options: argparse.Namespace) -> int:
     group = config.experiment.group if options.group is None else options.group
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
-        from coordexp.train.setup.weighted_terms import check_objective
+        from coordexp.ablation.preparation import check_dry_run
+        from coordexp.runs.plan import RunPlan
 
         one = group_config(config, group, seed)
-        check_objective(one)
+        check_dry_run([RunPlan(one)])
         sys.stdout.write(to_yaml(one))
         return 0
     return run_and_report(single_run(config, group, seed), console=output_console(), debug=options.debug)

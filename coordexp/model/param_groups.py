@@ -58,7 +58,7 @@ def build_param_groups(
 
     Args:
         model: the model after ``apply_tuning``, in any wrappers.
-        optimizer: ``multimodal``, or ``multimodal_coord_offset`` with groups for the offsets.
+        optimizer: ``multimodal``, or ``multimodal_coord_offset`` with groups for the offsets, if there are any.
         learning_rate: of the language model, and wherever another is None.
         vit_lr: of the vision tower.
         aligner_lr: of the mergers between vision tower and language model.
@@ -72,7 +72,7 @@ def build_param_groups(
 
     Raises:
         ConfigError: if a rate was given for parameters that do not exist or are frozen, if the
-            optimizer and the offset adapter do not go together, or if nothing is trainable.
+            optimizer has no group for the offsets, or if nothing is trainable.
     """
     offset = active_offset(model)
     _check_optimizer(optimizer, offset)
@@ -147,11 +147,6 @@ def _note(part: Part, offset: CoordOffsetAdapter | None) -> str:
 
 
 def _check_optimizer(optimizer: OptimizerName, offset: CoordOffsetAdapter | None) -> None:
-    if optimizer == "multimodal_coord_offset" and offset is None:
-        raise ConfigError(
-            "training.optimizer: multimodal_coord_offset has groups for coord offsets, but the model has none; "
-            "set custom.coord_offset.enabled: true, or training.optimizer: multimodal"
-        )
     if optimizer == "multimodal" and offset is not None:
         raise ConfigError(
             "training.optimizer: multimodal has no group for the coord offsets, so that their learning rates "

@@ -20,6 +20,7 @@ from coordexp.ablation.campaign import (
 )
 from coordexp.ablation.preparation import (
     check_disk_for,
+    check_dry_run,
     fingerprint_runs,
     prepare_all,
     shared_metrics,
@@ -43,8 +44,6 @@ from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_
 from coordexp.tracking.publish import is_recorded
 from coordexp.train import train
 from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
-from coordexp.train.setup.strategy import check_strategy
-from coordexp.train.setup.weighted_terms import check_objective
 
 
 @dataclass(frozen=True)
@@ -254,8 +253,7 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
         ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
     """
     check_experiment(sweep.config)
-    check_objective(sweep.config)
-    check_strategy(sweep.config)
+    check_dry_run([RunPlan(sweep.config)])
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
     for line in [*_summary(sweep), *_point_lines(sweep)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import StrictBool
+from pydantic import StrictBool, model_validator
 
 from coordexp.config.schema.fields import AboveOne, BelowOne, Fraction, NotNegative, Positive, PositiveInt, Section, key
 
@@ -23,7 +23,7 @@ class Training(Section):
         "multimodal",
         "results",
         "AdamW with a parameter group each for vision, aligner and language model; multimodal_coord_offset adds those "
-        "of the coord offsets.",
+        "of the coord offsets, where such are trained.",
     )
     tuning: Literal["lora", "dora", "full"] = key(
         "lora",
@@ -89,3 +89,14 @@ class Training(Section):
     num_threads: PositiveInt | None = key(
         None, "results", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
     )
+
+    @model_validator(mode="after")
+    def _rates_move_something(self) -> "Training":
+        rates = {"vit_lr": self.vit_lr, "aligner_lr": self.aligner_lr}
+        idle = [f"{name}: {rate:g}" for name, rate in rates.items() if rate is not None]
+        if idle and not self.lora.vision:
+            raise ValueError(
+                f"{' and '.join(idle)} would move nothing, since lora.vision: false trains neither vision tower nor "
+                "aligner; leave it out, or set lora.vision: true"
+            )
+        return self

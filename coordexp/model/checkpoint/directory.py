@@ -83,6 +83,18 @@ def cached_checkpoint(hub_id: str, *, revision: str | None = None) -> tuple[Path
     return directory, [name for name in wanted_files(directory) if not (directory / name).is_file()]
 
 
+def local_checkpoint(path_or_id: str | Path, *, revision: str | None = None) -> Path | None:
+    """Return the directory of a checkpoint whose small files are on this machine; None for one still to be downloaded.
+
+    Raises:
+        CheckpointError: as :func:`find_checkpoint`, if it is a directory; or if the cache cannot be read.
+    """
+    if not is_hub_id(path_or_id):
+        return find_checkpoint(path_or_id, revision=revision, weights=False)
+    directory, missing = cached_checkpoint(str(path_or_id), revision=revision)
+    return directory if all(name.endswith(".safetensors") for name in missing) else None
+
+
 def hub_answers() -> bool:
     """Return whether the hub's host takes connections, within three seconds."""
     parts = urlsplit(constants.ENDPOINT)

@@ -48,6 +48,7 @@ def start_lines(
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
         *group_table(describe(parts.param_groups)),
+        *switch_notes(config),
         *_notes(parts),
         *batch_lines(config, sampler, num_ranks=ranks.world_size()),
     ]
@@ -138,6 +139,22 @@ def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
     if fraction < _WORTH_A_LINE:
         return None
     return f"waits for data {fraction:.0%} of the time; raise data.num_workers (now {num_workers})"
+
+
+def switch_notes(config: ExperimentConfig) -> list[str]:
+    """Return remarks on keys that a switch leaves without effect, for the start of a run and a dry run."""
+    if config.trains_offset:
+        return []
+    notes: list[str] = []
+    if config.text_arm:
+        notes.append("custom.coord_tokens.enabled: false: coordinates are digits, no row is added and no offset trains")
+    elif config.training.tuning != "full":
+        notes.append("custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start")
+        if config.data.structure == "spec":
+            notes.append("data.structure: spec: so do those of the added object tokens")
+    if config.training.optimizer == "multimodal_coord_offset":
+        notes.append("training.optimizer: multimodal_coord_offset: without offsets it has the groups of multimodal")
+    return notes
 
 
 def _notes(parts: Components) -> list[str]:

@@ -1,0 +1,110 @@
+"""Keys that contradict each other: a dry run ends with one sentence, and nothing is left to a worker."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import main
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+TINY = EXPERIMENTS / "tiny.yaml"
+ALONE = "ablation.groups={}"
+B = "objective={use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}"
+NO_CE = "objective.use_coord_ce=false"
+D = "custom.coord_soft_ce_w1.enabled=true"
+
+# What is laid on the tiny experiment, and what is said of it; a pair of keys each.
+CONTRADICTIONS = [
+    (["training.optimizer=multimodal"], "training.optimizer: multimodal has no group for the coord offsets"),
+    (["training.tuning=full"], "custom.coord_offset needs frozen tables"),
+    (["training={lora: {vision: false}, vit_lr: 1.0e-5}"], "vit_lr: 1e-05 would move nothing"),
+    (["training={lora: {vision: false}, aligner_lr: 1.0e-5}"], "aligner_lr: 1e-05 would move nothing"),
+    (["cluster={num_workers: 2, executor: inline}"], "the inline executor is one process, but cluster.num_workers is"),
+    (["cluster={min_workers: 3, num_workers: 2}"], "min_workers: 3 is more than num_workers: 2"),
+    (["cluster={min_workers: 1, num_workers: 2, strategy: zero2}"], "cluster.min_workers with cluster.strategy: zero2"),
+    (["cluster={min_workers: 2, num_workers: 3}"], "do not divide over 2 workers"),
+    (["cluster.strategy=zero2"], "has nothing to share with cluster.num_workers: 1"),
+    (
+        ["cluster={strategy: zero3, num_workers: 2}", "training.tuning=full", "custom.coord_offset.enabled=false"],
+        "cluster.strategy: zero3 with training.tuning: full",
+    ),
+    (
+        ["cluster={strategy: zero2, num_workers: 2}", "training.log_term_gradients=5"],
+        "training.log_term_gradients with cluster.strategy: zero2",
+    ),
+    (["model={attn_implementation: flash_attention_2, dtype: float32}"], "computes in half precision only"),
+    (["model={attn_implementation: flash_attention_2, dtype: bfloat16}"], "flash_attention_2 needs a GPU, and cluster"),
+    (
+        ["model={attn_implementation: flash_attention_2, dtype: bfloat16}", "data.packing=true"],
+        "data.packing is shown to keep samples apart",
+    ),
+    (["model.revision=main"], "revision has no effect on the embedded base"),
+    (["data={min_pixels: 9, max_pixels: 8}"], "min_pixels 9 is above max_pixels 8"),
+    (["data.max_pixels=1"], "data.max_pixels 1 (the image processor's own where not set)"),
+    (["data.format=coco"], "format coco needs data.train_annotations"),
+    (["custom.coord_offset.ids={start: 3, end: 9}"], "custom.coord_offset.ids"),
+    (
+        ["custom.coord_tokens.enabled=false", "custom.coord_offset.enabled=true"],
+        "overrides: custom.coord_tokens.enabled: false",
+    ),
+    (["custom.coord_tokens.enabled=false", "data.structure=spec", ALONE], "data.structure: spec adds two tokens"),
+    (["custom.coord_tokens.enabled=false", ALONE, D], "custom.coord_soft_ce_w1.enabled would have no effect"),
+    (["custom.coord_tokens.enabled=false"], "group B: objective.use_coordexp_loss would have no effect"),
+    (["objective.use_geom_loss=true", ALONE], "use_geom_loss needs use_coordexp_loss"),
+    ([NO_CE, ALONE], "needs a coordinate term of positive weight"),
+    (
+        ["objective.lambda_coord_ce=0"],
+        "group A: custom.coord_tokens.enabled needs a coordinate term of positive weight",
+    ),
+    ([B, "objective.lambda_coord=0", ALONE], "but objective.lambda_coord is 0"),
+    ([B, "objective={alpha_l1: 0, beta_giou: 0}", ALONE], "but objective.alpha_l1 is 0, objective.beta_giou is 0"),
+    (
+        [D, "custom.coord_soft_ce_w1={soft_ce_weight: 0, w1_weight: 0, gate_weight: 0}", NO_CE, ALONE],
+        "but custom.coord_soft_ce_w1.soft_ce_weight is 0, custom.coord_soft_ce_w1.w1_weight is 0",
+    ),
+    (["objective={use_coord_ce: false, extra: {smooth_l1: 0}}", ALONE], "but objective.extra.smooth_l1 is 0"),
+    (["objective={use_coord_ce: false, extra: {text_gate: 1}}", ALONE], "objective.extra.text_gate sees no coordinate"),
+    (
+        ["ablation.groups.B.objective={extra: {text_gate: 1}, alpha_l1: 0, beta_giou: 0}"],
+        "objective.extra.text_gate sees no coordinate",
+    ),
+    (["objective.extra={soft_ce: 1}"], "objective.extra.soft_ce: this term has a switch of its own"),
+    (
+        ["ablation.factor=[data.shapes.num_val]", "ablation.groups={X: {data: {shapes: {num_val: 9}}}, Y: {}}"],
+        "groups differ in data.shapes",
+    ),
+    (["ablation.groups.A.training.max_steps=3"], "training.max_steps is outside ablation.factor"),
+    (["objective.use_coordexp_loss=true"], "has no effect, since every group sets objective.use_coordexp_loss"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "sentence"), CONTRADICTIONS, ids=[" ".join(one[0]) for one in CONTRADICTIONS])
+def test_a_dry_run_finds_it(overrides, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ablation", "--config", str(TINY), "--dry-run", *overrides]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.startswith("error: ")
+    assert all(line.startswith("  also ") for line in said.splitlines()[1:])  # of a further group
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "verb", [["train", "--config", str(TINY)], ["sweep", "--config", str(EXPERIMENTS / "sweeps" / "lambda_coord.yaml")]]
+)
+def test_every_verb_that_starts_runs_finds_it(verb, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*verb, "--dry-run", "custom.coord_offset.ids={start: 3, end: 9}"]) == 2
+    assert "custom.coord_offset.ids" in capsys.readouterr().err
+    assert main([*verb, "--dry-run", "cluster={strategy: zero2}"]) == 2
+    assert "has nothing to share" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("coordexp.ablation.preparation.local_checkpoint", lambda path, revision: None)
+    assert main(["ablation", "--config", str(path), "--dry-run", "custom.coord_offset.enabled=false"]) == 0
+    said = capsys.readouterr().out
+    assert "multimodal_coord_offset: without offsets it has the groups of multimodal" in said
+    assert "custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start" in said
