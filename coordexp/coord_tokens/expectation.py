@@ -39,10 +39,11 @@ def expected_values(logits_NK: Tensor) -> Tensor:
 
 
 class CoordExp(nn.Module):
-    """Full-vocabulary logits and coord positions -> expected boxes.
+    """Full-vocabulary logits and the positions of the coord labels -> expected boxes.
 
-    ``positions`` index the rows whose logits *predict* the coordinate; with the usual shift by
-    one, that is the position of the coord token minus 1.
+    The positions are those of the coord tokens in the sequence itself, such as ``coord_positions`` of
+    :func:`coordexp.coord_tokens.layout.parse_targets`. A model predicts the token at ``t`` with its logits
+    at ``t - 1``: those are the ones that are read.
     """
 
     def __init__(self, coord_ids: CoordIds = DEFAULT_COORD_IDS) -> None:
@@ -60,12 +61,13 @@ class CoordExp(nn.Module):
         self._largest_id = max(ids)
         self._columns = slice(ids[0], ids[-1] + 1) if ids == list(range(ids[0], ids[-1] + 1)) else None
 
-    def forward(self, logits_BTV: Tensor, positions: Sequence[Tensor]) -> Tensor:
+    def forward(self, logits_BTV: Tensor, positions: Sequence[Tensor | Sequence[Sequence[int]]]) -> Tensor:
         """Decode the boxes of a batch.
 
         Args:
-            logits_BTV: ``[B, T, V]`` logits.
-            positions: for each sequence ``[M, 4]`` integer positions of x1, y1, x2, y2; M may be 0.
+            logits_BTV: ``[B, T, V]`` logits of whole sequences, not shifted.
+            positions: for each sequence ``[M, 4]`` integer positions of the labels of x1, y1, x2, y2, as a
+                tensor or as lists; M may be 0.
 
         Returns:
             ``[sum M, 4]`` float32 (float64 for float64 logits) boxes, xyxy fractions, sequence by
@@ -73,8 +75,8 @@ class CoordExp(nn.Module):
 
         Raises:
             ValueError: if the shapes do not fit, the logits have no column for a coord id, or a
-                position is outside 0..T-1. Positions on an accelerator are not read back: a
-                coordinate at such a position is NaN.
+                position is outside 1..T-1: nothing predicts the first token. Positions on an
+                accelerator are not read back: a coordinate at such a position is NaN.
         """
         if logits_BTV.ndim != 3 or logits_BTV.shape[2] <= self._largest_id:
             raise ValueError(
@@ -84,7 +86,7 @@ class CoordExp(nn.Module):
         batch, length, _ = logits_BTV.shape
         if len(positions) != batch:
             raise ValueError(
-                f"positions must have one [M, 4] tensor for each of {batch} sequences, got {len(positions)}"
+                f"positions must have one [M, 4] tensor or list for each of {batch} sequences, got {len(positions)}"
             )
         checked = [_checked(position, row=row, length=length) for row, position in enumerate(positions)]
         if not checked:
@@ -92,8 +94,9 @@ class CoordExp(nn.Module):
         device = logits_BTV.device
         position_M4 = torch.cat(checked).to(device, non_blocking=True)
         row_M4 = torch.cat([torch.full_like(position, row) for row, position in enumerate(checked)])
-        inside_M4 = (position_M4 >= 0) & (position_M4 < length)
-        at = row_M4.to(device, non_blocking=True).flatten(), position_M4.clamp(0, length - 1).flatten()
+        inside_M4 = (position_M4 >= 1) & (position_M4 < length)
+        predicting_M4 = (position_M4 - 1).clamp(0, length - 1)
+        at = row_M4.to(device, non_blocking=True).flatten(), predicting_M4.flatten()
         if self._columns is None:
             logits_NK = logits_BTV[at].index_select(1, self.coord_ids)
         else:
@@ -101,8 +104,9 @@ class CoordExp(nn.Module):
         return expected_values(logits_NK).view(-1, 4).masked_fill(~inside_M4, math.nan)
 
 
-def _checked(position_M4: Tensor, *, row: int, length: int) -> Tensor:
-    """Return the positions of one sequence as int64 ``[M, 4]``; a tensor of shape ``[0]`` has none."""
+def _checked(positions: Tensor | Sequence[Sequence[int]], *, row: int, length: int) -> Tensor:
+    """Return the positions of one sequence as int64 ``[M, 4]``; ``[]`` and a tensor of shape ``[0]`` have none."""
+    position_M4 = positions if isinstance(positions, Tensor) else _from_lists(positions, row=row)
     shape = tuple(position_M4.shape)
     if shape in ((0,), (0, 4)):
         return torch.zeros(0, 4, dtype=torch.int64, device=position_M4.device)
@@ -110,8 +114,22 @@ def _checked(position_M4: Tensor, *, row: int, length: int) -> Tensor:
         raise ValueError(f"positions[{row}]: expected integer positions [M, 4], got {position_M4.dtype} {shape}")
     position_M4 = position_M4.to(torch.int64)
     if position_M4.device.type == "cpu":
+        if bool((position_M4 == 0).any()):
+            raise ValueError(
+                f"positions[{row}]: nothing predicts the token at position 0, the first of the sequence; expected "
+                "positions of coord labels behind a prompt"
+            )
         outside_M4 = (position_M4 < 0) | (position_M4 >= length)
         if bool(outside_M4.any()):
             bad = int(position_M4[outside_M4][0])
             raise ValueError(f"positions[{row}]: position {bad} is outside a sequence of {length} logits")
     return position_M4
+
+
+def _from_lists(positions: Sequence[Sequence[int]], *, row: int) -> Tensor:
+    try:
+        return torch.tensor(positions)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise ValueError(
+            f"positions[{row}]: expected integer positions [M, 4], got lists that are none ({error})"
+        ) from None

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from coordexp.coord_tokens.expectation import CoordExp, expected_values
+from coordexp.coord_tokens.layout import parse_targets
+from coordexp.coord_tokens.vocab import CoordVocab
 from tests.unit.coord_tokens.operation_support import CountOperations
 
 TOLERANCE = 2.0**-24 * (math.log(1000) + 2 * math.sqrt(1000))
@@ -124,10 +126,43 @@ def test_no_logits_give_no_values():
 # The module
 
 
-def test_module_reads_the_given_positions():
+START, BOX, CLOSE, END, C0 = 2, 3, 4, 5, 10
+VOCAB = CoordVocab(range(C0, C0 + 1000), 9, START, BOX, CLOSE, END, "native")
+
+
+@pytest.mark.parametrize("as_lists", [False, True])
+def test_parsed_targets_and_a_perfect_model_give_the_boxes_back(as_lists):
+    """The model is a next-token model as any: its logits at t say which token stands at t + 1."""
+    bins = [[[34, 340, 560, 780], [0, 1, 998, 999]], [], [[500, 20, 501, 40]]]
+    rows = []
+    for boxes in bins:
+        objects = [[START, 7, 8, BOX, *(C0 + k for k in box), CLOSE] for box in boxes]
+        rows.append([6, 7, *(token for one in objects for token in one), END])
+    length = max(len(row) for row in rows)
+    ids_BT = torch.tensor([row + [0] * (length - len(row)) for row in rows])
+    logits_BTV = torch.zeros(len(rows), length, C0 + 1000)
+    logits_BTV[:, :-1].scatter_(2, ids_BT[:, 1:, None], 1e4)
+
+    positions = [parse_targets(ids_T, VOCAB).coord_positions for ids_T in ids_BT]
+    found = CoordExp(VOCAB.coord_ids)(logits_BTV, [one.tolist() for one in positions] if as_lists else positions)
+
+    expected = torch.tensor([box for boxes in bins for box in boxes]) / 1000
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    # The comparison fails for whoever reads the logits at the labels themselves.
+    shifted = CoordExp(VOCAB.coord_ids)(logits_BTV, [one + 1 for one in positions])
+    assert (shifted - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("position", [torch.tensor([[0, 1, 2, 3]]), [[0, 1, 2, 3]]])
+def test_the_first_token_of_a_sequence_is_predicted_by_nothing(position):
+    with pytest.raises(ValueError, match=r"positions\[0\]: nothing predicts the token at position 0"):
+        CoordExp(range(1000))(torch.zeros(1, 8, 1100), [position])
+
+
+def test_module_reads_one_step_before_the_given_positions():
     torch.manual_seed(0)
     logits = torch.randn(2, 9, 1500)
-    positions = [torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]]), torch.zeros(0, 4, dtype=torch.int64)]
+    positions = [torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.zeros(0, 4, dtype=torch.int64)]
     boxes = CoordExp(range(300, 1300))(logits, positions)
     assert boxes.shape == (2, 4)
     assert boxes[1, 2].item() == pytest.approx(expected_values(logits[0, 6:7, 300:1300]).item())
@@ -136,7 +171,7 @@ def test_module_reads_the_given_positions():
 @UNHURRIED
 @given(
     counts=st.lists(st.integers(0, 5), max_size=5),
-    length=st.integers(1, 12),
+    length=st.integers(2, 12),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
     index_dtype=st.sampled_from([torch.int64, torch.int32, torch.uint8]),
     shuffled=st.booleans(),
@@ -146,9 +181,9 @@ def test_module_equals_a_loop_over_batches_of_mixed_sizes(counts, length, dtype,
     generator = torch.Generator().manual_seed(seed)
     ids = (torch.randperm(1000, generator=generator) + 7).tolist() if shuffled else list(range(7, 1007))
     logits = (torch.randn(len(counts), length, 1010, generator=generator) * 3).to(dtype)
-    positions = [torch.randint(0, length, (m, 4), generator=generator).to(index_dtype) for m in counts]
+    positions = [torch.randint(1, length, (m, 4), generator=generator).to(index_dtype) for m in counts]
     boxes = CoordExp(ids)(logits, positions)
-    rows = [logits[b, int(at), ids] for b, sequence in enumerate(positions) for at in sequence.flatten()]
+    rows = [logits[b, int(at) - 1, ids] for b, sequence in enumerate(positions) for at in sequence.flatten()]
     assert boxes.shape == (sum(counts), 4)
     assert boxes.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     if rows:
@@ -158,7 +193,7 @@ def test_module_equals_a_loop_over_batches_of_mixed_sizes(counts, length, dtype,
 def test_module_on_a_view_of_larger_logits():
     torch.manual_seed(0)
     logits = torch.randn(6, 3, 1100).transpose(0, 1)[:, ::2]
-    positions = [torch.tensor([[0, 1, 2, 0]])] * 3
+    positions = [torch.tensor([[1, 2, 1, 2]])] * 3
     module = CoordExp(range(1000))
     assert torch.equal(module(logits, positions), module(logits.contiguous(), positions))
 
@@ -190,33 +225,37 @@ def test_module_without_a_batch_and_with_an_empty_list():
 def test_module_gradient_goes_to_the_read_rows_and_coord_columns_only():
     logits = torch.randn(2, 6, 1100, requires_grad=True)
     CoordExp(range(50, 1050))(
-        logits, [torch.zeros(0, 4, dtype=torch.int64), torch.tensor([[1, 2, 4, 5]])]
+        logits, [torch.zeros(0, 4, dtype=torch.int64), torch.tensor([[2, 3, 5, 5]])]
     ).sum().backward()
     assert logits.grad is not None
     touched = logits.grad != 0
     assert not touched[0].any()
-    assert touched[1].any(dim=1).tolist() == [False, True, True, False, True, True]
+    assert touched[1].any(dim=1).tolist() == [False, True, True, False, True, False]
     assert touched[1, 1, 50:1050].sum() > 900
     assert not touched[:, :, :50].any()
     assert not touched[:, :, 1050:].any()
 
 
 def test_module_refuses_a_wrong_batch():
-    with pytest.raises(ValueError, match="one \\[M, 4\\] tensor for each of 2 sequences"):
+    with pytest.raises(ValueError, match="one \\[M, 4\\] tensor or list for each of 2 sequences"):
         CoordExp(range(1000))(torch.zeros(2, 3, 1100), [torch.zeros(0, 4)])
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (torch.tensor([[0, 1, 2, 8]]), r"positions\[1\]: position 8 is outside a sequence of 8 logits"),
-        (torch.tensor([[0, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: position -1 is outside"),
+        (torch.tensor([[1, 2, 3, 8]]), r"positions\[1\]: position 8 is outside a sequence of 8 logits"),
+        (torch.tensor([[1, 1, 2, 3], [-1, 1, 2, 3]]), r"positions\[1\]: position -1 is outside"),
         (torch.tensor([0, 1, 2, 3]), r"positions\[1\]: expected integer positions \[M, 4\], got torch.int64 \(4,\)"),
         (torch.tensor([[0, 1], [2, 3]]), r"got torch.int64 \(2, 2\)"),
         (torch.zeros(4, 0, dtype=torch.int64), r"got torch.int64 \(4, 0\)"),
         (torch.zeros(1, 1, 4, dtype=torch.int64), r"got torch.int64 \(1, 1, 4\)"),
         (torch.tensor([[0.1, 0.2, 0.3, 0.4]]), r"got torch.float32 \(1, 4\)"),
         (torch.tensor([[True, False, True, True]]), "got torch.bool"),
+        ([[1, 2, 3, 4], [5, 6, 7]], r"positions\[1\]: expected integer positions \[M, 4\], got lists that are none"),
+        ([[1, 2, 3, None]], r"positions\[1\]: expected integer positions \[M, 4\], got lists that are none"),
+        ([[1.0, 2.0, 3.0, 4.0]], r"got torch.float32 \(1, 4\)"),
+        ([1, 2, 3, 4], r"got torch.int64 \(4,\)"),
     ],
 )
 def test_module_refuses_wrong_positions(bad, message):
@@ -240,7 +279,7 @@ def test_gradcheck():
     logits = torch.randn(2, 1000, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(expected_values, (logits,), fast_mode=True)
     whole = torch.randn(2, 3, 1003, dtype=torch.float64, requires_grad=True)
-    positions = [torch.tensor([[0, 1, 2, 0]]), torch.tensor([[2, 2, 1, 1]])]
+    positions = [torch.tensor([[1, 2, 1, 2]]), torch.tensor([[2, 2, 1, 1]])]
     assert torch.autograd.gradcheck(lambda x: CoordExp(range(2, 1002))(x, positions), (whole,), fast_mode=True)
 
 
@@ -249,12 +288,12 @@ def test_the_work_does_not_grow_with_the_objects():
     counts = []
     for num_objects in (1, 200):
         with CountOperations() as operations:
-            module(logits, [torch.zeros(num_objects, 4, dtype=torch.int64)])
+            module(logits, [torch.ones(num_objects, 4, dtype=torch.int64)])
         counts.append(operations.count)
     assert counts[0] == counts[1]
     with CountOperations() as operations:  # the count does see a loop
         for _ in range(200):
-            module(logits, [torch.zeros(1, 4, dtype=torch.int64)])
+            module(logits, [torch.ones(1, 4, dtype=torch.int64)])
     assert operations.count >= 100 * counts[0]
 
 
@@ -274,7 +313,7 @@ def test_nothing_is_read_back_from_the_device():
 def test_on_a_gpu_nothing_waits_and_a_wrong_position_is_nan():
     torch.manual_seed(0)
     logits = torch.randn(2, 5, 1100, device="cuda")
-    positions = [torch.tensor([[0, 1, 2, 5]], device="cuda"), torch.tensor([[-1, 1, 2, 3]], device="cuda")]
+    positions = [torch.tensor([[1, 2, 3, 5]], device="cuda"), torch.tensor([[0, 1, 2, 3]], device="cuda")]
     module = CoordExp(range(1000)).cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -282,6 +321,6 @@ def test_on_a_gpu_nothing_waits_and_a_wrong_position_is_nan():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert boxes.isnan().tolist() == [[False, False, False, True], [True, False, False, False]]
-    right = [position.clamp(0, 4).cpu() for position in positions]
+    right = [position.clamp(1, 4).cpu() for position in positions]
     expected = CoordExp(range(1000))(logits.cpu(), right)
     torch.testing.assert_close(boxes.cpu(), expected.masked_fill(boxes.isnan().cpu(), math.nan), equal_nan=True)
