@@ -143,10 +143,26 @@ GENERATION_METRICS = (
     Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
     Metric(
         "coord_mass",
-        "probability of the coord vocabulary where a coord token was emitted, mean",
+        "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm",
         "fraction",
         "higher",
         head="coord mass",
+    ),
+    Metric(
+        "tokens_per_object",
+        "generated tokens, malformed ones too, over well-formed objects",
+        "tokens",
+        "lower",
+        head="tokens/object",
+        in_report=False,  # in a table of its own
+    ),
+    Metric(
+        "seconds_per_object",
+        "wall time of generation, all workers at once, over well-formed objects",
+        "seconds",
+        "lower",
+        head="s/object",
+        in_report=False,
     ),
     Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),
 )
@@ -165,7 +181,11 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
     "soft_ce": ("cross-entropy against a Gaussian around the true bin", "nats", "lower"),
     "w1": ("Wasserstein-1 distance of the bin distribution", "fraction", "lower"),
     "gate": ("-log of the coord vocabulary's probability", "nats", "lower"),
-    "coord_vocab_mass": ("probability of the coord vocabulary at coord positions", "fraction", "higher"),
+    "coord_vocab_mass": (
+        "probability of the coord vocabulary at coord positions; of digits in the text arm",
+        "fraction",
+        "higher",
+    ),
     "coord_tokens": ("coord tokens measured", "tokens", "none"),
     "expected_bin_mae": ("|expected bin - true bin|, mean", "bins", "lower"),
     "expected_bin_p90": ("|expected bin - true bin|, 90th percentile", "bins", "lower"),

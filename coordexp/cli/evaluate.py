@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--answer",
-        choices=("coord", "qwen-json"),
-        default="coord",
-        help="the form of an answer: coord tokens, or the JSON of an untouched Qwen3-VL (default: coord)",
+        choices=("coord", "text", "qwen-json"),
+        help="the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
+        "(default: coord tokens where the tokenizer has them, else text)",
     )
     parser.add_argument(
         "--decoding", nargs="+", choices=("constrained", "free"), help="default: both; free for --answer qwen-json"

@@ -142,7 +142,7 @@ def _written(metric: Metric, value: float | None) -> str:
         return "-"
     if metric.is_count:
         return f"{value:.0f}"
-    return f"{value:.1f}" if metric.unit == "seconds" else f"{value:.3f}"
+    return f"{value:.1f}" if metric.name == "seconds" else f"{value:.3f}"
 
 
 def manifest_table(manifest: "Manifest") -> Table:

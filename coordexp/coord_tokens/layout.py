@@ -1,6 +1,7 @@
 """Label the positions of a target that is already written: where its coordinates, descriptions and objects are.
 
-Shapes: T tokens, M complete objects, P description tokens.
+Shapes: T tokens, M complete objects, P description tokens, C tokens of a box that carry its coordinates: 4 coord
+tokens, or in the text arm 12 digits.
 """
 
 from dataclasses import dataclass
@@ -8,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coordexp.coord_tokens.bins import NUM_COORDS
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import AnswerVocab
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SequenceLayout:
     of ``object_spans``, and the entries ``desc_positions[desc_object == i]``, belong to object ``i``.
 
     Attributes:
-        coord_positions: ``[M, 4]`` int64, the positions of x1, y1, x2, y2 of each complete object.
+        coord_positions: ``[M, C]`` int64, the positions of x1, y1, x2, y2 of each complete object.
         desc_positions: ``[P]`` int64, every description token, also of an object cut short.
         desc_object: ``[P]`` int64, the object of each description token; -1 if it was cut short.
         object_spans: ``[M, 2]`` int64, half-open ``[start, end)`` from the opening token to one
@@ -33,16 +33,16 @@ class SequenceLayout:
     object_spans: Tensor
 
 
-def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
+def parse_targets(ids_T: Tensor, vocab: AnswerVocab) -> SequenceLayout:
     """Find the objects of a target sequence.
 
-    An object is complete when its closing token follows four coord tokens (after the box marker
+    An object is complete when its closing token follows four coordinates (after the box marker
     under ``native``), with no other marker between its opening token and them. Whatever is not
     complete, such as an object cut by the length limit, gives no box.
 
     Args:
         ids_T: ``[T]`` token ids; other tokens (prompt, padding, -100) may surround the objects.
-        vocab: the ids of markers and coord tokens.
+        vocab: the ids of markers and numbers.
 
     Returns:
         The layout, on the device of ``ids_T``. Its shapes depend on the ids: parse on the CPU,
@@ -56,10 +56,13 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     if ids_T.ndim != 1:
         raise ValueError(f"parse_targets takes one sequence [T], got shape {tuple(ids_T.shape)}")
     position_T = torch.arange(ids_T.shape[0], device=ids_T.device)
-    coord_T = (ids_T >= vocab.coord_ids.start) & (ids_T < vocab.coord_ids.stop)
+    numbers = vocab.numbers
+    coord_T = (ids_T >= numbers.ids.start) & (ids_T < numbers.ids.stop)
     opens_T = ids_T == vocab.obj_start_id
     closes_T = ids_T == vocab.obj_end_id
-    stops_T = closes_T | coord_T | (ids_T == vocab.end_id) | (ids_T < 0)
+    stops_T = closes_T | (ids_T == vocab.end_id) | (ids_T < 0)
+    if not numbers.are_text:
+        stops_T |= coord_T
     for marker in vocab.before_box:
         stops_T |= ids_T == marker
 
@@ -69,7 +72,8 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
 
     end_M = _complete_ends(ids_T, coord_T, closes_T, in_desc_T, vocab=vocab)
     start_M = last_open_T[end_M - vocab.box_length - 1] if len(end_M) else end_M
-    coord_positions = end_M.unsqueeze(1) + torch.arange(-NUM_COORDS, 0, device=ids_T.device)
+    offsets_C = torch.from_numpy(numbers.offsets).to(ids_T.device) - numbers.num_box_tokens
+    coord_positions = end_M.unsqueeze(1) + offsets_C
     desc_positions = position_T[in_desc_T]
     return SequenceLayout(
         coord_positions=coord_positions,
@@ -79,13 +83,20 @@ def parse_targets(ids_T: Tensor, vocab: CoordVocab) -> SequenceLayout:
     )
 
 
-def _complete_ends(ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: CoordVocab) -> Tensor:
-    """Positions of closing tokens that end a complete object (description, markers, 4 coords)."""
+def _complete_ends(
+    ids_T: Tensor, coord_T: Tensor, closes_T: Tensor, in_desc_T: Tensor, *, vocab: AnswerVocab
+) -> Tensor:
+    """Positions of closing tokens that end a complete object (description, markers, a whole box)."""
+    numbers, device = vocab.numbers, ids_T.device
     end = closes_T.nonzero().squeeze(1)
     end = end[end > vocab.box_length]
     if len(end) == 0:
         return end
-    complete = coord_T[end.unsqueeze(1) + torch.arange(-NUM_COORDS, 0, device=end.device)].all(dim=1)
+    box_ML = end.unsqueeze(1) + torch.arange(-numbers.num_box_tokens, 0, device=device)
+    pattern_L = torch.tensor(numbers.pattern, device=device)
+    complete = (coord_T[box_ML] == pattern_L).all(dim=1)
+    if numbers.separator_id is not None:
+        complete &= (ids_T[box_ML][:, ~pattern_L] == numbers.separator_id).all(dim=1)
     complete &= in_desc_T[end - vocab.box_length - 1]
     for place, marker in enumerate(vocab.before_box):
         complete &= ids_T[end - vocab.box_length + place] == marker

@@ -1,9 +1,20 @@
-"""The vocabulary of coordinates and object structure: look it up, or expand a model to hold it."""
+"""The vocabulary of an answer, in coord tokens or in digits: look it up, or expand a model to hold it.
 
+A coordinate is one of 1000 bins. A :class:`CoordVocab` writes it as the one token ``<|coord_34|>``, a
+:class:`TextVocab`, of the text arm, as three digits, ``034``. What either writes between the markers of a box is
+described by its :class:`NumberTokens`, and nothing else that writes, measures, reads or constrains a box asks which
+of the two it has.
+
+Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import AddedToken
@@ -20,6 +31,67 @@ STRUCTURE_TOKENS: dict[Structure, tuple[str, str | None, str]] = {
     "native": ("<|object_ref_start|>", "<|box_start|>", "<|box_end|>"),
     "spec": ("<obj_start>", None, "<obj_end>"),
 }
+
+NUM_DIGITS = 3  # of a coordinate in the text arm: bins 000 to 999
+NUM_TEXT_BOX_TOKENS = NUM_COORDS * NUM_DIGITS + NUM_COORDS - 1  # four numbers, and a space between each two
+
+
+@dataclass(frozen=True)
+class NumberTokens:
+    """How the four bins of a box are written: each in ``places`` tokens, the most significant first.
+
+    Attributes:
+        ids: the tokens that carry numbers, in the order of their values: 1000 bins, or ten digits. They are the
+            coordinate block of the head.
+        places: tokens of one coordinate.
+        separator_id: stands between two coordinates; None for nothing.
+    """
+
+    ids: range
+    places: int = 1
+    separator_id: int | None = None
+
+    @property
+    def are_text(self) -> bool:
+        """Whether the same tokens are ordinary text in a description: digits and the space are."""
+        return self.separator_id is not None
+
+    @property
+    def pattern(self) -> tuple[bool, ...]:
+        """For each of the ``L`` tokens of a box, whether it carries a number; the others are separators."""
+        number = (True,) * self.places
+        between = () if self.separator_id is None else (False,)
+        return (*number, *(between + number) * (NUM_COORDS - 1))
+
+    @property
+    def num_box_tokens(self) -> int:
+        """Tokens of a box, L."""
+        return len(self.pattern)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where in a box the tokens that carry its numbers are, ``[C]``."""
+        return np.flatnonzero(self.pattern)
+
+    def write(self, bins_M4: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids ``[M, L]`` of boxes in bins."""
+        powers = len(self.ids) ** np.arange(self.places)[::-1]
+        values_M4P = bins_M4[..., None] // powers % len(self.ids)
+        ids_ML = np.full((len(bins_M4), self.num_box_tokens), -1 if self.separator_id is None else self.separator_id)
+        ids_ML[:, self.offsets] = values_M4P.reshape(-1, len(self.offsets)) + self.ids.start
+        return ids_ML
+
+    def bins(self, ids_MC: Tensor) -> Tensor:
+        """Return the bins ``[M, 4]`` of boxes, from the ids of the tokens that carry their numbers."""
+        powers_P = len(self.ids) ** torch.arange(self.places - 1, -1, -1, device=ids_MC.device)
+        return ((ids_MC - self.ids.start).view(-1, NUM_COORDS, self.places) * powers_P).sum(dim=2)
+
+    def bin_of(self, tokens: Sequence[int]) -> int:
+        """Return the number that the tokens of one coordinate write; digits may be fewer than ``places``."""
+        value = 0
+        for token in tokens:
+            value = value * len(self.ids) + token - self.ids.start
+        return value
 
 
 @dataclass(frozen=True)
@@ -45,6 +117,11 @@ class CoordVocab:
     structure: Structure = "native"
 
     @property
+    def numbers(self) -> NumberTokens:
+        """A coordinate is one coord token, and nothing stands between two of them."""
+        return NumberTokens(self.coord_ids)
+
+    @property
     def before_box(self) -> tuple[int, ...]:
         """Ids between a description and its coordinates."""
         return () if self.box_start_id is None else (self.box_start_id,)
@@ -52,12 +129,106 @@ class CoordVocab:
     @property
     def box_length(self) -> int:
         """Tokens between a description and the token that closes its object."""
-        return len(self.before_box) + NUM_COORDS
+        return len(self.before_box) + self.numbers.num_box_tokens
+
+    @property
+    def no_text_ids(self) -> frozenset[int]:
+        """Ids that are never part of a description: markers and wildcard."""
+        return frozenset((self.obj_start_id, *self.before_box, self.obj_end_id, self.end_id, self.wildcard_id))
 
     @property
     def added_structure_ids(self) -> tuple[int, ...]:
         """Structure ids that no pre-trained model knows; they need trained rows."""
         return () if self.structure == "native" else (self.obj_start_id, self.obj_end_id)
+
+
+@dataclass(frozen=True)
+class TextVocab:
+    """Token ids of an answer in plain text, between Qwen3-VL's own markers: nothing is added to the tokenizer.
+
+    Attributes:
+        digit_ids: ids of "0" to "9", contiguous and in order.
+        space_id: stands between two numbers.
+        obj_start_id: opens an object.
+        box_start_id: ends the description.
+        obj_end_id: closes an object.
+        end_id: ends the assistant's answer.
+    """
+
+    digit_ids: range
+    space_id: int
+    obj_start_id: int
+    box_start_id: int
+    obj_end_id: int
+    end_id: int
+
+    @property
+    def structure(self) -> Structure:
+        """The markers are Qwen3-VL's own."""
+        return "native"
+
+    @property
+    def numbers(self) -> NumberTokens:
+        """A coordinate is three digits, and a space stands between two of them."""
+        return NumberTokens(self.digit_ids, NUM_DIGITS, self.space_id)
+
+    @property
+    def before_box(self) -> tuple[int, ...]:
+        """Ids between a description and its coordinates."""
+        return (self.box_start_id,)
+
+    @property
+    def box_length(self) -> int:
+        """Tokens between a description and the token that closes its object."""
+        return len(self.before_box) + self.numbers.num_box_tokens
+
+    @property
+    def no_text_ids(self) -> frozenset[int]:
+        """Ids that are never part of a description: the markers."""
+        return frozenset((self.obj_start_id, self.box_start_id, self.obj_end_id, self.end_id))
+
+    @property
+    def added_structure_ids(self) -> tuple[int, ...]:
+        """Nothing is added."""
+        return ()
+
+
+AnswerVocab = CoordVocab | TextVocab
+
+
+def text_vocab(tokenizer: PreTrainedTokenizerBase) -> TextVocab:
+    """Look up the vocabulary of the text arm in any Qwen tokenizer, expanded or not.
+
+    Raises:
+        TokenizerError: if a marker is missing, a digit or the space is not one token, or the ids of the digits are
+            not contiguous and in order.
+    """
+    digits = digit_ids(tokenizer)
+    if digits != list(range(digits[0], digits[0] + 10)):
+        raise TokenizerError(f"the digits 0 to 9 have the ids {digits}; the text arm expects them contiguous, in order")
+    space = tokenizer.encode(" ", add_special_tokens=False)
+    if len(space) != 1:
+        raise TokenizerError(f"a space is {len(space)} tokens here; the text arm needs one between two numbers")
+    ids = tokenizer.get_vocab()
+    start, box, end = STRUCTURE_TOKENS["native"]
+    assert box is not None
+    return TextVocab(
+        digit_ids=range(digits[0], digits[0] + 10),
+        space_id=space[0],
+        obj_start_id=_id_of(ids, start),
+        box_start_id=_id_of(ids, box),
+        obj_end_id=_id_of(ids, end),
+        end_id=_id_of(ids, END_TOKEN),
+    )
+
+
+def end_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the token that ends an answer.
+
+    Raises:
+        TokenizerError: if there is none.
+    """
+    return _id_of(tokenizer.get_vocab(), END_TOKEN)
 
 
 def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "native") -> CoordVocab:
@@ -150,7 +321,9 @@ def added_tokens(structure: Structure) -> list[str]:
 
 
 def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the texts "0" to "9", between whose rows new ones start under ``numeric``.
+    """Return the ids of the texts "0" to "9".
+
+    New rows start between theirs under ``init: numeric``, and the text arm writes coordinates with them.
 
     Raises:
         TokenizerError: if a digit is not one token.
@@ -158,7 +331,9 @@ def digit_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     found = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
     for digit, ids in enumerate(found):
         if len(ids) != 1:
-            raise TokenizerError(f"digit {digit} is {len(ids)} tokens here; init: numeric needs one, use init: mean")
+            raise TokenizerError(
+                f"digit {digit} is {len(ids)} tokens here; init: numeric and the text arm need one, init: mean does not"
+            )
     return [ids[0] for ids in found]
 
 

@@ -1,17 +1,19 @@
 """Encoded samples -> the batch: what goes from the loader to the model and the losses.
 
 Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that are no fillers,
-T supervised tokens, N coord tokens, M boxes.
+T supervised tokens, N of them that carry coordinates, M boxes, K tokens of a box that carry its coordinates.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+
+from coordexp.coord_tokens.bins import NUM_COORDS
 
 IGNORE = -100
 
@@ -26,8 +28,9 @@ class EncodedSample:
         patches: ``[P, 3 * patch * patch]`` uint8.
         grid: patch rows and columns.
         boxes_norm_xyxy: ``[M, 4]`` float32 box of each complete object in ``target_ids``.
-        coord_index: ``[M, 4]`` int64, positions of its coord tokens in ``target_ids``.
+        coord_index: ``[M, K]`` int64, positions of its coordinates in ``target_ids``: 4 coord tokens, or 12 digits.
         image_id: id in the annotation file.
+        cut_index: ``[R]`` int64, positions of the coordinates of an object that is cut, behind all others.
         is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
     """
 
@@ -38,7 +41,18 @@ class EncodedSample:
     boxes_norm_xyxy: NDArray[np.float32]
     coord_index: NDArray[np.int64]
     image_id: int
+    cut_index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     is_filler: bool = False
+
+    @property
+    def number_index(self) -> NDArray[np.int64]:
+        """Positions of everything in ``target_ids`` that carries a coordinate, ascending."""
+        return np.concatenate([self.coord_index.ravel(), self.cut_index])
+
+    @property
+    def number_places(self) -> NDArray[np.int64]:
+        """Which token of its coordinate each of them is: an object is cut from its end, so they go round."""
+        return np.arange(self.coord_index.size + len(self.cut_index)) % (self.coord_index.shape[1] // NUM_COORDS)
 
     @property
     def length(self) -> int:
@@ -65,8 +79,10 @@ class Batch:
         image_grid_thw: ``[I, 3]`` int64: 1, rows and columns of patches.
         supervised_rows: ``[T]`` int64, flat positions in ``[B * L]`` that predict a label.
         targets: ``[T]`` int64, those labels.
-        coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending.
-        box_rows: ``[M, 4]`` int64, rows of ``coord_rows`` of x1, y1, x2, y2 of each box.
+        coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending; in the text arm digits of
+            coordinates.
+        coord_places: ``[N]`` int64, which token of its coordinate each is: 0 for coord tokens, 0 to 2 for digits.
+        box_rows: ``[M, K]`` int64, rows of ``coord_rows`` of x1, y1, x2, y2 of each box.
         boxes_norm_xyxy: ``[M, 4]`` float32.
         box_image: ``[M]`` int64, which image of the batch a box belongs to, from 0.
         box_object: ``[M]`` int64, which object of its image's target a box is, from 0.
@@ -84,6 +100,7 @@ class Batch:
     supervised_rows: Tensor
     targets: Tensor
     coord_rows: Tensor
+    coord_places: Tensor
     box_rows: Tensor
     boxes_norm_xyxy: Tensor
     box_image: Tensor
@@ -103,16 +120,13 @@ class Batch:
         return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
 
 
-def collate(
-    samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, coord_ids: range, pad_left: bool = False
-) -> Batch:
+def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False) -> Batch:
     """Pad samples to one batch; its ``position_ids`` are left to the model.
 
     Args:
         samples: of one batch.
         pad_id: token of the padding.
         image_token_id: the placeholder of an image token.
-        coord_ids: ids of the coord tokens; empty for a vocabulary without them.
         pad_left: pad to generate instead of to train.
     """
     length = max(sample.length for sample in samples)
@@ -136,13 +150,10 @@ def collate(
         labels=labels,
         attention_mask=attention_mask,
         image_token_id=image_token_id,
-        coord_ids=coord_ids,
     )
 
 
-def collate_packed(
-    samples: Sequence[EncodedSample], *, image_token_id: int, coord_ids: range, merge_size: int
-) -> Batch:
+def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Batch:
     """Join the samples of a batch to one row without padding; losses and gradients are those of the padded batch.
 
     Several sequences in one row must not see each other. transformers notices that a row is packed from its *text*
@@ -158,7 +169,6 @@ def collate_packed(
     Args:
         samples: of one batch, each with a prompt.
         image_token_id: the placeholder of an image token.
-        coord_ids: ids of the coord tokens.
         merge_size: patches a side of an image token.
     """
     input_ids = torch.tensor([[token for sample in samples for token in (*sample.prompt_ids, *sample.target_ids)]])
@@ -176,7 +186,6 @@ def collate_packed(
         labels=labels,
         position_ids=torch.from_numpy(np.concatenate(four, axis=1)).unsqueeze(1),
         image_token_id=image_token_id,
-        coord_ids=coord_ids,
     )
 
 
@@ -187,7 +196,6 @@ def batch_of(
     input_ids: Tensor,
     labels: Tensor,
     image_token_id: int,
-    coord_ids: range,
     attention_mask: Tensor | None = None,
     position_ids: Tensor | None = None,
 ) -> Batch:
@@ -199,18 +207,15 @@ def batch_of(
         input_ids: ``[B, L]``.
         labels: ``[B, L]``.
         image_token_id: the placeholder of an image token.
-        coord_ids: ids of the coord tokens.
         attention_mask: as in the batch.
         position_ids: as in the batch.
     """
     supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
     targets_T = labels.flatten()[supervised_rows + 1]
-    is_coord_T = (targets_T >= coord_ids.start) & (targets_T < coord_ids.stop)
     row_of_position = torch.full((labels.numel(),), -1)
     row_of_position[supervised_rows + 1] = torch.arange(len(targets_T))
-    number_of_row = is_coord_T.cumsum(0) - 1
-    positions = [sample.coord_index + answer for sample, answer in zip(samples, answers, strict=True)]
-    num_boxes = [len(own) for own in positions]
+    positions = [sample.number_index + answer for sample, answer in zip(samples, answers, strict=True)]
+    num_boxes = [len(sample.boxes_norm_xyxy) for sample in samples]
     real = [sample for sample in samples if not sample.is_filler]
     return Batch(
         input_ids=input_ids,
@@ -222,14 +227,24 @@ def batch_of(
         image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
         supervised_rows=supervised_rows,
         targets=targets_T,
-        coord_rows=is_coord_T.nonzero().squeeze(1),
-        box_rows=number_of_row[row_of_position[torch.from_numpy(np.concatenate(positions))]],
+        coord_rows=row_of_position[torch.from_numpy(np.concatenate(positions))],
+        coord_places=torch.from_numpy(np.concatenate([sample.number_places for sample in samples])),
+        box_rows=torch.from_numpy(_box_rows(samples)),
         boxes_norm_xyxy=torch.from_numpy(np.concatenate([sample.boxes_norm_xyxy for sample in samples])),
         box_image=torch.from_numpy(np.repeat(np.arange(len(samples)), num_boxes)),
         box_object=torch.from_numpy(np.concatenate([np.arange(num) for num in num_boxes])),
         image_ids=torch.tensor([sample.image_id for sample in real], dtype=torch.int64),
         sequence_lengths=torch.tensor([sample.length for sample in real], dtype=torch.int64),
     )
+
+
+def _box_rows(samples: Sequence[EncodedSample]) -> NDArray[np.int64]:
+    """Return ``[M, K]`` where among the coordinates of the batch those of each box are."""
+    first, rows = 0, list[NDArray[np.int64]]()
+    for sample in samples:
+        rows.append(first + np.arange(sample.coord_index.size).reshape(sample.coord_index.shape))
+        first += sample.coord_index.size + len(sample.cut_index)
+    return np.concatenate(rows)
 
 
 def predicts_label(labels_BL: Tensor) -> Tensor:

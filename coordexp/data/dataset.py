@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.grammar.sequence import encode_target, target_length, text_encoder
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.bins import NUM_COORDS
+from coordexp.coord_tokens.grammar.sequence import Target, encode_target, target_length, text_encoder
+from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import ImageSpec, to_patches
@@ -88,7 +89,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         *,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        vocab: CoordVocab | None,
+        vocab: AnswerVocab | None,
         prompt: Prompt,
         image_spec: ImageSpec,
         max_objects: int,
@@ -102,8 +103,8 @@ class DetectionDataset(Dataset[EncodedSample]):
 
         Args:
             samples: images with their objects.
-            tokenizer: an expanded tokenizer; any one to generate.
-            vocab: its coordinate vocabulary; targets need it.
+            tokenizer: expanded where coordinates are coord tokens; any one to generate.
+            vocab: in which of its tokens targets are written; None where there are none.
             prompt: the prompt, equal for all.
             image_spec: how images become patches.
             max_objects: objects of a target at most.
@@ -126,6 +127,8 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._ordering: Ordering = ordering
         self._with_targets = with_targets
         self._encode_text = text_encoder(tokenizer)
+        num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.offsets)
+        self._no_target = Target([], np.zeros((0, num_positions), np.int64), np.zeros(0, np.int64))
         self._cache: dict[int, _Patches] = {}
         self._cache_bytes = 0
         self._cache_room_bytes = image_cache_mib * 2**20
@@ -164,19 +167,19 @@ class DetectionDataset(Dataset[EncodedSample]):
         sample = self._samples[index]
         patches, grid = self._patches(index, sample)
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
-        target_ids: list[int] = []
-        boxes = np.zeros((0, 4), np.float32)
-        coord_index = np.zeros((0, 4), np.int64)
         if self._with_targets and not is_filler:
-            target_ids, boxes, coord_index = self._target(sample, room=self._max_length - len(prompt_ids))
+            target, boxes = self._target(sample, room=self._max_length - len(prompt_ids))
+        else:
+            target, boxes = self._no_target, np.zeros((0, 4), np.float32)
         return EncodedSample(
             prompt_ids=prompt_ids,
-            target_ids=target_ids,
+            target_ids=target.ids,
             patches=patches,
             grid=grid,
             boxes_norm_xyxy=boxes,
-            coord_index=coord_index,
+            coord_index=target.coord_positions,
             image_id=sample.image_id,
+            cut_index=target.cut_positions,
             is_filler=is_filler,
         )
 
@@ -186,9 +189,9 @@ class DetectionDataset(Dataset[EncodedSample]):
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         if not self._with_targets:
             return prompt_ids
-        return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0]
+        return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0].ids
 
-    def _target(self, sample: Sample, *, room: int) -> tuple[list[int], NDArray[np.float32], NDArray[np.int64]]:
+    def _target(self, sample: Sample, *, room: int) -> tuple[Target, NDArray[np.float32]]:
         assert self._vocab is not None
         # Capped before it is shuffled: which objects are learnt must not change with the epoch.
         objects = sample.objects.largest(self._max_objects)
@@ -196,7 +199,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
         # What is cut is cut from the end: the complete objects are the first ones.
         boxes = objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
-        return target.ids, boxes, target.coord_positions
+        return target, boxes
 
     def _patches(self, index: int, sample: Sample) -> _Patches:
         found = self._cache.get(index)
@@ -232,4 +235,4 @@ class DetectionDataset(Dataset[EncodedSample]):
             lengths = [len(self._encode_text(desc)) for desc in objects.descs]
         except DataError as error:
             raise DataError(f"{sample.image}: {error}") from None
-        return target_length(lengths, self._vocab.structure)
+        return target_length(lengths, self._vocab.structure, num_box_tokens=self._vocab.numbers.num_box_tokens)

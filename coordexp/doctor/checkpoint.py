@@ -9,6 +9,7 @@ from transformers import Qwen3VLConfig
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES
+from coordexp.coord_tokens.vocab import CoordVocab
 from coordexp.doctor.memory import ParameterCounts, expanded_base
 from coordexp.errors import CheckpointError
 from coordexp.findings import Check, attempt, failure, size_text, warning
@@ -50,7 +51,8 @@ class Base:
     Attributes:
         model: its configuration.
         dtype: in which its weights will be.
-        offset_ids: of the coord tokens, after expansion, and of structure tokens added behind them.
+        offset_ids: of the coord tokens, after expansion, and of structure tokens added behind them; an empty range
+            behind the tokenizer's entries for a text arm.
         encoding: tokenizer, prompt and image sizes; None where they could not be read.
     """
 
@@ -107,7 +109,10 @@ def examine_checkpoint(run: ExperimentConfig) -> Check[Base | None]:
     ids = _published_ids(run)
     if checked.encoding is not None:
         vocab = checked.encoding.vocab
-        ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
+        if isinstance(vocab, CoordVocab):
+            ids = range(vocab.coord_ids.start, vocab.coord_ids.stop + len(vocab.added_structure_ids))
+        else:
+            ids = _none_after(len(checked.encoding.tokenizer))
     return Base(checked.model, _dtype(run, checked.model, checked), ids, checked.encoding)
 
 
@@ -145,8 +150,14 @@ def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
 
 
 def _published_ids(run: ExperimentConfig) -> range:
+    if run.text_arm:
+        return _none_after(_NUM_TOKENS)
     num_structure = 2 if run.data.structure == "spec" else 0
     return range(_NUM_TOKENS + 1, _NUM_TOKENS + 1 + NUM_BINS + num_structure)
+
+
+def _none_after(num_tokens: int) -> range:
+    return range(num_tokens, num_tokens)
 
 
 def _dtype(run: ExperimentConfig, model: Qwen3VLConfig, checked: CheckedBase | None) -> torch.dtype:

@@ -9,7 +9,9 @@ from coordexp.cluster.capacity import local_slots
 from coordexp.config import load_config
 from coordexp.config.keys import without_loss
 from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
+from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
 from coordexp.data.sources.source import Split
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
@@ -170,7 +172,11 @@ def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max
         encode = base.encoding.tokenizer.encode
         description = max(len(encode(name, add_special_tokens=False)) for name in facts.categories)
     num_objects = max_objects if facts is None else min(max_objects, facts.max_objects)
-    length = prompt + target_length([description] * num_objects, run.data.structure)
+    length = prompt + target_length(
+        [description] * num_objects,
+        run.data.structure,
+        num_box_tokens=NUM_TEXT_BOX_TOKENS if run.text_arm else NUM_COORDS,
+    )
     return SequenceSize(prompt, min(run.data.max_length, length), image * Dimensions.of(base.model).merge_size ** 2)
 
 

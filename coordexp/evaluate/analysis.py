@@ -125,7 +125,7 @@ class BoxAnalysis:
         num_missed: ground truth without a pair.
         matched_iou: histogram of the pairs' IoU, 20 bins from 0 to 1.
         coordinates: a map of each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
-        width_by_error: of all four coordinates together.
+        width_by_error: of all four coordinates together; empty in the text arm, which has no widths.
         categories: every category, in the order of their ids.
         sizes: small, medium, large.
         object_counts: by the number of objects in the image: 1, 2-3, 4-7, 8 and more.
@@ -252,6 +252,8 @@ def _map(true_M: Floats, predicted_M: Floats) -> CoordinateMap:
 
 
 def _width_by_error(error_M4: Floats, width_M4: Floats) -> tuple[WidthByError, ...]:
+    if width_M4.size and not width_M4.any():
+        return ()  # digits, which have no distribution over bins
     # The last bin is open: ground truth may reach beyond its image.
     place = np.digitize(error_M4.ravel() * NUM_BINS, _ERROR_EDGES[1:-1])
     found: list[WidthByError] = []

@@ -23,7 +23,7 @@ from coordexp.files import collector_paused
 from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
-AnswerName = Literal["coord", "qwen-json"]
+AnswerName = Literal["coord", "text", "qwen-json"]
 Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
 """Generates under a decoding: returns the records of every process on rank 0, and an empty list on the others."""
 
@@ -41,7 +41,8 @@ class EvaluationSpec:
         decoding: ``constrained`` (under the object grammar), ``free``, or both.
         score: the named score of a detection.
         aliases: further descriptions -> category names.
-        answer: the form of an answer: the target sequence in coord tokens, or the JSON of an untouched Qwen3-VL.
+        answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
+            Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
     """
 
     batch_size: int = 16
@@ -49,7 +50,7 @@ class EvaluationSpec:
     decoding: tuple[Decoding, ...] = ("constrained", "free")
     score: ScoreName = "coord_desc"
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
-    answer: AnswerName = "coord"
+    answer: AnswerName | None = None
 
     def __post_init__(self) -> None:
         if self.answer == "qwen-json" and self.decoding != ("free",):
@@ -127,9 +128,14 @@ class SplitEvaluation:
         for decoding in self.spec.decoding:
             started = time.monotonic()
             parts = decode(decoding)
+            generated = time.monotonic()
             if parts:
                 metrics |= self._finish(decoding, parts, output)
                 metrics[str(MetricName(decoding, "seconds"))] = time.monotonic() - started
+                num_objects = metrics[str(MetricName(decoding, "num_objects"))]
+                if num_objects:
+                    seconds = (generated - started) / num_objects
+                    metrics[str(MetricName(decoding, "seconds_per_object"))] = seconds
         return metrics
 
     def _finish(

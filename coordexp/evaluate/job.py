@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sources.coco import read_coco
@@ -16,9 +17,10 @@ from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.generate.json_record import JsonParser
+from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.qwen_json import PROMPT, detection_prompt
 from coordexp.files import nearest_existing, read_model
-from coordexp.model.load import load
+from coordexp.model.load import LoadedModel, load
 from coordexp.runs.folder import RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
@@ -74,15 +76,13 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     if job.num_threads is not None:
         torch.set_num_threads(job.num_threads)
     loaded = load(job.model, adapter=job.adapter, device="cuda" if torch.cuda.is_available() else None)
-    is_json = job.spec.answer == "qwen-json"
-    if loaded.vocab is None and not is_json:
-        raise CheckpointError(
-            f"{job.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained by coordexp, or an "
-            "untouched Qwen3-VL with --answer qwen-json"
-        )
-    vocab = None if is_json else loaded.vocab
-    tokenizer = loaded.processor.tokenizer
+    vocab, tokenizer = _vocab(job, loaded), loaded.processor.tokenizer
     prompt = Prompt.build(tokenizer, _instruction(job, evaluation))
+    categories, score = evaluation.categories, evaluation.spec.score
+    if vocab is None:
+        answers = JsonParser(tokenizer, categories=categories, score=score, thinks=_opens_thought(tokenizer, prompt))
+    else:
+        answers = SequenceParser(vocab, tokenizer, categories=categories, score=score)
     image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
     dataset = DetectionDataset(
         samples=evaluation.samples,
@@ -98,12 +98,25 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     return SplitDecoder(
         evaluation,
         loaded.model,
+        answers=answers,
         tokenizer=tokenizer,
-        vocab=vocab,
         image_spec=image_spec,
         samples=dataset,
-        parser=_json_parser(tokenizer, evaluation, prompt) if is_json else None,
     )
+
+
+def _vocab(job: EvaluationJob, loaded: LoadedModel) -> AnswerVocab | None:
+    """Return the vocabulary of the answers; None for JSON, which has none."""
+    if job.spec.answer == "qwen-json":
+        return None
+    if job.spec.answer == "text" or (job.spec.answer is None and loaded.vocab is None):
+        return text_vocab(loaded.processor.tokenizer)
+    if loaded.vocab is None:
+        raise CheckpointError(
+            f"{job.model}: the tokenizer has no coord tokens; evaluate a checkpoint trained to write them, digits with "
+            "--answer text, or an untouched Qwen3-VL with --answer qwen-json"
+        )
+    return loaded.vocab
 
 
 def _instruction(job: EvaluationJob, evaluation: SplitEvaluation) -> str:
@@ -112,13 +125,9 @@ def _instruction(job: EvaluationJob, evaluation: SplitEvaluation) -> str:
     return detection_prompt(evaluation.truth.categories.values(), template=job.prompt or PROMPT)
 
 
-def _json_parser(tokenizer: PreTrainedTokenizerBase, evaluation: SplitEvaluation, prompt: Prompt) -> JsonParser:
-    return JsonParser(
-        tokenizer,
-        categories=evaluation.categories,
-        score=evaluation.spec.score,
-        thinks=str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>"),
-    )
+def _opens_thought(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> bool:
+    """Return whether the prompt has opened the model's reasoning already."""
+    return str(tokenizer.decode(list(prompt.after))).rstrip().endswith("<think>")
 
 
 def default_output(job: EvaluationJob) -> Path:

@@ -57,7 +57,9 @@ class ImageRecord:
         objects: in generated order.
         failures: one for each malformed piece.
         truncated: the length limit came before the end token.
-        coord_mass: probability of the coord vocabulary at each position that emitted a coord token.
+        coord_mass: probability of the coord vocabulary at each position that emitted a coord token; in the text arm
+            that of the digits at each digit of a box.
+        num_tokens: generated tokens, the end token excluded.
         curves: bin distributions of its first objects, where the image is one of those that keep them.
     """
 
@@ -66,6 +68,7 @@ class ImageRecord:
     failures: tuple[str, ...] = ()
     truncated: bool = False
     coord_mass: tuple[float, ...] = ()
+    num_tokens: int = 0
     curves: tuple[ObjectCurves, ...] | None = None
 
 

@@ -125,6 +125,8 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
         "truncated_images": float(sum(record.truncated for record in records)),
         "duplicates": float(num_duplicates(record.objects for record in records)),
     }
+    if num_objects:
+        metrics["tokens_per_object"] = sum(record.num_tokens for record in records) / num_objects
     metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
     return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
 

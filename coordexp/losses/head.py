@@ -1,7 +1,8 @@
 """The split head: everything the terms need from hidden states, without full-vocabulary logits.
 
-Shapes: T supervised tokens, N coord tokens, D hidden, V vocabulary, K adapted ids (coord tokens
-first), C vocabulary rows of one chunk.
+Shapes: T supervised tokens, N of them that carry coordinates, D hidden, V vocabulary, K adapted ids (the coordinate
+block first), C vocabulary rows of one chunk. The coordinate block is the 1000 coord tokens, or in the text arm the ten
+digits.
 
 The adapted block ``h @ (W[ids] + offset)^T`` is plain autograd; of the frozen rows only a log-sum-exp
 is needed (``FrozenRows``), so that any loss costs two large products and no ``[T, V]``
@@ -31,11 +32,11 @@ class HeadOutput:
 
     Attributes:
         log_z_T: ``[T]`` log-sum-exp over the vocabulary.
-        log_z_coord_T: ``[T]`` over the coord vocabulary.
-        log_z_text_T: ``[T]`` over everything but the coord vocabulary.
+        log_z_coord_T: ``[T]`` over the coordinate block.
+        log_z_text_T: ``[T]`` over everything but the coordinate block.
         target_logit_T: ``[T]`` logit of the true token.
         ce_T: ``[T]`` full-vocabulary cross-entropy of the true token.
-        coord_logits_NK: ``[N, NUM_BINS]`` coord logits at coord positions.
+        coord_logits_NK: ``[N, block]`` logits of the coordinate block at coord positions.
     """
 
     log_z_T: Tensor
@@ -54,6 +55,7 @@ def split_head(
     first_id: int,
     offset_KD: Tensor | None,
     num_adapted: int = NUM_BINS,
+    num_coords: int = NUM_BINS,
     coord_rows_N: Tensor | None = None,
 ) -> HeadOutput:
     """Project hidden states through a frozen head with an additive offset on adapted rows.
@@ -62,11 +64,13 @@ def split_head(
         hidden_TD: ``[T, D]`` hidden states at supervised positions.
         weight_VD: ``[V, D]`` frozen head.
         targets_T: ``[T]`` true token ids.
-        first_id: id of the first adapted row; the coord tokens are the first NUM_BINS of them.
+        first_id: id of the first adapted row; the coordinate block is the first ``num_coords`` of them.
         offset_KD: ``[K, D]`` trained offset of the adapted rows; None for none.
         num_adapted: K.
-        coord_rows_N: ``[N]`` int64, ascending: the rows of ``targets_T`` that are coord tokens, if known.
-            Finding them here makes the host wait for a CUDA device; nothing else does.
+        num_coords: size of the coordinate block.
+        coord_rows_N: ``[N]`` int64, ascending: the rows of ``targets_T`` that carry coordinates; None for all tokens
+            of the block, which digits in a description are too. Finding them here makes the host wait for a CUDA
+            device; nothing else does.
 
     Returns:
         The parts of the logits, differentiable once in ``hidden_TD`` and ``offset_KD``.
@@ -84,9 +88,9 @@ def split_head(
     block_TK = wide_TD @ block_KD.t()
     keep_low = multiplies_low(hidden_TD, weight_VD)
     text_T, text_target_T = FrozenRows.apply(wide_TD, weight_VD, targets_T, range(first_id, end_id), keep_low)
-    if num_adapted > NUM_BINS:
-        text_T = torch.logaddexp(text_T, block_TK[:, NUM_BINS:].logsumexp(dim=1))
-    coord_T = block_TK[:, :NUM_BINS].logsumexp(dim=1)
+    if num_adapted > num_coords:
+        text_T = torch.logaddexp(text_T, block_TK[:, num_coords:].logsumexp(dim=1))
+    coord_T = block_TK[:, :num_coords].logsumexp(dim=1)
     log_z_T = torch.logaddexp(text_T, coord_T)
 
     in_block_T = (targets_T >= first_id) & (targets_T < end_id)
@@ -98,7 +102,7 @@ def split_head(
         log_z_text_T=text_T,
         target_logit_T=target_logit_T,
         ce_T=log_z_T - target_logit_T,
-        coord_logits_NK=_coord_rows(block_TK, targets_T, coord_rows_N, first_id=first_id),
+        coord_logits_NK=_coord_rows(block_TK[:, :num_coords], targets_T, coord_rows_N, first_id=first_id),
     )
 
 
@@ -109,6 +113,7 @@ def plain_head(
     *,
     first_id: int,
     offset_KD: Tensor | None = None,
+    num_coords: int = NUM_BINS,
     coord_rows_N: Tensor | None = None,
 ) -> HeadOutput:
     """Do the same as :func:`split_head` over ``[T, V]`` logits, for a trainable table.
@@ -122,6 +127,7 @@ def plain_head(
         targets_T: as for ``split_head``.
         first_id: as for ``split_head``.
         offset_KD: ``[K, D]`` offset of the adapted rows, any K; None for none.
+        num_coords: as for ``split_head``.
         coord_rows_N: as for ``split_head``.
 
     Returns:
@@ -137,7 +143,8 @@ def plain_head(
         delta_TK = wide_TD @ offset_KD.to(wide_TD.dtype).t()
         with torch.no_grad():  # in place; the gradient of delta is given by Summaries
             logits_TV[:, first_id : first_id + delta_TK.shape[1]] += delta_TK
-    ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, first_id)
+    block = range(first_id, first_id + num_coords)
+    ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
     return HeadOutput(
         log_z_T=ce_T + target_logit_T,
         log_z_coord_T=coord_TK.logsumexp(dim=1),
@@ -148,11 +155,11 @@ def plain_head(
     )
 
 
-def _coord_rows(block_TK: Tensor, targets_T: Tensor, rows_N: Tensor | None, *, first_id: int) -> Tensor:
+def _coord_rows(coord_TK: Tensor, targets_T: Tensor, rows_N: Tensor | None, *, first_id: int) -> Tensor:
     if rows_N is None:
-        is_coord_T = (targets_T >= first_id) & (targets_T < first_id + NUM_BINS)
+        is_coord_T = (targets_T >= first_id) & (targets_T < first_id + coord_TK.shape[1])
         rows_N = is_coord_T.nonzero().squeeze(1)
-    return block_TK[:, :NUM_BINS].index_select(0, rows_N)
+    return coord_TK.index_select(0, rows_N)
 
 
 class _Context(FunctionCtx):
@@ -160,7 +167,7 @@ class _Context(FunctionCtx):
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
-    first_id: int
+    block: range
     delta_width: int
     keep_low: bool
 
@@ -278,18 +285,18 @@ class LowPrecisionProduct(torch.autograd.Function):
 class Summaries(torch.autograd.Function):
     """Logits -> CE, true logit, log-sum-exp of text, coord block; one ``[T, V]`` buffer in backward.
 
-    ``apply(logits_TV, delta_TK, targets_T, first_id)``: ``delta_TK`` is already in the logits, and an input
-    so that it gets its gradient.
+    ``apply(logits_TV, delta_TK, targets_T, block)``: ``block`` is the ids of the coordinate block; ``delta_TK``, of
+    the ids from its first one on, is already in the logits, and an input so that it gets its gradient.
     """
 
     @staticmethod
     def forward(
-        ctx: _Context, logits_TV: Tensor, delta_TK: Tensor | None, targets_T: Tensor, first_id: int
+        ctx: _Context, logits_TV: Tensor, delta_TK: Tensor | None, targets_T: Tensor, block: range
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return ``ce_T``, ``target_logit_T``, ``log_z_text_T`` and the ``[T, NUM_BINS]`` coord logits."""
+        """Return ``ce_T``, ``target_logit_T``, ``log_z_text_T`` and the ``[T, block]`` coord logits."""
         ctx.set_materialize_grads(False)
-        ctx.first_id, ctx.delta_width = first_id, 0 if delta_TK is None else delta_TK.shape[1]
-        coord, before, after = _columns(first_id)
+        ctx.block, ctx.delta_width = block, 0 if delta_TK is None else delta_TK.shape[1]
+        coord, before, after = _columns(block)
         ce_T, text_T = logits_TV.new_empty(logits_TV.shape[0]), logits_TV.new_empty(logits_TV.shape[0])
         for part in _token_parts(logits_TV):
             ce_T[part] = F.cross_entropy(logits_TV[part], targets_T[part], reduction="none")
@@ -306,7 +313,7 @@ class Summaries(torch.autograd.Function):
         """Return the gradients of ``logits_TV`` and ``delta_TK``."""
         logits_TV, targets_T, text_T = ctx.saved_tensors
         grad_ce_T, grad_target_T, grad_text_T, grad_coord_TK = grads
-        coord, before, after = _columns(ctx.first_id)
+        coord, before, after = _columns(ctx.block)
         grad_TV = torch.zeros_like(logits_TV) if grad_ce_T is None else torch.empty_like(logits_TV)
         for part in _token_parts(logits_TV):
             if grad_ce_T is not None:
@@ -321,12 +328,12 @@ class Summaries(torch.autograd.Function):
                 grad_TV.scatter_(1, at_T1, grad_TV.gather(1, at_T1).add_(grad_T.unsqueeze(1), alpha=sign))
         if grad_coord_TK is not None:
             grad_TV[:, coord] += grad_coord_TK
-        adapted = slice(ctx.first_id, ctx.first_id + ctx.delta_width)
+        adapted = slice(ctx.block.start, ctx.block.start + ctx.delta_width)
         return grad_TV, grad_TV[:, adapted].clone() if ctx.delta_width else None, None, None
 
 
-def _columns(first_id: int) -> tuple[slice, slice, slice]:
-    return slice(first_id, first_id + NUM_BINS), slice(0, first_id), slice(first_id + NUM_BINS, None)
+def _columns(block: range) -> tuple[slice, slice, slice]:
+    return slice(block.start, block.stop), slice(0, block.start), slice(block.stop, None)
 
 
 def _token_parts(logits_TV: Tensor) -> Iterator[slice]:

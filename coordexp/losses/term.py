@@ -25,16 +25,26 @@ Unit = Literal["tokens", "text_tokens", "coord_tokens", "boxes"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 """The order of every vector of unit counts, ``[U]``."""
 
+Reads = Literal["bins", "digits", "any"]
+"""Which numbers a term can read: the distribution over 1000 bins at a coord token, that over ten digits at a digit of
+the text arm, or either."""
+
 
 @dataclass(frozen=True)
 class TermInputs:
     """One batch as the terms see it.
 
+    In the text arm a coordinate is three digits, and each of them is what a coord token is otherwise: a coord position,
+    counted as one of the ``coord_tokens``.
+
     Attributes:
         head: the logits at supervised positions, or rather what the terms need of them.
-        is_coord_T: ``[T]`` bool, the true token is a coord token.
-        coord_bins_N: ``[N]`` int64 true bins.
-        box_rows_M4: ``[M, 4]`` int64, rows of ``head.coord_logits_NK`` of x1, y1, x2, y2 of each box.
+        is_coord_T: ``[T]`` bool, the true token carries a coordinate; a digit in a description does not.
+        coord_bins_N: ``[N]`` int64 true bins, or true digits.
+        coord_places_N: ``[N]`` int64, which token of its coordinate each is: 0 for a coord token; for digits 0 is the
+            hundreds, 1 the tens, 2 the ones.
+        box_rows_M4: ``[M, 4]`` int64, rows of ``head.coord_logits_NK`` of x1, y1, x2, y2 of each box; ``[M, 12]`` of
+            digits.
         boxes_norm_xyxy_M4: ``[M, 4]`` float32 ground-truth boxes, not quantised.
         box_image_M: ``[M]`` int64, which image of the batch each box belongs to, from 0.
         box_object_M: ``[M]`` int64, which object of its image's target each box is, from 0.
@@ -43,6 +53,7 @@ class TermInputs:
     head: HeadOutput
     is_coord_T: Tensor
     coord_bins_N: Tensor
+    coord_places_N: Tensor
     box_rows_M4: Tensor
     boxes_norm_xyxy_M4: Tensor
     box_image_M: Tensor
@@ -75,6 +86,7 @@ class Term(BaseModel, ABC):
         formula: the sum in one line, for ``docs/LOSSES.md``.
         sees_coordinates: whether it has a gradient where a coordinate is due; None: as its unit says. A term per
             token or text token says it itself. A run needs one of positive weight that does.
+        reads: which numbers it can read; a configuration that writes the others refuses it.
         metric: what its mean is logged as, ``train_`` or ``eval_`` before it (:func:`coordexp.metrics.loss_metric`).
     """
 
@@ -84,6 +96,7 @@ class Term(BaseModel, ABC):
     unit: ClassVar[Unit]
     formula: ClassVar[str]
     sees_coordinates: ClassVar[bool | None] = None
+    reads: ClassVar[Reads] = "bins"
     metric: ClassVar[str] = "extra/{name}"
 
     @classmethod

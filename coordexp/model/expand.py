@@ -1,4 +1,4 @@
-"""Add the coordinate tokens to a checkpoint on disk, without loading the model.
+"""Add the coordinate tokens to a checkpoint on disk, or copy it in another dtype, without loading the model.
 
 Only the tables of the vocabulary are written anew, with the rows that ``coordexp.coord_tokens.vocab``
 makes for a model in memory as well; everything else is copied.
@@ -157,20 +157,55 @@ def expand_checkpoint(
     changed = tables if num_added else set[str]()
 
     def pieces(name: str) -> Iterator[Tensor]:
-        dtype = specs[name].dtype
         if name in changed:
-            written = growth.pieces(base.weights, name, dtype)
+            yield from _fitting(growth.pieces(base.weights, name, specs[name].dtype), name, base, specs[name])
         else:
-            written = (rows.to(dtype) for _, rows in base.weights.pieces(name))
-        for piece in written:
-            if dtype != base.weights.specs[name].dtype and not torch.isfinite(piece).all():
-                raise CheckpointError(f"{name}: a weight does not fit {specs[name].dtype_name}")
-            yield piece
+            yield from _cast_pieces(name, base, specs[name])
 
     write_weights(base, output, specs, pieces, changed=changed, progress=progress, stage=STAGE, link=link)
     write_config(base, output, specs, tied=base.tied, says_dtype=dtype != "auto")
     processor.save_pretrained(output)
     return Expansion(vocab, num_added, num_rows)
+
+
+def cast_checkpoint(source: Path, output: Path, *, dtype: DTypeName = "auto", progress: Progress = silent) -> None:
+    """Write a copy of a checkpoint to which nothing is added, in another dtype.
+
+    Args:
+        source: a checked checkpoint directory.
+        output: an existing, empty directory.
+        dtype: of the weights written; ``auto`` keeps each one's own.
+        progress: called with the bytes written.
+
+    Raises:
+        CheckpointError: if the checkpoint is damaged, or a weight does not fit ``dtype``.
+        ResourceError: if the disk is too small.
+        OSError: as the disk says.
+    """
+    base = StoredModel.of(source)
+    specs = {name: base.weights.specs[name].cast_to(dtype) for name in base.shapes}
+    if all(specs[name] == base.weights.specs[name] for name in specs):
+        _copy_all(source, output, link=False, progress=progress)
+        return
+
+    def pieces(name: str) -> Iterator[Tensor]:
+        return _cast_pieces(name, base, specs[name])
+
+    write_weights(base, output, specs, pieces, changed=set(), progress=progress, stage="copying shards")
+    write_config(base, output, specs, tied=base.tied, says_dtype=dtype != "auto")
+    Processor.from_directory(source).save_pretrained(output)
+
+
+def _cast_pieces(name: str, base: StoredModel, spec: TensorSpec) -> Iterator[Tensor]:
+    return _fitting((rows.to(spec.dtype) for _, rows in base.weights.pieces(name)), name, base, spec)
+
+
+def _fitting(written: Iterator[Tensor], name: str, base: StoredModel, spec: TensorSpec) -> Iterator[Tensor]:
+    """Yield what is written of a weight, and refuse what a smaller dtype cannot hold."""
+    for piece in written:
+        if spec.dtype != base.weights.specs[name].dtype and not torch.isfinite(piece).all():
+            raise CheckpointError(f"{name}: a weight does not fit {spec.dtype_name}")
+        yield piece
 
 
 @dataclass(frozen=True)

@@ -279,10 +279,13 @@ class ExperimentFolder:
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
 
     def base(self, config: ExperimentConfig) -> Path:
-        """Return the expanded checkpoint that every run with this model and target structure starts from."""
+        """Return the checkpoint that every run with this model and target structure starts from.
+
+        It is expanded, but for a text arm.
+        """
         model = config.model
         tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
-        return self.path / f"base-{config.data.structure}-{tag}"
+        return self.path / f"base-{'text' if config.text_arm else config.data.structure}-{tag}"
 
 
 SCRATCH_PREFIX = ".scratch-"

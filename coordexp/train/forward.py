@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coordexp.coord_tokens.codec import coord_mask
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import Batch
 from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import CheckpointError
@@ -26,12 +25,12 @@ class TermForward:
 
     Attributes:
         base: the unwrapped model: owner of the output table and of the coord-offset adapter.
-        vocab: ids of the coord tokens.
+        vocab: ids of the tokens that carry coordinates.
         image_spec: how patches become pixel values.
     """
 
     base: nn.Module
-    vocab: CoordVocab
+    vocab: AnswerVocab
     image_spec: ImageSpec
 
     def __call__(self, model: nn.Module, batch: Batch) -> TermInputs:
@@ -45,11 +44,11 @@ class TermForward:
             hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
             hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
-            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.coord_ids), hidden_TD
+            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.numbers.ids), hidden_TD
 
     def _head(self, hidden_TD: Tensor, batch: Batch) -> HeadOutput:
         weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-        first_id = self.vocab.coord_ids.start
+        block = self.vocab.numbers.ids
         adapter = active_offset(self.base)
         offset_KD = None if adapter is None else head_offset_table(adapter)
         if weight_VD.dtype in (torch.bfloat16, torch.float16):
@@ -60,17 +59,19 @@ class TermForward:
                 hidden_TD,
                 weight_VD,
                 batch.targets,
-                first_id=first_id,
+                first_id=block.start,
                 offset_KD=offset_KD,
+                num_coords=len(block),
                 coord_rows_N=batch.coord_rows,
             )
         return split_head(
             hidden_TD,
             weight_VD,
             batch.targets,
-            first_id=first_id,
+            first_id=block.start,
             offset_KD=offset_KD,
-            num_adapted=len(self.vocab.coord_ids) if offset_KD is None else offset_KD.shape[0],
+            num_adapted=len(block) if offset_KD is None else offset_KD.shape[0],
+            num_coords=len(block),
             coord_rows_N=batch.coord_rows,
         )
 
@@ -90,12 +91,14 @@ def model_inputs(batch: Batch, spec: ImageSpec, *, dtype: torch.dtype) -> dict[s
     return inputs
 
 
-def term_inputs(head: HeadOutput, batch: Batch, coord_ids: range) -> TermInputs:
-    """Join head output and batch; positions come from the labels alone, never from predictions."""
+def term_inputs(head: HeadOutput, batch: Batch, number_ids: range) -> TermInputs:
+    """Join head output and batch; positions come from the targets alone, never from predictions."""
+    is_coord_T = torch.zeros_like(batch.targets, dtype=torch.bool).index_fill_(0, batch.coord_rows, True)
     return TermInputs(
         head=head,
-        is_coord_T=coord_mask(batch.targets, coord_ids),
-        coord_bins_N=batch.targets.index_select(0, batch.coord_rows) - coord_ids.start,
+        is_coord_T=is_coord_T,
+        coord_bins_N=batch.targets.index_select(0, batch.coord_rows) - number_ids.start,
+        coord_places_N=batch.coord_places,
         box_rows_M4=batch.box_rows,
         boxes_norm_xyxy_M4=batch.boxes_norm_xyxy,
         box_image_M=batch.box_image,
@@ -121,7 +124,7 @@ def count_units(batches: Sequence[Batch]) -> Tensor:
     return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)
 
 
-def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:
+def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
     """Refuse an adapter whose ids are not the coord tokens, then perhaps the added structure tokens.
 
     Raises:
@@ -130,7 +133,7 @@ def check_adapter_ids(base: nn.Module, vocab: CoordVocab) -> None:
     adapter = active_offset(base)
     if adapter is None:
         return
-    expected = [*vocab.coord_ids, *vocab.added_structure_ids]
+    expected = [*vocab.numbers.ids, *vocab.added_structure_ids]
     ids = adapter.coord_ids.tolist()
     if ids != expected or adapter.first_id is None:
         raise CheckpointError(

@@ -11,7 +11,6 @@ from PIL import Image
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import decode
 from coordexp.coord_tokens.layout import parse_targets
-from coordexp.coord_tokens.vocab import expand_tokenizer
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample
 from coordexp.data.sampler import LengthBucketSampler
@@ -72,9 +71,7 @@ def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> I
         CoordExpError: whatever would stop a run because of its data or its tokenizer.
     """
     directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
-    processor = Processor.from_directory(directory)
-    vocab = expand_tokenizer(processor.tokenizer, structure=config.data.structure)
-    encoding = build_encoding(config, processor, vocab)
+    encoding = build_encoding(config, Processor.from_directory(directory))
     samples = read_split(config, split).samples
     dataset = encoding.dataset(samples)
     order = range(len(samples)) if split == "val" else _training_order(config, dataset.lengths)
@@ -105,12 +102,13 @@ def _roles(encoding: Encoding, ids: list[int], num_prompt: int) -> list[Role]:
     image_id = encoding.prompt.image_token_id
     prompt: list[Role] = ["image" if token == image_id else "prompt" for token in ids[:num_prompt]]
     answer: list[Role] = ["structure"] * (len(ids) - num_prompt)
+    number_ids = encoding.vocab.numbers.ids
+    for position, token in enumerate(ids[num_prompt:]):
+        if token in number_ids:
+            answer[position] = "coord"
     descriptions = parse_targets(torch.tensor(ids[num_prompt:]), encoding.vocab).desc_positions.tolist()
     for position in descriptions:
-        answer[position] = "description"
-    for position, token in enumerate(ids[num_prompt:]):
-        if token in encoding.vocab.coord_ids:
-            answer[position] = "coord"
+        answer[position] = "description"  # digits there are text
     return prompt + answer
 
 
@@ -129,7 +127,7 @@ def _spans(encoding: Encoding, ids: list[int], roles: list[Role], num_prompt: in
 def _objects(encoding: Encoding, sample: Sample, answer: list[int]) -> list[tuple[str, BoxPx]]:
     ids = torch.tensor(answer)
     layout = parse_targets(ids, encoding.vocab)
-    bins_M4 = ids[layout.coord_positions] - encoding.vocab.coord_ids.start
+    bins_M4 = encoding.vocab.numbers.bins(ids[layout.coord_positions])
     scale = torch.tensor([sample.width, sample.height] * 2)
     objects: list[tuple[str, BoxPx]] = []
     for number, box in enumerate((decode(bins_M4) * scale).tolist()):

@@ -172,6 +172,7 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
             head=out,
             is_coord_T=is_coord_S,
             coord_bins_N=targets_S[is_coord_S] - batch.first_id,
+            coord_places_N=torch.zeros_like(targets_S[is_coord_S]),
             box_rows_M4=torch.arange(boxes_M4.numel(), device=targets_S.device).view(-1, 4),
             boxes_norm_xyxy_M4=boxes_M4,
             box_image_M=torch.zeros(len(boxes_M4), dtype=torch.int64, device=targets_S.device),

@@ -51,7 +51,7 @@ def checkpoint(tmp_path_factory) -> Path:
     torch.manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(150):
-        batch = collate([samples[(2 * step + n) % 16] for n in range(2)], **ids, coord_ids=range(0))
+        batch = collate([samples[(2 * step + n) % 16] for n in range(2)], **ids)
         loss = F.cross_entropy(*supervised_logits(model, batch, spec))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

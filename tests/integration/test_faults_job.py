@@ -246,7 +246,7 @@ def trained_points(config, plan) -> Counter[tuple[str, int, float]]:
         {
             point: count
             for point, count in found.items()
-            if not point[0].startswith(_TIMES) and not point[0].endswith("/seconds")
+            if not point[0].startswith(_TIMES) and "seconds" not in point[0]
         }
     )
     assert {key for key, _, _ in kept} >= {"train_total_loss", "grad_norm", "constrained/expected/AP", "learning_rate"}

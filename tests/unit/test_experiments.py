@@ -42,13 +42,14 @@ def _flags(config: ExperimentConfig) -> tuple[bool, ...]:
 def test_the_promised_files_are_there():
     names = {path.stem for path in EXPERIMENTS}
     assert names >= {"base", "tiny", "coco_tiny", "structure", "coco_qwen3vl_2b", "coco_qwen3vl_4b", "coco_qwen3vl_8b"}
-    assert "coco_qwen3vl_8b_dlora" in names
+    assert names >= {"coco_qwen3vl_8b_dlora", "representation"}
     assert set(GROUPS) >= set(FLAGS)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_group_is_a_run_of_the_tiny_experiment(group: str):
-    config = load_config("experiments/tiny.yaml", [f"ablation.groups=[{group}]"])
+    factor = "ablation.factor=[custom.coord_tokens,objective,custom.coord_soft_ce_w1]"
+    config = load_config("experiments/tiny.yaml", [factor, f"ablation.groups=[{group}]"])
     assert group_config(config, group, 0).experiment.group == group
 
 
@@ -71,7 +72,8 @@ def test_every_experiment_says_how_it_is_started(path: Path):
 
 @pytest.mark.parametrize("group", FLAGS)
 def test_a_group_switches_on_what_its_name_promises(group: str):
-    config = load_config("experiments/tiny.yaml", [f"ablation.groups=[{group}]"])
+    factor = "ablation.factor=[custom.coord_tokens,objective,custom.coord_soft_ce_w1]"
+    config = load_config("experiments/tiny.yaml", [factor, f"ablation.groups=[{group}]"])
     assert _flags(group_config(config, group, 0)) == FLAGS[group]
 
 

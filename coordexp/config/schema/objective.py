@@ -14,7 +14,11 @@ class CoordTokens(Section):
     """Coord tokens in the data."""
 
     enabled: StrictBool = key(
-        True, "results", "Write coordinates as coord tokens, one of 1000 bins each.", decides=["weights", "tokens"]
+        True,
+        "results",
+        "Write coordinates as coord tokens, one for each of 1000 bins; false: as three digits of plain text, the text "
+        "arm.",
+        decides=["base", "weights", "tokens"],
     )
     skip_bbox_norm: StrictBool = key(
         True,
@@ -75,7 +79,8 @@ class CoordOffset(Section):
     enabled: StrictBool = key(
         False,
         "results",
-        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise.",
+        "Train an offset for each coord token's row of embedding and head, which stay frozen otherwise; without "
+        "coord tokens it does nothing.",
         decides=["base", "weights"],
     )
     tie_head: StrictBool = key(

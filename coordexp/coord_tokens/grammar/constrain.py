@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.bins import NUM_COORDS
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import AnswerVocab
 
 
 class TokenClass(IntEnum):
-    """What a token is to the grammar."""
+    """What a token is to the grammar; ``COORD`` carries a coordinate or, in the text arm, is a digit."""
 
     OTHER = 0
     TEXT = 1
@@ -27,6 +26,7 @@ class TokenClass(IntEnum):
     OBJ_END = 5
     END = 6
     PAD = 7
+    SEPARATOR = 8
 
 
 class State(IntEnum):
@@ -39,18 +39,19 @@ class State(IntEnum):
     IN_BOX = 4
 
 
-def _edges(vocab: CoordVocab) -> dict[tuple[int, TokenClass], int]:
+def _edges(vocab: AnswerVocab) -> dict[tuple[int, TokenClass], int]:
     """Return the state that each allowed token leads to."""
     edges: dict[tuple[int, TokenClass], int] = {
         (State.START, TokenClass.OBJ_START): State.OPENED,
         (State.START, TokenClass.END): State.ENDED,
-        (State.OPENED, TokenClass.TEXT): State.TEXT,
-        (State.TEXT, TokenClass.TEXT): State.TEXT,
         (State.ENDED, TokenClass.END): State.ENDED,
         (State.ENDED, TokenClass.PAD): State.ENDED,
     }
+    in_description = [TokenClass.TEXT, *((TokenClass.COORD, TokenClass.SEPARATOR) if vocab.numbers.are_text else ())]
+    edges |= {(state, text): State.TEXT for state in (State.OPENED, State.TEXT) for text in in_description}
     state = int(State.TEXT)
-    box = [TokenClass.BOX_START] * len(vocab.before_box) + [TokenClass.COORD] * NUM_COORDS
+    box = [TokenClass.BOX_START] * len(vocab.before_box)
+    box += [TokenClass.COORD if is_number else TokenClass.SEPARATOR for is_number in vocab.numbers.pattern]
     for number, token_class in enumerate(box):
         edges[state, token_class] = State.IN_BOX + number
         state = State.IN_BOX + number
@@ -66,11 +67,11 @@ class ObjectGrammar:
         allowed_SV: ``[S, V]`` bool, which ids may come next.
     """
 
-    def __init__(self, vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
+    def __init__(self, vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> None:
         """Build the tables.
 
         Args:
-            vocab: ids of markers and coord tokens.
+            vocab: ids of markers and numbers.
             vocab_size: columns of the model's logits, which may exceed the tokenizer's entries.
             text_ids: ids a description may hold, see :func:`plain_text_ids`.
             pad_id: what generation writes behind the end token.
@@ -78,7 +79,7 @@ class ObjectGrammar:
         Raises:
             ValueError: if an id lies outside the vocabulary.
         """
-        if max(*text_ids, vocab.coord_ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
+        if max(*text_ids, vocab.numbers.ids.stop - 1, vocab.obj_end_id, vocab.obj_start_id, pad_id) >= vocab_size:
             raise ValueError(f"the grammar has ids beyond the model's {vocab_size} logits; resize the model first")
         self.classes_V = _classes(vocab, vocab_size=vocab_size, text_ids=text_ids, pad_id=pad_id)
         edges = _edges(vocab)
@@ -91,7 +92,7 @@ class ObjectGrammar:
         self.allowed_SV = legal_SC[:, self.classes_V]
 
     @classmethod
-    def for_model(cls, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
+    def for_model(cls, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int) -> "ObjectGrammar":
         """Build the tables for a tokenizer and a model with ``vocab_size`` logits."""
         pad_id = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else vocab.end_id
         return cls(vocab, vocab_size=vocab_size, text_ids=plain_text_ids(tokenizer), pad_id=pad_id)
@@ -135,10 +136,13 @@ def plain_text_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return sorted(set(tokenizer.get_vocab().values()) - added)
 
 
-def _classes(vocab: CoordVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
+def _classes(vocab: AnswerVocab, *, vocab_size: int, text_ids: Sequence[int], pad_id: int) -> Tensor:
     classes_V = torch.full((vocab_size,), int(TokenClass.OTHER))
     classes_V[torch.tensor(text_ids, dtype=torch.int64)] = int(TokenClass.TEXT)
-    classes_V[vocab.coord_ids.start : vocab.coord_ids.stop] = int(TokenClass.COORD)
+    numbers = vocab.numbers
+    classes_V[numbers.ids.start : numbers.ids.stop] = int(TokenClass.COORD)
+    if numbers.separator_id is not None:
+        classes_V[numbers.separator_id] = int(TokenClass.SEPARATOR)
     classes_V[pad_id] = int(TokenClass.PAD)
     classes_V[vocab.obj_start_id] = int(TokenClass.OBJ_START)
     classes_V[vocab.obj_end_id] = int(TokenClass.OBJ_END)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from coordexp.coord_tokens.bins import NUM_COORDS
 
 if TYPE_CHECKING:
-    from coordexp.coord_tokens.vocab import CoordVocab
+    from coordexp.coord_tokens.vocab import AnswerVocab, NumberTokens
 
 FailureKind = Literal[
     "stray_tokens",
@@ -19,14 +19,17 @@ FailureKind = Literal[
     "missing_box_marker",
     "too_few_coords",
     "too_many_coords",
+    "number_out_of_range",
     "unexpected_token",
 ]
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 """``stray_tokens``: a run of tokens outside any object. ``unclosed``: no closing token before the
 next object or the end. ``empty_description``: no text after the opening token.
 ``missing_box_marker``: coordinates or the closing token right after the description (native).
-``too_few_coords``, ``too_many_coords``: the box holds coord tokens only, but not four.
-``unexpected_token``: any other token where the grammar allows none, such as digits in the box."""
+``too_few_coords``, ``too_many_coords``: the box holds coordinates only, but not four.
+``number_out_of_range``: a number of the text arm above 999, or with more than three digits.
+``unexpected_token``: any other token where the grammar allows none: digits in a box of coord tokens, letters or a
+wrong separator in one of digits."""
 
 
 class ObjectSpan(NamedTuple):
@@ -34,11 +37,13 @@ class ObjectSpan(NamedTuple):
 
     Attributes:
         desc: the tokens of its description, at least one.
-        box: its four coord tokens x1, y1, x2, y2; corners may be swapped.
+        box: the tokens between its markers.
+        numbers: the tokens of x1, y1, x2 and y2, of each its own; corners may be swapped.
     """
 
     desc: slice
     box: slice
+    numbers: tuple[slice, slice, slice, slice]
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,12 @@ class _Piece:
     kind: Literal["object", "unclosed", "stray_tokens"]
 
 
-def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collection[int] | None = None) -> ParsedIds:
+def parse_generated(ids: Sequence[int], vocab: "AnswerVocab", *, text_ids: Collection[int] | None = None) -> ParsedIds:
     """Find the objects of a generated sequence.
 
     Args:
         ids: what was generated; the end token, if there, and all behind it are ignored.
-        vocab: ids of markers and coord tokens.
+        vocab: ids of markers and numbers.
         text_ids: ids a description may hold, best as a set; None: whatever is no marker and no coord token.
 
     Returns:
@@ -82,17 +87,17 @@ def parse_generated(ids: Sequence[int], vocab: "CoordVocab", *, text_ids: Collec
         start = piece.start + 1
         body = ids[start : piece.stop - 1]
         num_text = text_length(body)
-        failure = _failure(body, num_text, vocab)
-        if failure is None:
-            objects.append(
-                ObjectSpan(slice(start, start + num_text), slice(piece.stop - 1 - NUM_COORDS, piece.stop - 1))
-            )
-        else:
-            failures.append(failure)
+        found = _numbers_of(body, num_text, vocab)
+        if isinstance(found, str):
+            failures.append(found)
+            continue
+        x1, y1, x2, y2 = (slice(start + at.start, start + at.stop) for at in found)
+        box = slice(x1.start, y2.stop)
+        objects.append(ObjectSpan(slice(start, start + num_text), box, (x1, y1, x2, y2)))
     return ParsedIds(objects=tuple(objects), failures=tuple(failures))
 
 
-def _pieces(ids: Sequence[int], vocab: "CoordVocab") -> Iterator[_Piece]:
+def _pieces(ids: Sequence[int], vocab: "AnswerVocab") -> Iterator[_Piece]:
     """Cut a sequence into closed objects, unclosed ones, and runs of tokens outside."""
     at = 0
     while at < len(ids):
@@ -106,14 +111,14 @@ def _pieces(ids: Sequence[int], vocab: "CoordVocab") -> Iterator[_Piece]:
         yield _Piece(start, at, "object" if closed else "unclosed" if inside else "stray_tokens")
 
 
-def _text_length(vocab: "CoordVocab", text_ids: Collection[int] | None) -> Callable[[Sequence[int]], int]:
+def _text_length(vocab: "AnswerVocab", text_ids: Collection[int] | None) -> Callable[[Sequence[int]], int]:
     """Return a function that counts the leading description tokens of an object's body."""
-    markers = {vocab.obj_start_id, *vocab.before_box, vocab.obj_end_id, vocab.end_id, vocab.wildcard_id}
+    no_text, numbers = vocab.no_text_ids, vocab.numbers
 
     def is_text(token: int) -> bool:
         if text_ids is not None:
             return token in text_ids
-        return token not in markers and token not in vocab.coord_ids
+        return token not in no_text and (numbers.are_text or token not in numbers.ids)
 
     def text_length(body: Sequence[int]) -> int:
         return next((at for at, token in enumerate(body) if not is_text(token)), len(body))
@@ -121,19 +126,41 @@ def _text_length(vocab: "CoordVocab", text_ids: Collection[int] | None) -> Calla
     return text_length
 
 
-def _failure(body: Sequence[int], num_text: int, vocab: "CoordVocab") -> FailureKind | None:
-    """Return what is wrong between the opening and the closing token; None if nothing is."""
+def _numbers_of(body: Sequence[int], num_text: int, vocab: "AnswerVocab") -> list[slice] | FailureKind:
+    """Return the four numbers between the opening and the closing token, or what is wrong there."""
+    numbers = vocab.numbers
     if num_text == 0:
         return "empty_description"
-    box = body[num_text:]
+    at = num_text
     for marker in vocab.before_box:
-        if not box or box[0] in vocab.coord_ids:
+        if at == len(body) or body[at] in numbers.ids:
             return "missing_box_marker"
-        if box[0] != marker:
+        if body[at] != marker:
             return "unexpected_token"
-        box = box[1:]
-    if any(token not in vocab.coord_ids for token in box):
+        at += 1
+    spans = _runs(body, at, numbers)
+    if spans is None:
         return "unexpected_token"
-    if len(box) == NUM_COORDS:
-        return None
-    return "too_few_coords" if len(box) < NUM_COORDS else "too_many_coords"
+    if any(span.stop - span.start > numbers.places for span in spans):
+        return "number_out_of_range"
+    if len(spans) == NUM_COORDS:
+        return spans
+    return "too_few_coords" if len(spans) < NUM_COORDS else "too_many_coords"
+
+
+def _runs(body: Sequence[int], start: int, numbers: "NumberTokens") -> list[slice] | None:
+    """Return the numbers of a box as written: any count, of any length; None where anything else is among them."""
+    if numbers.separator_id is None:
+        are_numbers = all(token in numbers.ids for token in body[start:])
+        return [slice(at, at + 1) for at in range(start, len(body))] if are_numbers else None
+    spans: list[slice] = []
+    while start < len(body):
+        stop = start
+        while stop < len(body) and body[stop] in numbers.ids:
+            stop += 1
+        follows = stop + 1 < len(body) and body[stop] == numbers.separator_id
+        if stop == start or not (follows or stop == len(body)):
+            return None
+        spans.append(slice(start, stop))
+        start = stop + 1
+    return spans

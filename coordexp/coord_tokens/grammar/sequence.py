@@ -1,11 +1,11 @@
 """The target sequence: what it is made of, how it is written, how long it is.
 
 An object is ``opening description [box marker] x1 y1 x2 y2 closing``, a target its objects and the end token. Which
-tokens these are, a :class:`coordexp.coord_tokens.vocab.CoordVocab` says. This file writes and measures targets;
+tokens these are, a vocabulary of :mod:`coordexp.coord_tokens.vocab` says. This file writes and measures targets;
 ``parse`` and ``layout`` find their parts again, ``constrain`` lets a model write nothing else. All of them follow
-``vocab.before_box``, the ids between a description and its coordinates, and ``NUM_COORDS``, how many these are.
+``vocab.before_box``, the ids between a description and its coordinates, and ``vocab.numbers``, how these are written.
 
-Shapes: M objects.
+Shapes: M objects, C tokens of a box that carry its coordinates (4 coord tokens, or 12 digits).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.bins import NUM_COORDS, quantise_boxes
-from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, CoordVocab, Structure
+from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, AnswerVocab, Structure
 from coordexp.errors import DataError
 
 EncodeText = Callable[[str], tuple[int, ...]]
@@ -29,17 +29,19 @@ class Target:
 
     Attributes:
         ids: token ids, ending in the end token unless they are cut.
-        coord_positions: ``[M, 4]`` int64, where in ``ids`` the coordinates of each complete object are.
+        coord_positions: ``[M, C]`` int64, where in ``ids`` the coordinates of each complete object are.
+        cut_positions: ``[R]`` int64, the same of an object that is cut within or behind its box.
     """
 
     ids: list[int]
     coord_positions: NDArray[np.int64]
+    cut_positions: NDArray[np.int64]
 
 
 def encode_target(
     descs: Sequence[str],
     boxes_norm_xyxy: NDArray[np.float64],
-    vocab: CoordVocab,
+    vocab: AnswerVocab,
     encode_text: EncodeText,
     *,
     room: int | None = None,
@@ -51,29 +53,33 @@ def encode_target(
     Args:
         descs: ``M`` descriptions.
         boxes_norm_xyxy: ``[M, 4]`` their boxes.
-        vocab: ids of markers and coord tokens.
+        vocab: ids of markers and numbers.
         encode_text: see :func:`text_encoder`.
         room: tokens at most; what does not fit is cut from the end. None for no limit.
     """
-    bins = quantise_boxes(boxes_norm_xyxy) + vocab.coord_ids.start
+    numbers = vocab.numbers
+    boxes_ML = numbers.write(quantise_boxes(boxes_norm_xyxy))
     ids: list[int] = []
-    first_coords: list[int] = []
-    for desc, coords in zip(descs, bins.tolist(), strict=True):
+    box_starts: list[int] = []
+    for desc, box in zip(descs, boxes_ML.tolist(), strict=True):
         ids += (vocab.obj_start_id, *encode_text(desc), *vocab.before_box)
-        first_coords.append(len(ids))
-        ids += (*coords, vocab.obj_end_id)
+        box_starts.append(len(ids))
+        ids += (*box, vocab.obj_end_id)
     ids.append(vocab.end_id)
-    positions = np.array(first_coords, np.int64)[:, None] + np.arange(NUM_COORDS)
+    positions = np.array(box_starts, np.int64)[:, None] + numbers.offsets
+    cut = np.zeros(0, np.int64)
     if room is not None:
         ids = ids[: max(0, room)]
-        positions = positions[positions[:, -1] + 1 < len(ids)]
-    return Target(ids, positions)
+        complete = positions[:, -1] + 1 < len(ids)
+        cut = positions[~complete]
+        positions, cut = positions[complete], cut[cut < len(ids)]
+    return Target(ids, positions, cut)
 
 
-def target_length(desc_lengths: Iterable[int], structure: Structure) -> int:
-    """Return the tokens of a target whose descriptions have these numbers of tokens."""
+def target_length(desc_lengths: Iterable[int], structure: Structure, *, num_box_tokens: int = NUM_COORDS) -> int:
+    """Return the tokens of a target whose descriptions have these numbers of tokens, and whose boxes have so many."""
     num_markers = sum(token is not None for token in STRUCTURE_TOKENS[structure])
-    return sum(length + num_markers + NUM_COORDS for length in desc_lengths) + 1
+    return sum(length + num_markers + num_box_tokens for length in desc_lengths) + 1
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase) -> EncodeText:

@@ -7,10 +7,9 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.coord_tokens.vocab import END_TOKEN, CoordVocab
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageSpec
-from coordexp.errors import TokenizerError
+from coordexp.errors import ConfigError, TokenizerError
 from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
@@ -20,16 +19,29 @@ from coordexp.evaluate.generate.generation import (
     generate_sequences,
     static_batches,
 )
-from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
 
 
-class AnswerParser(Protocol):
-    """Reads what was generated for an image."""
+class AnswerFormat(Protocol):
+    """How a model answers: which tokens end an answer and carry its numbers, how it is constrained, how it is read."""
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends an answer."""
+        ...
+
+    @property
+    def number_ids(self) -> range:
+        """The tokens that carry numbers, in the order of their values; empty where none are looked at."""
+        ...
+
+    def grammar(self, vocab_size: int) -> ObjectGrammar | None:
+        """Return what constrained decoding allows, for a model with so many logits; None if there is no such thing."""
+        ...
 
     def record(self, seq: GeneratedSequence) -> ImageRecord:
-        """Return everything that is kept of one image."""
+        """Return everything that is kept of one image; nothing that was generated is an error."""
         ...
 
 
@@ -48,41 +60,33 @@ class SplitDecoder:
         evaluation: SplitEvaluation,
         model: PreTrainedModel | PeftModel,
         *,
+        answers: AnswerFormat,
         tokenizer: PreTrainedTokenizerBase,
-        vocab: CoordVocab | None,
         image_spec: ImageSpec,
         samples: MeasuredSamples,
-        parser: AnswerParser | None = None,
     ) -> None:
         """Plan the batches.
 
         Args:
             evaluation: which images, and how.
             model: generates; put in evaluation mode and back.
-            tokenizer: the tokenizer of ``vocab``.
-            vocab: ids of markers and coord tokens; None where answers are no target sequences.
+            answers: how the model answers, for the categories and the score of this evaluation.
+            tokenizer: the model's.
             image_spec: how patches become pixel values.
             samples: the evaluation's samples, encoded, with empty targets; read batch by batch.
-            parser: reads answers that are no target sequences; None for those over ``vocab``.
         """
         self._evaluation = evaluation
         self._model = model
-        self._tokenizer = tokenizer
-        self._vocab = vocab
+        self._answers = answers
         self.samples = samples
         self._generation = GenerationSpec(
             max_new_tokens=evaluation.spec.max_new_tokens,
-            end_id=_token_id(tokenizer, END_TOKEN),
-            coord_ids=range(0) if vocab is None else vocab.coord_ids,
             pad_id=_pad_id(tokenizer),
             image_token_id=_token_id(tokenizer, IMAGE_TOKEN),
             image_spec=image_spec,
+            end_id=answers.end_id,
+            number_ids=answers.number_ids,
         )
-        if parser is None:
-            assert vocab is not None
-            categories, score = evaluation.categories, evaluation.spec.score
-            parser = SequenceParser(vocab, tokenizer, categories=categories, score=score)
-        self._parser = parser
         self._grammar: ObjectGrammar | None = None
         self.batches = static_batches(samples.lengths, batch_size=evaluation.spec.batch_size)
 
@@ -101,13 +105,13 @@ class SplitDecoder:
                 curves_of=self._evaluation.images_with_curves,
                 on_batch=on_batch,
             )
-        return [self._parser.record(seq) for seq in sequences]
+        return [self._answers.record(seq) for seq in sequences]
 
     def _object_grammar(self) -> ObjectGrammar:
         if self._grammar is None:
-            assert self._vocab is not None, "an evaluation without it decodes freely"
-            vocab_size = self._model.config.get_text_config().vocab_size
-            self._grammar = ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
+            self._grammar = self._answers.grammar(self._model.config.get_text_config().vocab_size)
+        if self._grammar is None:
+            raise ConfigError("this kind of answer has no grammar to constrain it; use free decoding")
         return self._grammar
 
 

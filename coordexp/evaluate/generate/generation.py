@@ -54,17 +54,19 @@ class _Generates(Protocol):
 class TokenStatistics:
     """Statistics of the tokens of one sequence, one entry a token; all are from raw logits.
 
+    Bins have a distribution of which mean and width are kept; digits of a number written as text have not.
+
     Attributes:
         log_probs: log probability of each emitted token over the full vocabulary.
-        expected: expected coordinate at each position, as a fraction of the image side.
-        width: standard deviation of the bin distribution at each position, in bins.
-        coord_mass: total probability of the coord vocabulary at each position.
+        coord_mass: total probability of the coord vocabulary, or of the digits, at each position.
+        expected: expected coordinate at each position, as a fraction of the image side; empty for digits.
+        width: standard deviation of the bin distribution at each position, in bins; empty for digits.
     """
 
     log_probs: tuple[float, ...]
-    expected: tuple[float, ...]
-    width: tuple[float, ...]
     coord_mass: tuple[float, ...]
+    expected: tuple[float, ...] = ()
+    width: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class RecordedStatistics:
     """What one ``generate`` call left behind, on the CPU.
 
     Attributes:
-        values_SBT: in the order of the fields of :class:`TokenStatistics`.
+        values_SBT: in the order of the fields of :class:`TokenStatistics`; of digits the first two.
         probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
     """
 
@@ -93,11 +95,12 @@ class RawLogitsRecorder(LogitsProcessor):
 
     Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
     earlier steps only scalars a row remain, on the device, and the ``[R, K]`` distributions of ``curve_rows``.
-    Without coord ids there are no distributions: all their statistics are 0, and there must be no ``curve_rows``.
+    Digits have no distribution over bins; without any number ids the mass is 0.
     """
 
-    def __init__(self, coord_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
-        self._coords = slice(coord_ids.start, coord_ids.stop)
+    def __init__(self, number_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
+        self._numbers = slice(number_ids.start, number_ids.stop)
+        self._are_bins = len(number_ids) == NUM_BINS
         self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
         self._pending: tuple[Tensor, Tensor] | None = None
         self._log_probs: list[Tensor] = []
@@ -109,7 +112,10 @@ class RawLogitsRecorder(LogitsProcessor):
         self._settle(input_ids)
         logits_BV = scores.float()
         total_B = logits_BV.logsumexp(dim=1)
-        self._steps.append(self._coord_statistics(logits_BV[:, self._coords], total_B))
+        number_BK = logits_BV[:, self._numbers]
+        # A sum over no number is no probability, but the statistics of every step have one shape.
+        mass_B = (number_BK.logsumexp(dim=1) - total_B).exp() if number_BK.shape[1] else torch.zeros_like(total_B)
+        self._steps.append(torch.stack((mass_B, *(self._of_bins(number_BK) if self._are_bins else ()))))
         self._pending = (logits_BV, total_B)
         return scores
 
@@ -122,17 +128,13 @@ class RawLogitsRecorder(LogitsProcessor):
         probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
         return RecordedStatistics(values_SBT, probs_RTK=probs)
 
-    def _coord_statistics(self, coord_BK: Tensor, total_B: Tensor) -> Tensor:
-        """Return expected coordinates, widths and masses of a step."""
-        if not coord_BK.shape[1]:
-            return total_B.new_zeros(3, len(total_B))
-        p_BK = coord_BK.softmax(dim=1)
-        expected_B, width_B = mean_and_width(p_BK)
-        mass_B = (coord_BK.logsumexp(dim=1) - total_B).exp()
+    def _of_bins(self, bin_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """Return expected coordinates and widths of a step."""
+        p_BK = bin_BK.softmax(dim=1)
         if len(self._curve_rows):
             self._curve_rows = self._curve_rows.to(p_BK.device)
             self._probs.append(p_BK.index_select(0, self._curve_rows))
-        return torch.stack((expected_B, width_B, mass_B))
+        return mean_and_width(p_BK)
 
     def _settle(self, input_ids: Tensor) -> None:
         if self._pending is not None:
@@ -167,7 +169,7 @@ class GeneratedSequence:
         ids: generated token ids.
         statistics: what is kept of each token.
         truncated: the length limit came before the end token.
-        coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for.
+        coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
     """
 
     image_id: int
@@ -183,19 +185,20 @@ class GenerationSpec:
 
     Attributes:
         max_new_tokens: length limit of an answer, the end token included.
-        end_id: ends an answer.
-        coord_ids: whose distributions are recorded; empty where coordinates are written as text.
         pad_id: fills short prompts on the left, and answers behind their end.
         image_token_id: the placeholder of an image patch in the prompt.
         image_spec: how patches become pixel values.
+        end_id: ends an answer.
+        number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
+            none are looked at.
     """
 
     max_new_tokens: int
-    end_id: int
-    coord_ids: range
     pad_id: int
     image_token_id: int
     image_spec: ImageSpec
+    end_id: int
+    number_ids: range
 
 
 def static_batches(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
@@ -269,12 +272,10 @@ def _generate_batch(
     curves_of: Collection[int],
 ) -> list[GeneratedSequence]:
     device = model.device
-    batch = collate(
-        samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, coord_ids=spec.coord_ids, pad_left=True
-    ).to(device)
-    with_curves = curves_of if spec.coord_ids else ()
-    curve_rows = [row for row, sample in enumerate(samples) if sample.image_id in with_curves]
-    recorder = RawLogitsRecorder(spec.coord_ids, curve_rows=curve_rows)
+    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True).to(device)
+    has_curves = len(spec.number_ids) == NUM_BINS
+    curve_rows = [row for row, sample in enumerate(samples) if has_curves and sample.image_id in curves_of]
+    recorder = RawLogitsRecorder(spec.number_ids, curve_rows=curve_rows)
     with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
             input_ids=batch.input_ids,

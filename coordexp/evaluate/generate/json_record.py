@@ -11,6 +11,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.coord_tokens.vocab import end_id
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.parse import SCORES
@@ -43,7 +44,10 @@ class WrittenText:
 
 
 class JsonParser:
-    """Parses answers in the words of an untouched Qwen3-VL for the images of one evaluation."""
+    """The answers of an untouched Qwen3-VL in its own words, for the images of one evaluation.
+
+    It is an :class:`~coordexp.evaluate.generate.decode.AnswerFormat`.
+    """
 
     def __init__(
         self,
@@ -66,6 +70,19 @@ class JsonParser:
         self._score: ScoreName = score
         self._thinks = thinks
 
+    @property
+    def end_id(self) -> int:
+        """Ends an answer."""
+        return end_id(self._tokenizer)
+
+    @property
+    def number_ids(self) -> range:
+        """No token is known to carry a number: JSON has numbers elsewhere, too."""
+        return range(0)
+
+    def grammar(self, vocab_size: int) -> None:
+        """Return None: such an answer is decoded freely."""
+
     def record(self, seq: GeneratedSequence) -> ImageRecord:
         """Return everything that is kept of one image; there are no distributions over bins."""
         written = self.written(seq.ids)
@@ -75,6 +92,7 @@ class JsonParser:
             objects=tuple(self._object(seq, written, item) for item in answer.objects),
             failures=answer.failures,
             truncated=seq.truncated,
+            num_tokens=len(seq.ids),
         )
 
     def written(self, ids: Sequence[int]) -> WrittenText:

@@ -1,4 +1,8 @@
-"""A generated sequence -> the record of its image: objects with category, boxes and one of the named scores."""
+"""A generated sequence -> the record of its image: objects with category, boxes and one of the named scores.
+
+Coord tokens give two readings of a box, that of the emitted bins and that of their distributions; digits give the
+written number alone, which then stands for both.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,9 +12,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema.evaluation import ScoreName
-from coordexp.coord_tokens.grammar.constrain import plain_text_ids
+from coordexp.coord_tokens.bins import decode_array
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
 from coordexp.coord_tokens.grammar.parse import ObjectSpan, parse_generated
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
@@ -20,15 +25,18 @@ _COORD_WEIGHT = 0.7
 
 
 class SequenceParser:
-    """Parses what was generated over one vocabulary for the images of one evaluation."""
+    """The answers that coordexp trains, for the images of one evaluation: objects between markers, over one vocabulary.
+
+    It is an :class:`~coordexp.evaluate.generate.decode.AnswerFormat`.
+    """
 
     def __init__(
-        self, vocab: CoordVocab, tokenizer: PreTrainedTokenizerBase, *, categories: CategoryIndex, score: ScoreName
+        self, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase, *, categories: CategoryIndex, score: ScoreName
     ) -> None:
         """Prepare for many sequences.
 
         Args:
-            vocab: ids of markers and coord tokens.
+            vocab: ids of markers and numbers.
             tokenizer: the tokenizer of ``vocab``.
             categories: finds the category of a description.
             score: the named score of a detection.
@@ -39,30 +47,57 @@ class SequenceParser:
         self._score: ScoreName = score
         self._text_ids = frozenset(plain_text_ids(tokenizer))
 
+    @property
+    def end_id(self) -> int:
+        """Ends an answer."""
+        return self._vocab.end_id
+
+    @property
+    def number_ids(self) -> range:
+        """The tokens that carry numbers."""
+        return self._vocab.numbers.ids
+
+    def grammar(self, vocab_size: int) -> ObjectGrammar:
+        """Return what constrained decoding allows, for a model with so many logits."""
+        return ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
+
     def record(self, seq: GeneratedSequence) -> ImageRecord:
         """Return everything that is kept of one image."""
         parsed = parse_generated(seq.ids, self._vocab, text_ids=self._text_ids)
         objects = tuple(self._object(seq, span) for span in parsed.objects)
-        masses = zip(seq.ids, seq.statistics.coord_mass, strict=True)
         return ImageRecord(
             image_id=seq.image_id,
             objects=objects,
             failures=parsed.failures,
             truncated=seq.truncated,
-            coord_mass=tuple(mass for token, mass in masses if token in self._vocab.coord_ids),
+            coord_mass=self._masses(seq, parsed.objects),
+            num_tokens=len(seq.ids),
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
         )
 
+    def _masses(self, seq: GeneratedSequence, spans: Sequence[ObjectSpan]) -> tuple[float, ...]:
+        """Return the mass at every token that carries a number; digits do so within a box alone."""
+        numbers, masses = self._vocab.numbers, seq.statistics.coord_mass
+        if numbers.are_text:
+            return tuple(mass for span in spans for number in span.numbers for mass in masses[number])
+        return tuple(mass for token, mass in zip(seq.ids, masses, strict=True) if token in numbers.ids)
+
     def _object(self, seq: GeneratedSequence, span: ObjectSpan) -> DetectedObject:
-        x1, y1, x2, y2 = (token - self._vocab.coord_ids.start for token in seq.ids[span.box])
+        numbers, statistics = self._vocab.numbers, seq.statistics
+        x1, y1, x2, y2 = (numbers.bin_of(seq.ids[number]) for number in span.numbers)
         desc = self._text(seq.ids[span.desc])
+        coord_log_probs = [math.fsum(statistics.log_probs[number]) for number in span.numbers]
+        if numbers.are_text:
+            expected, width = tuple(decode_array([x1, y1, x2, y2]).tolist()), (0.0,) * 4
+        else:
+            expected, width = statistics.expected[span.box], statistics.width[span.box]
         return DetectedObject(
             desc=desc,
             category_id=self._categories.find(desc),
             bins=(x1, y1, x2, y2),
-            expected=_four(seq.statistics.expected[span.box]),
-            width=_four(seq.statistics.width[span.box]),
-            score=SCORES[self._score](seq.statistics.log_probs[span.box], seq.statistics.log_probs[span.desc]),
+            expected=_four(expected),
+            width=_four(width),
+            score=SCORES[self._score](coord_log_probs, statistics.log_probs[span.desc]),
         )
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -105,5 +140,6 @@ SCORES: dict[ScoreName, Callable[[Sequence[float], Sequence[float]], float]] = {
     "coord_desc": _coord_desc,
     "constant": lambda coord, desc: 1.0,  # AP then depends on the order of the detections
 }
-"""Name -> score of an object in [0, 1], from the log probabilities of its four coord tokens and of its description's
-tokens, both over the full vocabulary: geometric mean probabilities, or 0.7 and 0.3 of both."""
+"""Name -> score of an object in [0, 1], from the log probabilities of its four coordinates and of its description's
+tokens, both over the full vocabulary: geometric mean probabilities, or 0.7 and 0.3 of both. A coordinate written in
+digits has the probability of all three."""

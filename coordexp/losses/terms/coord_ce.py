@@ -1,4 +1,4 @@
-"""Cross-entropy of the coord tokens over the whole vocabulary."""
+"""Cross-entropy of the coord tokens, or of the digits of the text arm, over the whole vocabulary."""
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ class CoordCe(TokenTerm):
     """Full-vocabulary cross-entropy at coord positions."""
 
     name = "coord_ce"
+    reads = "any"
     formula = "sum over coord rows of `lse(z) - z_y`"
     sees_coordinates = True
     metric = "coord_ce_loss"

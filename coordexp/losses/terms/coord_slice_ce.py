@@ -1,4 +1,4 @@
-"""Cross-entropy of the coord tokens among themselves."""
+"""Cross-entropy of the coord tokens among themselves; in the text arm of the ten digits."""
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ class CoordSliceCe(Term):
 
     name = "coord_slice_ce"
     unit = "coord_tokens"
+    reads = "any"
     formula = "sum over coord rows of `lse_C(z) - z_y`"
 
     def total(self, inputs: TermInputs) -> Tensor:

@@ -13,6 +13,7 @@ class TextCe(TokenTerm):
     """
 
     name = "text_ce"
+    reads = "any"
     formula = "sum over text rows of `lse(z) - z_y`"
     metric = "text_loss"
 

@@ -152,7 +152,7 @@ def compare(
 
 
 def default_samples(processor: Processor) -> list[Inputs]:
-    """Return a generated picture with a prompt and an answer in coord tokens, if there are any."""
+    """Return a generated picture with a prompt and an answer: in coord tokens if there are any, else in digits."""
     picture, shapes = draw_scene(np.random.default_rng(7))
     messages: list[Message] = [
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]},
@@ -162,7 +162,8 @@ def default_samples(processor: Processor) -> list[Inputs]:
     markers = [token for tokens in STRUCTURE_TOKENS.values() for token in tokens if token is not None]
     coords = [int_to_token(k) for k in range(0, NUM_BINS, _BIN_STRIDE)]
     answer = [*(token for token in markers if token in known), CATEGORIES[shapes[0].category]]
-    answer += [*(token for token in coords if token in known), "<|im_end|>"]
+    answer += [token for token in coords if token in known] or ["034 340 560 789"]
+    answer += ["<|im_end|>"]
     return [processor(text=prompt + "".join(answer), images=picture)]
 
 

@@ -115,8 +115,7 @@ def _run_phase(
     started = time.monotonic()
     batches = _batches(samples, phase.steps, batch_size=spec.batch_size, seed=spec.seed + index)
     for step, chosen in enumerate(batches, start=1):
-        # This vocabulary has no coord tokens yet: coordinates are written as numbers.
-        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id, coord_ids=range(0))
+        batch = collate(chosen, pad_id=pad_id, image_token_id=model.config.image_token_id)
         loss = F.cross_entropy(*supervised_logits(model, batch, image_spec))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

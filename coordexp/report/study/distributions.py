@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
+from coordexp.config.trees import value_at
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
@@ -18,6 +19,7 @@ from coordexp.report.study.data import RunData, by_group
 
 COORDINATES = ("x1", "y1", "x2", "y2")
 _MIN_IOU = 0.3
+_ENABLED = "custom.coord_tokens.enabled"
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,28 @@ _CURVES = TypeAdapter(tuple[EdgeDistributions, ...])
 def group_curves(
     runs: Sequence[RunData], annotations: Path, *, artifacts: Artifacts, cache: StatisticsCache
 ) -> tuple[tuple[EdgeDistributions, ...], list[str]]:
-    """Return coord distributions of chosen edges, and the groups that kept none; each group's first run is shown.
+    """Return coord distributions of chosen edges, and a sentence on groups that have none.
+
+    Each group's first run is shown. A text arm has no distribution over bins.
 
     Raises:
         DataError: if a file is malformed.
     """
-    first = {group: members[0] for group, members in by_group(runs).items()}
+    every = {group: members[0] for group, members in by_group(runs).items()}
+    text_arms = [group for group, run in every.items() if value_at(artifacts.config(run), _ENABLED) is False]
+    first = {group: run for group, run in every.items() if group not in text_arms}
     files = {
         group: path
         for group, run in first.items()
         if (path := artifacts.file(run, FINAL_CONSTRAINED.distributions)) is not None
     }
     lacking = [group for group in first if group not in files]
+    missing = (
+        [f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."] if lacking else []
+    )
+    if text_arms:
+        names = ", ".join(text_arms)
+        missing.append(f"Coordinate distributions of {names}: coordinates in digits have no distribution over bins.")
     aliases = _aliases(runs[0], artifacts) if runs else {}
 
     key = content_key([("annotations", annotations), *files.items()], aliases)
@@ -100,7 +112,7 @@ def group_curves(
         write=lambda found: _CURVES.dump_python(found, mode="json"),
         read=_CURVES.validate_python,
     )
-    return curves, lacking
+    return curves, missing
 
 
 def choose_curves(

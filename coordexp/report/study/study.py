@@ -295,11 +295,8 @@ class _StudyMaker:
         return found
 
     def _curves(self, annotations: Path) -> tuple[EdgeDistributions, ...]:
-        curves, lacking = group_curves(self._finished, annotations, artifacts=self._artifacts, cache=self._cache)
-        if lacking:
-            self._missing.append(
-                f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."
-            )
+        curves, missing = group_curves(self._finished, annotations, artifacts=self._artifacts, cache=self._cache)
+        self._missing += missing
         return curves
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import (
     AP_NAMES,
+    DECODINGS,
     GENERATION_METRICS,
     HEADLINE,
     BoxKind,
@@ -74,7 +75,10 @@ def headline_table(data: ExperimentData) -> Table:
 
 
 def free_tables(data: ExperimentData) -> list[Table]:
-    """Return what models write without the grammar: AP, counts, and malformed objects by kind where there are any."""
+    """Return what models write without the grammar: AP, counts, malformed objects by kind and what an object costs.
+
+    The last two stand there where there is something to tell.
+    """
     precision = [
         _NumberColumn("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
         _NumberColumn("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
@@ -91,6 +95,13 @@ def free_tables(data: ExperimentData) -> list[Table]:
     ]
     if kinds:
         found.append(_by_seed(data, "Free decoding: malformed objects by kind", kinds))
+    costs = [
+        _NumberColumn(f"{head}, {decoding}", partial(_metric, str(MetricName(decoding, name))), _fraction)
+        for decoding in DECODINGS
+        for name, head in (("tokens_per_object", "tokens"), ("seconds_per_object", "seconds"))
+    ]
+    if any(column.value(run) is not None for column in costs for run in data.runs):
+        found.append(_by_seed(data, "What an object costs: generated tokens, and seconds of generation", costs))
     return found
 
 

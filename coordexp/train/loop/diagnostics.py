@@ -43,8 +43,8 @@ class Diagnostics:
 def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     """Measure the coord distributions of one batch.
 
-    - ``coord_vocab_mass``: probability of the coord vocabulary at coord positions. The others look
-      at the distribution *within* the coord vocabulary:
+    - ``coord_vocab_mass``: probability of the coord vocabulary (of the digits in the text arm) at coord positions. The
+      others look at the distribution *within* the coord vocabulary, and are absent in the text arm:
     - ``expected_bin_mae``: |expected bin - true bin|, in bins.
     - ``true_bin_prob``: probability of the true bin.
     - ``entropy``: in nats; ln 1000 = 6.9 for a flat one.
@@ -53,6 +53,9 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     """
     num_coord, num_boxes = inputs.coord_bins_N.numel(), inputs.box_rows_M4.shape[0]
     mass_T = (inputs.head.log_z_coord_T - inputs.head.log_z_text_T).sigmoid()
+    mass = (mass_T.masked_fill(~inputs.is_coord_T, 0).sum(), num_coord)
+    if inputs.head.coord_logits_NK.shape[1] != NUM_BINS:
+        return Diagnostics(sums={"coord_vocab_mass": mass}, errors_N=mass_T[:0])
     log_p_NK = inputs.head.coord_logits_NK.log_softmax(dim=1)
     p_NK = log_p_NK.exp()
     bins_K = torch.arange(NUM_BINS, dtype=p_NK.dtype, device=p_NK.device)
@@ -62,7 +65,7 @@ def coord_diagnostics(inputs: TermInputs) -> Diagnostics:
     boxes_M4 = inputs.expected_boxes()
     inverted_M = (boxes_M4[:, 2:] < boxes_M4[:, :2]).any(dim=1)
     sums = {
-        "coord_vocab_mass": (mass_T.masked_fill(~inputs.is_coord_T, 0).sum(), num_coord),
+        "coord_vocab_mass": mass,
         "expected_bin_mae": (errors_N.sum(), num_coord),
         "true_bin_prob": (p_NK.gather(1, inputs.coord_bins_N.unsqueeze(1)).sum(), num_coord),
         "entropy": (torch.special.entr(p_NK).sum(), num_coord),

@@ -14,6 +14,7 @@ from coordexp.detection.ground_truth import read_detections, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.runs import ranks
@@ -113,13 +114,16 @@ class Evaluator:
             subset=indices is not None,
             details=indices is None,
         )
+        encoding = parts.encoding
         decoder = SplitDecoder(
             evaluation,
             parts.model,
-            tokenizer=parts.encoding.tokenizer,
-            vocab=parts.encoding.vocab,
-            image_spec=parts.encoding.image_spec,
-            samples=parts.encoding.dataset(samples, with_targets=False),
+            answers=SequenceParser(
+                encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=settings.score
+            ),
+            tokenizer=encoding.tokenizer,
+            image_spec=encoding.image_spec,
+            samples=encoding.dataset(samples, with_targets=False),
         )
         own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
         # Of this device alone: torch would warn of the others that a worker sees.

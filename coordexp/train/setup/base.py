@@ -1,4 +1,4 @@
-"""The base of a run: a checkpoint that is checked, and written once with its vocabulary expanded."""
+"""The base of a run: a checkpoint that is checked, and written once with its vocabulary expanded, or as a copy."""
 
 import json
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.vocab import CoordVocab, added_tokens, check_rows, digit_ids, expand_tokenizer
+from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.files import replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import find_checkpoint, model_config
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
-from coordexp.model.expand import expand_checkpoint
+from coordexp.model.expand import cast_checkpoint, expand_checkpoint
 from coordexp.model.load import check_attention
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
@@ -39,7 +39,8 @@ class CheckedBase:
 def prepare_base(config: ExperimentConfig) -> Path:
     """Write the checkpoint with its vocabulary expanded, in the dtype of the configuration, unless that is done.
 
-    Goes by files, so that memory holds some rows and not the model.
+    For a text arm it is a copy in that dtype, to which no row is added. Goes by files, so that memory holds some rows
+    and not the model.
 
     Raises:
         CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
@@ -47,27 +48,21 @@ def prepare_base(config: ExperimentConfig) -> Path:
         ResourceError: if the disk is too small.
     """
     target = ExperimentFolder.of(config).base(config)
-    stamp = {
-        "path": config.model.path,
-        "revision": config.model.revision,
-        "vocab_init": config.model.vocab_init,
-        "structure": config.data.structure,
-        "dtype": config.model.dtype,
-    }
+    model = config.model
+    stamp: dict[str, JsonValue] = {"path": model.path, "revision": model.revision, "dtype": model.dtype}
+    stamp |= {"text": True} if config.text_arm else {"vocab_init": model.vocab_init, "structure": config.data.structure}
     made = target / "base.json"
     if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
         require(check_base(config, target))
         return target
-    directory = find_checkpoint(config.model.path, revision=config.model.revision)
+    directory = find_checkpoint(model.path, revision=model.revision)
     require(check_base(config, directory))
     with replace_directory(target) as building:
-        expand_checkpoint(
-            directory,
-            building,
-            init=config.model.vocab_init,
-            structure=config.data.structure,
-            dtype=config.model.dtype,
-        )
+        if config.text_arm:
+            cast_checkpoint(directory, building, dtype=model.dtype)
+        else:
+            structure = config.data.structure
+            expand_checkpoint(directory, building, init=model.vocab_init, structure=structure, dtype=model.dtype)
         write_json(building / "base.json", stamp)
     return target
 
@@ -134,15 +129,17 @@ def _check_tokenizer(config: ExperimentConfig, directory: Path, model: Qwen3VLCo
     _check_special_ids(tokenizer, model, directory)
     known = tokenizer.get_vocab()
     num_new = sum(token not in known for token in added_tokens(config.data.structure))
-    vocab = expand_tokenizer(tokenizer, structure=config.data.structure)
-    if num_new and config.model.vocab_init == "numeric":
+    if num_new and not config.text_arm and config.model.vocab_init == "numeric":
         digit_ids(tokenizer)
-    encoding = build_encoding(config, processor, vocab)
+    encoding = build_encoding(config, processor)
     _check_patches(encoding, model, directory)
-    ids = vocab.coord_ids
-    origin = f"{num_new:,} tokens will be added" if num_new else "there already"
-    yield ok("tokenizer", f"{num_before:,} entries; coord tokens {ids.start}..{ids.stop - 1} ({origin})")
-    yield from _check_offset_ids(config, vocab)
+    ids = encoding.vocab.numbers.ids
+    if config.text_arm:
+        yield ok("tokenizer", f"{num_before:,} entries, none is added; digits {ids.start}..{ids.stop - 1}")
+    else:
+        origin = f"{num_new:,} tokens will be added" if num_new else "there already"
+        yield ok("tokenizer", f"{num_before:,} entries; coord tokens {ids.start}..{ids.stop - 1} ({origin})")
+        yield from _check_offset_ids(config, ids)
     spec = encoding.image_spec
     yield ok(
         "processor",
@@ -174,9 +171,9 @@ def _check_patches(encoding: Encoding, model: Qwen3VLConfig, directory: Path) ->
         )
 
 
-def _check_offset_ids(config: ExperimentConfig, vocab: CoordVocab) -> Check[None]:
+def _check_offset_ids(config: ExperimentConfig, coords: range) -> Check[None]:
     """Compare the ids of the configuration with those that the tokenizer has, or will get."""
-    ids, coords = config.custom.coord_offset.ids, vocab.coord_ids
+    ids = config.custom.coord_offset.ids
     if config.custom.coord_offset.enabled and ids is not None and range(ids.start, ids.end + 1) != coords:
         yield failure(
             "coord_offset.ids",

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.coord_tokens.vocab import CoordVocab, coord_vocab
 from coordexp.data.sample import SplitData
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base
@@ -42,8 +41,20 @@ def build_components(config: ExperimentConfig) -> Components:
     criterion = build_criterion(config)
     train = read_split(config, "train")
     val = read_split(config, "val")
-    model, processor, vocab = _adapted_model(config)
-    encoding = build_encoding(config, processor, vocab)
+    loaded = load(
+        str(ExperimentFolder.of(config).base(config)),
+        dtype=config.model.dtype,
+        structure=config.data.structure,
+        attn_implementation=config.model.attn_implementation,
+    )
+    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
+    processor = loaded.processor
+    encoding = build_encoding(config, processor)
+    vocab = encoding.vocab
+    model = with_adapters(config, loaded.model, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
+    if isinstance(model, PeftModel):
+        given, structure = config.model, None if config.text_arm else config.data.structure
+        name_base(model, TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure))
     forward_terms = TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec)
     check_adapter_ids(model, vocab)
     return Components(
@@ -58,28 +69,12 @@ def build_components(config: ExperimentConfig) -> Components:
     )
 
 
-def _adapted_model(config: ExperimentConfig) -> tuple[PreTrainedModel | PeftModel, Processor, CoordVocab]:
-    loaded = load(
-        str(ExperimentFolder.of(config).base(config)),
-        dtype=config.model.dtype,
-        structure=config.data.structure,
-        attn_implementation=config.model.attn_implementation,
-    )
-    assert isinstance(loaded.model, PreTrainedModel)  # no adapter was asked for
-    vocab = coord_vocab(loaded.processor.tokenizer, structure=config.data.structure)
-    model = with_adapters(config, loaded.model, offset_ids=[*vocab.coord_ids, *vocab.added_structure_ids])
-    if isinstance(model, PeftModel):
-        given, structure = config.model, config.data.structure
-        name_base(model, TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure))
-    return model, loaded.processor, vocab
-
-
 def with_adapters(
     config: ExperimentConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
 ) -> PreTrainedModel | PeftModel:
-    """Put on an expanded model what the configuration trains: coord offsets for ``offset_ids``, LoRA, DoRA or all."""
+    """Put on a model what the configuration trains: coord offsets for ``offset_ids``, LoRA, DoRA or all weights."""
     offset, lora = config.custom.coord_offset, config.training.lora
-    if offset.enabled:
+    if config.trains_offset:
         install_coord_offset_adapter(model, coord_ids=offset_ids, tie_head=offset.tie_head, dtype=offset.dtype)
     return apply_tuning(
         model,
@@ -101,7 +96,7 @@ def param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[Param
     training, offset = config.training, config.custom.coord_offset
     return build_param_groups(
         model,
-        optimizer=training.optimizer,
+        optimizer="multimodal" if config.text_arm else training.optimizer,
         learning_rate=training.learning_rate,
         vit_lr=training.vit_lr,
         aligner_lr=training.aligner_lr,

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
-from coordexp.coord_tokens.vocab import CoordVocab
+from coordexp.coord_tokens.vocab import AnswerVocab, expand_tokenizer, text_vocab
 from coordexp.data.batch import Batch, EncodedSample, collate, collate_packed, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
@@ -25,7 +25,7 @@ class Encoding:
 
     config: ExperimentConfig
     tokenizer: PreTrainedTokenizerBase
-    vocab: CoordVocab
+    vocab: AnswerVocab
     image_spec: ImageSpec
     prompt: Prompt
 
@@ -51,17 +51,24 @@ class Encoding:
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:
         """Batch samples for training: one row with ``data.packing``, else padded on the right."""
         image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
-        coord_ids = self.vocab.coord_ids
         if self.config.data.packing:
-            return collate_packed(samples, image_token_id=image_id, coord_ids=coord_ids, merge_size=merge_size)
+            return collate_packed(samples, image_token_id=image_id, merge_size=merge_size)
         pad_id = self.tokenizer.pad_token_id
         pad_id = pad_id if isinstance(pad_id, int) else 0
-        batch = collate(samples, pad_id=pad_id, image_token_id=image_id, coord_ids=coord_ids)
+        batch = collate(samples, pad_id=pad_id, image_token_id=image_id)
         return replace(batch, position_ids=padded_positions(samples, image_token_id=image_id, merge_size=merge_size))
 
 
-def build_encoding(config: ExperimentConfig, processor: Processor, vocab: CoordVocab) -> Encoding:
-    """Fix prompt, image size and vocabulary."""
+def build_encoding(config: ExperimentConfig, processor: Processor) -> Encoding:
+    """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place.
+
+    Raises:
+        TokenizerError: if a needed token is missing, or tokens exist with ids that do not fit.
+    """
+    if config.text_arm:
+        vocab = text_vocab(processor.tokenizer)
+    else:
+        vocab = expand_tokenizer(processor.tokenizer, structure=config.data.structure)
     spec = ImageSpec.from_processor(
         processor.image_processor, min_pixels=config.data.min_pixels, max_pixels=config.data.max_pixels
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.vocab import coord_vocab
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sampler import LengthBucketSampler
@@ -33,7 +32,7 @@ class PreparedExperiment:
 
     Attributes:
         directory: the experiment's directory.
-        base: the expanded checkpoint.
+        base: the checkpoint that runs start from.
         train: the training split.
         val: the validation split.
         data_hash: of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`.
@@ -92,9 +91,7 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     Raises:
         DataError: if a description or the length of a prompt cannot be used.
     """
-    processor = Processor.from_directory(prepared.base)
-    vocab = coord_vocab(processor.tokenizer, structure=config.data.structure)
-    encoding = build_encoding(config, processor, vocab)
+    encoding = build_encoding(config, Processor.from_directory(prepared.base))
     dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
     global_batch_size = config.global_batch_size

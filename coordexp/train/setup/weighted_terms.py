@@ -23,15 +23,43 @@ def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
     """Translate the flags and weights of a configuration into loss terms.
 
     The seven terms of the specification are always there, with weight 0 where their switch is off, so that all
-    groups log the same; those of ``objective.extra`` follow by name.
+    groups log the same; in the text arm those two that do not read bins. Those of ``objective.extra`` follow by name.
 
     Raises:
-        ConfigError: names the key, if ``objective.extra`` names an unknown term, one that has its own switch, or
-            an unknown or wrong knob; the weights, if no term of positive weight sees a coordinate; or the file, if
-            a loss file is not one term.
+        ConfigError: names the key, if ``objective.extra`` names an unknown term, one that has its own switch, one
+            that reads other numbers than the configuration writes, or an unknown or wrong knob; the weights, if no
+            term of positive weight sees a coordinate; or the file, if a loss file is not one term.
     """
     known = loss_terms()
-    objective, distribution = config.objective, config.custom.coord_soft_ce_w1
+    terms = _terms_of_the_specification(config)
+    switched = {weighted.term.name for weighted in terms}
+    written = "digits" if config.text_arm else "bins"
+    for name, extra in sorted(config.objective.extra.items()):
+        if name in switched:
+            raise ConfigError(
+                f"objective.extra.{name}: this term has a switch of its own; set its weight there, in objective "
+                "or custom.coord_soft_ce_w1"
+            )
+        if name not in known:
+            raise ConfigError(
+                f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(known) - switched)}"
+            )
+        if known[name].reads not in (written, "any"):
+            fitting = [other for other, term in known.items() if term.reads in (written, "any")]
+            raise ConfigError(
+                f"objective.extra.{name}: this term reads {known[name].reads}, but with custom.coord_tokens.enabled: "
+                f"{str(not config.text_arm).lower()} coordinates are written as {written}; expected one of "
+                f"{', '.join(sorted(set(fitting) - switched))}"
+            )
+        terms.append(WeightedTerm(_with_knobs(known[name], extra), extra.weight))
+    on = [weighted.term for weighted in terms if weighted.weight > 0]
+    if not any(term.supervises_coordinates() for term in on):
+        raise ConfigError(config.unsupervised(term.name for term in on if term.name in config.objective.extra))
+    return tuple(terms)
+
+
+def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
+    distribution = config.custom.coord_soft_ce_w1
     target = {
         "sigma": distribution.target_sigma,
         "truncate": distribution.target_truncate,
@@ -42,22 +70,7 @@ def weighted_terms(config: ExperimentConfig) -> tuple[WeightedTerm, ...]:
     )  # fmt: skip
     terms = [WeightedTerm(TextCe(), 1.0)]
     terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in specified]
-    switched = {weighted.term.name for weighted in terms}
-    for name, extra in sorted(objective.extra.items()):
-        if name in switched:
-            raise ConfigError(
-                f"objective.extra.{name}: this term has a switch of its own; set its weight there, in objective "
-                "or custom.coord_soft_ce_w1"
-            )
-        if name not in known:
-            raise ConfigError(
-                f"objective.extra.{name}: there is no such loss term; {nearest_of(name, set(known) - switched)}"
-            )
-        terms.append(WeightedTerm(_with_knobs(known[name], extra), extra.weight))
-    on = [weighted.term for weighted in terms if weighted.weight > 0]
-    if not any(term.supervises_coordinates() for term in on):
-        raise ConfigError(config.unsupervised(term.name for term in on if term.name in objective.extra))
-    return tuple(terms)
+    return [weighted for weighted in terms if not config.text_arm or weighted.term.reads == "any"]
 
 
 def check_objective(config: ExperimentConfig) -> None:

@@ -10,6 +10,7 @@ COORDS = range(FIRST, FIRST + 1000)
 
 def sample(prompt, target, coord_index=(), image_id=1, *, is_filler=False):
     index = np.array(coord_index, np.int64).reshape(-1, 4)
+    cut = [at for at, token in enumerate(target) if token in COORDS and at not in index]
     bins = np.array(target, np.int64)[index] - FIRST if len(index) else np.zeros((0, 4))
     return EncodedSample(
         prompt_ids=prompt,
@@ -19,6 +20,7 @@ def sample(prompt, target, coord_index=(), image_id=1, *, is_filler=False):
         boxes_norm_xyxy=(bins / 1000).astype(np.float32),
         coord_index=index,
         image_id=image_id,
+        cut_index=np.array(cut, np.int64),
         is_filler=is_filler,
     )
 
@@ -38,8 +40,8 @@ TWO = sample([IMAGE, 3], *objects(500, 700), image_id=15)
 
 
 def padded(samples, **keys):
-    return collate(samples, pad_id=0, image_token_id=IMAGE, coord_ids=COORDS, **keys)
+    return collate(samples, pad_id=0, image_token_id=IMAGE, **keys)
 
 
 def packed(samples):
-    return collate_packed(samples, image_token_id=IMAGE, coord_ids=COORDS, merge_size=2)
+    return collate_packed(samples, image_token_id=IMAGE, merge_size=2)

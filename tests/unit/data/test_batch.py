@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import send_to_device
@@ -61,10 +62,23 @@ def test_a_batch_without_labels_or_boxes_has_empty_rows(make):
     assert all(vars(batch)[name].dtype == torch.int64 for name in names)
 
 
-def test_without_a_coord_vocabulary_every_target_is_text():
-    batch = collate([CUT], pad_id=0, image_token_id=IMAGE, coord_ids=range(0))
+def test_positions_say_what_carries_a_coordinate_not_ids():
+    """As for digits in a description: the same ids, but no coordinates."""
+    batch = collate([replace(CUT, cut_index=CUT.cut_index[:0])], pad_id=0, image_token_id=IMAGE)
     assert len(batch.targets) == 5
     assert len(batch.coord_rows) == 0
+
+
+@pytest.mark.parametrize("make", [padded, packed])
+def test_digits_of_objects_cut_and_whole_know_their_places(make):
+    """Two boxes of digits, of which the second is cut after its fourth digit, before a whole one in the next row."""
+    digits = [[12 * number + at for at in range(12)] for number in range(2)]
+    first = replace(ONE, target_ids=[*range(100, 116)], coord_index=np.array(digits[:1]), cut_index=np.arange(12, 16))
+    last = replace(ONE, target_ids=[*range(200, 212)], coord_index=np.array(digits[:1]))
+    batch = make([first, last])
+    assert batch.targets[batch.coord_rows].tolist() == [*range(100, 116), *range(200, 212)]
+    assert batch.coord_places.tolist() == [0, 1, 2] * 5 + [0] + [0, 1, 2] * 4
+    assert batch.box_rows.tolist() == [[*range(12)], [*range(16, 28)]]
 
 
 # What loaders and trainers do with it

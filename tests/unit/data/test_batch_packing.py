@@ -36,6 +36,7 @@ def sample(*, rows=2, columns=2, before=2, after=1, target=(7, FIRST, FIRST + 1,
         boxes_norm_xyxy=np.full((int(whole), 4), image_id / 10, np.float32),
         coord_index=np.array(index if whole else [], np.int64).reshape(-1, 4),
         image_id=image_id,
+        cut_index=np.array([] if whole else index[0], np.int64),
     )
 
 
@@ -49,7 +50,7 @@ def test_positions_are_those_of_get_rope_index(core, shapes):
         sample(rows=rows, columns=columns, before=before, after=after, target=range(9, 9 + num))
         for rows, columns, before, after, num in shapes
     ]
-    batch = collate(samples, pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
+    batch = collate(samples, pad_id=0, image_token_id=IMAGE)
     names = ("input_ids", "mm_token_type_ids", "image_grid_thw", "attention_mask")
     wanted, _ = core.get_rope_index(**{name: vars(batch)[name] for name in names})
     assert torch.equal(padded_positions(samples, image_token_id=IMAGE, merge_size=MERGE), wanted)
@@ -66,7 +67,7 @@ def test_positions_by_hand():
 def test_a_packed_row_by_hand():
     first = sample(rows=1, columns=1, before=1, after=0, target=[7, 8], image_id=5)
     second = sample(rows=1, columns=2, before=1, after=1, image_id=6)
-    batch = collate_packed([first, second], image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE)
+    batch = collate_packed([first, second], image_token_id=IMAGE, merge_size=MERGE)
     i, x = IMAGE, -100
     coords = [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
     assert batch.input_ids.tolist() == [[3, i, 7, 8, 3, i, i, 4, 7, *coords, 8]]
@@ -89,8 +90,8 @@ def test_a_packed_row_counts_what_the_padded_batch_counts(shapes):
         sample(rows=rows, columns=columns, before=before + 1, after=after, image_id=number)
         for number, (rows, columns, before, after, _) in enumerate(shapes)
     ]
-    packed = collate_packed(samples, image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE)
-    padded = collate(samples, pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
+    packed = collate_packed(samples, image_token_id=IMAGE, merge_size=MERGE)
+    padded = collate(samples, pad_id=0, image_token_id=IMAGE)
     assert torch.equal(count_units([packed]), count_units([padded]))
     laid_out = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "labels", "supervised_rows")
     for name in vars(packed).keys() - set(laid_out):
@@ -101,12 +102,12 @@ def test_a_packed_row_counts_what_the_padded_batch_counts(shapes):
 def test_fillers_are_counted_nowhere():
     filler = EncodedSample(**{**vars(sample(image_id=9, target=[])), "is_filler": True})
     for batch in (
-        collate([sample(image_id=5), filler], pad_id=0, image_token_id=IMAGE, coord_ids=COORDS),
-        collate_packed([sample(image_id=5), filler], image_token_id=IMAGE, coord_ids=COORDS, merge_size=MERGE),
+        collate([sample(image_id=5), filler], pad_id=0, image_token_id=IMAGE),
+        collate_packed([sample(image_id=5), filler], image_token_id=IMAGE, merge_size=MERGE),
     ):
         assert batch.image_ids.tolist() == [5]
         assert batch.sequence_lengths.tolist() == [13]
         assert batch.image_grid_thw.shape == (2, 3)
-    alone = collate([filler], pad_id=0, image_token_id=IMAGE, coord_ids=COORDS)
+    alone = collate([filler], pad_id=0, image_token_id=IMAGE)
     assert alone.image_ids.dtype == alone.sequence_lengths.dtype == torch.int64
     assert alone.image_ids.shape == (0,)

@@ -26,7 +26,7 @@ LONG = encoded([1, IMAGE, IMAGE, 2], [30, 41, 42, 43, 44, 31], coord_index=[1, 2
 
 
 def test_training_pads_on_the_right():
-    batch = collate([SHORT, LONG], pad_id=PAD, image_token_id=IMAGE, coord_ids=COORDS)
+    batch = collate([SHORT, LONG], pad_id=PAD, image_token_id=IMAGE)
     assert batch.input_ids.tolist() == [[1, 9, 2, 20, 21, 0, 0, 0, 0, 0], [1, 9, 9, 2, 30, 41, 42, 43, 44, 31]]
     assert batch.attention_mask.tolist() == [[1] * 5 + [0] * 5, [1] * 10]
     assert batch.labels.tolist() == [
@@ -44,7 +44,7 @@ def test_training_pads_on_the_right():
 def test_box_positions_point_at_the_coord_labels():
     for pad_left in (False, True):
         longest = encoded([1, IMAGE, 2], [20] * 12, image_id=3)
-        batch = collate([LONG, longest, LONG], pad_id=PAD, image_token_id=IMAGE, coord_ids=COORDS, pad_left=pad_left)
+        batch = collate([LONG, longest, LONG], pad_id=PAD, image_token_id=IMAGE, pad_left=pad_left)
         assert batch.targets[batch.coord_rows[batch.box_rows]].tolist() == [[41, 42, 43, 44]] * 2
         np.testing.assert_allclose(batch.boxes_norm_xyxy.numpy(), np.full((2, 4), 0.2))
         assert batch.boxes_norm_xyxy.dtype == torch.float32
@@ -52,7 +52,7 @@ def test_box_positions_point_at_the_coord_labels():
 
 def test_generation_pads_on_the_left():
     prompts = [encoded([1, IMAGE, 2], []), encoded([1, IMAGE, IMAGE, IMAGE, 2], [])]
-    batch = collate(prompts, pad_id=PAD, image_token_id=IMAGE, coord_ids=COORDS, pad_left=True)
+    batch = collate(prompts, pad_id=PAD, image_token_id=IMAGE, pad_left=True)
     assert batch.input_ids.tolist() == [[0, 0, 1, 9, 2], [1, 9, 9, 9, 2]]
     assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
     assert bool((batch.labels == -100).all())
@@ -60,6 +60,6 @@ def test_generation_pads_on_the_left():
 
 
 def test_a_target_that_holds_the_padding_id_is_still_supervised():
-    batch = collate([encoded([1], [PAD, 5]), encoded([1], [5])], pad_id=PAD, image_token_id=IMAGE, coord_ids=COORDS)
+    batch = collate([encoded([1], [PAD, 5]), encoded([1], [5])], pad_id=PAD, image_token_id=IMAGE)
     assert batch.labels.tolist() == [[-100, 0, 5], [-100, 5, -100]]
     assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]

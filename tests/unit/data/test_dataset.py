@@ -273,7 +273,7 @@ def test_real_coco(make, coco_tiny, native):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_loader_gives_batches_whose_labels_are_coord_tokens(make, native, prompt, num_workers):
     coord_ids = native[1].coord_ids
-    to_batch = partial(collate, pad_id=0, image_token_id=prompt.image_token_id, coord_ids=coord_ids)
+    to_batch = partial(collate, pad_id=0, image_token_id=prompt.image_token_id)
 
     def batches(workers):
         return list(DataLoader(make(), batch_size=8, num_workers=workers, collate_fn=to_batch))

@@ -48,11 +48,11 @@ class Base:
     def spec(self, *, max_new_tokens: int = 40) -> GenerationSpec:
         return GenerationSpec(
             max_new_tokens=max_new_tokens,
-            end_id=self.vocab.end_id,
-            coord_ids=self.vocab.coord_ids,
             pad_id=self.tokenizer.pad_token_id,
             image_token_id=self.model.config.image_token_id,
             image_spec=self.image_spec,
+            end_id=self.vocab.end_id,
+            number_ids=self.vocab.coord_ids,
         )
 
 

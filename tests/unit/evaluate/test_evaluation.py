@@ -21,6 +21,7 @@ from coordexp.evaluate.analysis import Analysis, analyse
 from coordexp.evaluate.distributions import Distributions
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import MetricName
 from coordexp.runs.folder import EvaluationFolder
@@ -69,8 +70,10 @@ class Split:
         return SplitDecoder(
             evaluation,
             base.model,
+            answers=SequenceParser(
+                base.vocab, base.tokenizer, categories=evaluation.categories, score=evaluation.spec.score
+            ),
             tokenizer=base.tokenizer,
-            vocab=base.vocab,
             image_spec=base.image_spec,
             samples=Encoded(self.encoded[: len(evaluation.samples)]),
         )
@@ -101,7 +104,7 @@ def split_of(base, shapes: Path) -> Split:
 
 
 def without_time(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.endswith("/seconds")}
+    return {name: value for name, value in metrics.items() if "seconds" not in name}
 
 
 def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:

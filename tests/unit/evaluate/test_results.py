@@ -45,9 +45,11 @@ def test_duplicates_by_hand(objects: list[DetectedObject], expected: int) -> Non
 def test_counts_by_hand() -> None:
     stranger = item("dog", category_id=None)
     records = [
-        ImageRecord(1, (item(), item(), stranger), ("unclosed",), truncated=True, coord_mass=(0.5,) * 12),
-        ImageRecord(2, (item(),), ("unclosed", "stray_tokens"), coord_mass=(1.0,) * 4),
-        ImageRecord(3, ()),
+        ImageRecord(
+            1, (item(), item(), stranger), ("unclosed",), truncated=True, coord_mass=(0.5,) * 12, num_tokens=60
+        ),
+        ImageRecord(2, (item(),), ("unclosed", "stray_tokens"), coord_mass=(1.0,) * 4, num_tokens=20),
+        ImageRecord(3, (), num_tokens=1),
     ]
     kinds = {f"malformed/{kind}": 0.0 for kind in FAILURE_KINDS}
     assert generation_metrics(records, FAILURE_KINDS) == kinds | {
@@ -60,6 +62,7 @@ def test_counts_by_hand() -> None:
         "duplicates": 1,  # within an image: the one of image 2 is new there
         "empty_images": 1,
         "truncated_images": 1,
+        "tokens_per_object": 81 / 4,
         "coord_mass": pytest.approx((12 * 0.5 + 4) / 16),
     }
 

@@ -55,6 +55,7 @@ def term_inputs(
         head=head,
         is_coord_T=is_coord,
         coord_bins_N=bins - first_id,
+        coord_places_N=torch.zeros_like(bins),
         box_rows_M4=box_rows,
         boxes_norm_xyxy_M4=boxes,
         box_image_M=torch.zeros_like(box_rows[:, 0]),

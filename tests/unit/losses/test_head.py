@@ -110,7 +110,6 @@ def test_no_supervised_token():
 
 @pytest.mark.parametrize("num_adapted", [6, 8])
 def test_gradcheck(monkeypatch, num_adapted):
-    monkeypatch.setattr(head_module, "NUM_BINS", 6)
     monkeypatch.setattr(head_module, "CHUNK_ELEMENTS_CPU", 9)
     layout = Layout(first_id=2, vocab=11, num_adapted=num_adapted)
     torch.manual_seed(0)
@@ -119,15 +118,46 @@ def test_gradcheck(monkeypatch, num_adapted):
     targets = torch.tensor([0, 3, 7, 8, 10])
 
     def split(hidden, offset):
-        out = split_head(hidden, weight, targets, first_id=2, offset_KD=offset, num_adapted=layout.num_adapted)
+        out = split_head(
+            hidden, weight, targets, first_id=2, offset_KD=offset, num_adapted=layout.num_adapted, num_coords=6
+        )
         return tuple(getattr(out, part) for part in PARTS)
 
     def plain(hidden, offset, table):
-        out = plain_head(hidden, table, targets, first_id=2, offset_KD=offset)
+        out = plain_head(hidden, table, targets, first_id=2, offset_KD=offset, num_coords=6)
         return tuple(getattr(out, part) for part in PARTS)
 
     assert torch.autograd.gradcheck(split, (hidden, offset))
     assert torch.autograd.gradcheck(plain, (hidden, offset, weight.requires_grad_()))
+
+
+# The block of the text arm
+
+
+def test_a_block_of_ten_digits_is_what_full_logits_give():
+    """A digit in a description (row 1) is a token of the block, but no coordinate."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 8, requires_grad=True), torch.randn(60, 8)
+    targets, rows = torch.tensor([20, 23, 29, 3, 55]), torch.tensor([0, 2])
+    digits = slice(20, 30)
+    logits = hidden @ weight.t()
+    keys = {"first_id": 20, "num_coords": 10, "coord_rows_N": rows}
+    for out in (
+        split_head(hidden, weight, targets, offset_KD=None, num_adapted=10, **keys),
+        plain_head(hidden, weight, targets, **keys),
+    ):
+        torch.testing.assert_close(out.ce_T, F.cross_entropy(logits, targets, reduction="none"))
+        torch.testing.assert_close(out.log_z_coord_T, logits[:, digits].logsumexp(dim=1))
+        rest = torch.cat([logits[:, :20], logits[:, 30:]], dim=1)
+        torch.testing.assert_close(out.log_z_text_T, rest.logsumexp(dim=1))
+        torch.testing.assert_close(out.coord_logits_NK, logits[rows][:, digits])
+        loss, truth = (
+            out.ce_T.sum() + out.coord_logits_NK.square().sum(),
+            F.cross_entropy(logits, targets, reduction="sum"),
+        )
+        truth = truth + logits[rows][:, digits].square().sum()
+        (found,), (wanted,) = (torch.autograd.grad(value, hidden, retain_graph=True) for value in (loss, truth))
+        torch.testing.assert_close(found, wanted)
 
 
 # bfloat16

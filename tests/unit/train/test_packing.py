@@ -134,8 +134,7 @@ def logits_alone(parts, samples):
     rows = []
     for sample in samples:
         encoding = parts.encoding
-        image_id, coord_ids = encoding.prompt.image_token_id, encoding.vocab.coord_ids
-        batch = collate([sample], pad_id=0, image_token_id=image_id, coord_ids=coord_ids)
+        batch = collate([sample], pad_id=0, image_token_id=encoding.prompt.image_token_id)
         inputs = model_inputs(batch, parts.encoding.image_spec, dtype=torch.float32)
         rows.append(parts.model(**inputs, use_cache=False).logits[0])
     return torch.cat(rows)
@@ -156,7 +155,7 @@ def forms(make_parts):
         parts.model.eval()
         samples = samples_of(parts, num=3)
         keys = {"image_token_id": parts.encoding.prompt.image_token_id, "merge_size": 2}
-        batch = collate_packed(samples, coord_ids=parts.encoding.vocab.coord_ids, **keys)
+        batch = collate_packed(samples, **keys)
         inputs = model_inputs(batch, parts.encoding.image_spec, dtype=torch.float32)
         three = torch.cat([torch.from_numpy(rope_positions(sample, **keys)) for sample in samples], dim=1)
         without = {name: value for name, value in inputs.items() if name != "position_ids"}

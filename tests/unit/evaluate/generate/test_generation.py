@@ -40,7 +40,7 @@ def raw_logits(base, number: int, ids: Sequence[int]) -> torch.Tensor:
     """Teacher-forced logits ``[T, V]`` that predict ``ids``, from one plain forward pass."""
     sample = base.sample(number)
     prompt = len(sample.prompt_ids)
-    batch = collate([sample], pad_id=0, image_token_id=base.model.config.image_token_id, coord_ids=range(0))
+    batch = collate([sample], pad_id=0, image_token_id=base.model.config.image_token_id)
     ids_1L = torch.tensor([[*sample.prompt_ids, *ids]])
     with torch.no_grad():
         logits = base.model(

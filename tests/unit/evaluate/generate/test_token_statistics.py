@@ -106,9 +106,7 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
     answered = [replace(base.sample(n), target_ids=list(s.ids)) for n, s in zip(numbers, sequences, strict=True)]
     for pad_left in (False, True):
         pad = base.tokenizer.pad_token_id
-        batch = collate(
-            answered, pad_id=pad, image_token_id=base.model.config.image_token_id, coord_ids=range(0), pad_left=pad_left
-        )
+        batch = collate(answered, pad_id=pad, image_token_id=base.model.config.image_token_id, pad_left=pad_left)
         with torch.no_grad():
             logits_BLV = base.model(
                 input_ids=batch.input_ids,
@@ -197,7 +195,7 @@ def test_a_recorder_behind_the_mask_would_be_bent(native, monkeypatch: pytest.Mo
 
 
 def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:
-    spec = replace(native.spec(), coord_ids=range(0))
+    spec = replace(native.spec(), number_ids=range(0))
     samples = [native.sample(1), native.sample(2)]
     plain, with_coords = (
         generate_sequences(native.model, samples, spec=each, grammar=None, batches=[[0, 1]], curves_of=[1])
@@ -206,6 +204,7 @@ def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:
     for seq, other in zip(plain, with_coords, strict=True):
         assert seq.ids == other.ids
         assert seq.statistics.log_probs == other.statistics.log_probs
-        assert {*seq.statistics.expected, *seq.statistics.width, *seq.statistics.coord_mass} == {0.0}
+        assert {*seq.statistics.coord_mass} == {0.0}
+        assert seq.statistics.expected == seq.statistics.width == ()
         assert seq.coord_probs is None
     assert with_coords[0].coord_probs is not None

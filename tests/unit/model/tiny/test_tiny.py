@@ -24,9 +24,7 @@ def _digit_accuracy(model, tokenizer, image_processor, *, num_scenes=24):
     """Share of right first digits under teacher forcing, on scenes the base was not trained on."""
     spec = ImageSpec.from_processor(image_processor)
     samples = example_scenes(tokenizer, spec, num_scenes=num_scenes, stream=78)
-    batch = collate(
-        samples, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id, coord_ids=range(0)
-    )
+    batch = collate(samples, pad_id=tokenizer.pad_token_id, image_token_id=model.config.image_token_id)
     with torch.inference_mode():
         logits, targets = supervised_logits(model, batch, spec)
     digits = torch.tensor([tokenizer.convert_tokens_to_ids(str(digit)) for digit in range(10)])
