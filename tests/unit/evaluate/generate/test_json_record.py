@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from coordexp.evaluate.objects import ImageLine, ObjectTable
 from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_tokenizer
 from tests.unit.evaluate.evaluate_support import item
+from tests.unit.model.real_vocabulary import build_qwen_tokenizer
 
 Build = Callable[..., GeneratedSequence]
 TOKENIZER = build_tokenizer()
@@ -100,6 +102,26 @@ def test_every_character_has_the_tokens_that_write_it(label: str) -> None:
         assert complete(tokens.start) <= at < complete(tokens.stop)
         assert complete(tokens.stop - 1) <= at, "the last of them is needed"
         assert complete(tokens.start + 1) > at or tokens.stop - tokens.start > 1
+
+
+def test_the_true_vocabulary(sequence: Build) -> None:
+    tokenizer = build_qwen_tokenizer()
+    parser = JsonParser(tokenizer, categories=CategoryIndex({1: "red circle"}), score="coord")
+    rng = np.random.default_rng(0)
+    answer = tokenizer.encode(ANSWER, add_special_tokens=False)
+    for ids in (answer, rng.integers(0, len(tokenizer) + 200, 2000).tolist()):
+        written = parser.written(ids)
+        assert written.text == tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    found = parser.record(sequence(answer)).objects
+    assert [item.desc for item in found] == ["red circle", "Crème brûlée", "词🍮"]
+    # A digit is a token of its own: none of these is shared with a comma, a space or another number.
+    written = parser.written(answer)
+    start = written.text.index("12, 345")
+    numbers = [written.tokens(slice(start + at, start + at + size)) for at, size in ((0, 2), (4, 3), (9, 1), (12, 4))]
+    assert [tokenizer.decode(answer[place]) for place in numbers] == ["12", "345", "6", "1000"]
+    log_probs = sequence(answer).statistics.log_probs
+    expected = math.exp(sum(sum(log_probs[place]) for place in numbers) / 4)
+    assert found[0].score == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
