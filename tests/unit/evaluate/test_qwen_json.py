@@ -161,6 +161,7 @@ def test_reasoning_that_the_prompt_opened() -> None:
     drafts = f"First {CAT}, or rather"
     assert found(drafts, thinks=True) == ([], ("cut_off",))
     assert found(f"{drafts}\n</think>\n\n[{DOG}]", thinks=True) == ([THE_DOG], ())
+    assert found(f"</think> {drafts}\n</think>\n\n[{DOG}]", thinks=True) == ([THE_DOG], ())
     assert found(drafts) == ([THE_CAT], ("stray_text", "stray_text"))
 
 
