@@ -136,6 +136,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         if ordering == "random":
             self._epoch.share_memory_()  # loader workers that live on read the next epoch here
         self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
+        self.num_target_tokens = self.num_target_objects = 0
         self._lengths = [self._measure(sample) for sample in samples]
 
     @property
@@ -224,13 +225,16 @@ class DetectionDataset(Dataset[EncodedSample]):
                 f"raise it, or lower data.max_pixels"
             )
         self.num_cut_samples += prompt + target > self._max_length
-        return min(prompt + target, self._max_length)
+        length = min(prompt + target, self._max_length)
+        self.num_target_tokens += length - prompt
+        return length
 
     def _measure_target(self, sample: Sample) -> int:
         assert self._vocab is not None
         objects = sample.objects.largest(self._max_objects)
         self.num_capped_images += len(objects) < len(sample.objects)
         self.num_capped_objects += len(sample.objects) - len(objects)
+        self.num_target_objects += len(objects)
         try:
             lengths = [len(self._encode_text(desc)) for desc in objects.descs]
         except DataError as error:

@@ -47,6 +47,7 @@ def start_lines(
         f"starts: {trainable:,} of {total:,} parameters train",
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
+        *sum_lines(config, dataset),
         *group_table(describe(parts.param_groups)),
         *switch_notes(config),
         *_notes(parts),
@@ -77,6 +78,22 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         lines += [f"  {record.where}: {record.reason}" for record in shown]
         lines += [f"  and {len(data.rejected) - len(shown):,} more"] if len(data.rejected) > len(shown) else []
     return lines
+
+
+def sum_lines(config: ExperimentConfig, dataset: DetectionDataset) -> list[str]:
+    """Return what ``lambda_coord`` is in a loss that adds up over tokens and boxes, as the specification's does.
+
+    Args:
+        config: of the run.
+        dataset: its encoded training samples.
+    """
+    objective, tokens, objects = config.objective, dataset.num_target_tokens, dataset.num_target_objects
+    if not objective.use_geom_loss or not objects:
+        return []
+    return [
+        f"objective.lambda_coord {objective.lambda_coord:g} of means is lambda_spec "
+        f"{objective.lambda_coord * tokens / objects:.3g} of sums: {tokens:,} supervised tokens / {objects:,} objects"
+    ]
 
 
 def group_table(rows: Sequence[GroupRow]) -> list[str]:

@@ -130,6 +130,8 @@ def test_the_cap_is_counted(make, samples):
     assert dataset.num_capped_objects == sum(max(0, number - 2) for number in numbers)
     assert max(len(dataset[i].boxes_norm_xyxy) for i in range(24)) == 2
     assert make().num_capped_images == make().num_cut_samples == 0
+    assert dataset.num_target_objects == sum(len(dataset[i].boxes_norm_xyxy) for i in range(24))
+    assert dataset.num_target_tokens == sum(len(dataset[i].target_ids) for i in range(24))
 
 
 def test_without_targets(make):

@@ -7,7 +7,7 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.coco import read_coco
 from coordexp.model.param_groups import GroupRow
-from coordexp.train.loop.messages import batch_lines, data_lines, group_table
+from coordexp.train.loop.messages import batch_lines, data_lines, group_table, sum_lines
 
 
 def test_the_table_names_every_group_with_its_rate_and_decay():
@@ -73,3 +73,17 @@ def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
     assert lines[2].startswith(f"  {coco.annotations}: annotations[2] (id 3): bbox [1, 1, 0, 1]")
     assert len(lines) == 2 + 5 + 1
     assert lines[-1] == "  and 2 more"
+
+
+def test_a_mean_is_said_as_the_sum_of_the_specification(coco, native, prompt, image_spec):
+    dataset = DetectionDataset(
+        samples=read_coco(coco.annotations, coco.images).samples, tokenizer=native[0], vocab=native[1], prompt=prompt,
+        image_spec=image_spec, max_objects=30, max_length=4096, seed=0,
+    )  # fmt: skip
+    samples = [dataset[index] for index in range(len(dataset))]
+    tokens = sum(len(sample.target_ids) for sample in samples)
+    assert sum(len(sample.boxes_norm_xyxy) for sample in samples) == 2
+    boxes = {"use_coordexp_loss": True, "use_geom_loss": True, "lambda_coord": 0.5}
+    (line,) = sum_lines(ExperimentConfig.model_validate({"objective": boxes}), dataset)
+    assert f"lambda_spec {0.5 * tokens / 2:.3g} " in line
+    assert sum_lines(ExperimentConfig(), dataset) == []
