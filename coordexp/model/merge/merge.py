@@ -25,7 +25,7 @@ from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, quiet
 from coordexp.model.checkpoint.weights import StoredWeights
-from coordexp.model.expand import expand_checkpoint, lacks_tokens
+from coordexp.model.expand import cast_checkpoint, expand_checkpoint, lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta
 from coordexp.model.merge.parity import Inputs, MergeReport, default_samples, logits_from_disk, logits_of, write_report
 from coordexp.model.processor import Processor
@@ -315,13 +315,10 @@ def _as_trained_on(base: Path, trained: TrainedBase, *, near: Path, progress: Pr
         yield base
         return
     with tempfile.TemporaryDirectory(prefix=f".{near.name}.base.", dir=near.parent) as scratch:
-        expand_checkpoint(
-            base,
-            Path(scratch),
-            init=trained.vocab_init,
-            structure=structure or "native",
-            dtype=trained.dtype,
-            link=True,
-            progress=progress,
-        )
-        yield Path(scratch)
+        copy = Path(scratch)
+        if structure is None:
+            cast_checkpoint(base, copy, dtype=trained.dtype, progress=progress)
+        else:
+            init, dtype = trained.vocab_init, trained.dtype
+            expand_checkpoint(base, copy, init=init, structure=structure, dtype=dtype, link=True, progress=progress)
+        yield copy

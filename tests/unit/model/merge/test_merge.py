@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint import rewrite
-from coordexp.model.checkpoint.adapter import save_adapter
+from coordexp.model.checkpoint.adapter import TrainedBase, name_base, save_adapter
+from coordexp.model.expand import cast_checkpoint, expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.merge import delta
@@ -232,6 +233,26 @@ def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tm
         merge(adapter, tmp_path / "merged", overwrite=True)
     assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+@pytest.mark.parametrize("structure", ["spec", None])
+def test_a_base_is_made_again_as_training_had_it(make_base, make_adapted, tmp_path, structure):
+    """From the checkpoint that was given: cast, and expanded or, for a text arm, not; the same bytes."""
+    given, base = make_base(structure=None, dtype=torch.bfloat16), tmp_path / "base"
+    base.mkdir()
+    if structure is None:
+        cast_checkpoint(given, base, dtype="float32")
+    else:
+        expand_checkpoint(given, base, init="mean", structure=structure, dtype="float32")
+    trained = make_adapted(base, tie_head=None)
+    name_base(trained, TrainedBase(str(given), None, "float32", "mean", structure))
+    save_adapter(trained, tmp_path / "adapter")
+    reports = [merge(tmp_path / "adapter", tmp_path / "a"), merge(tmp_path / "adapter", tmp_path / "b", base=base)]
+    assert [report.dtype for report in reports] == ["float32", "float32"]
+    found, expected = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (load(tmp_path / "a").vocab is None) is (structure is None)
 
 
 def test_wrong_inputs(make_base, make_adapter, tmp_path):
