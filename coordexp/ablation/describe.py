@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.preparation import check_dry_run
+from coordexp.ablation.preparation import check_dry_run, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
-from coordexp.config.keys import identity
+from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
@@ -23,6 +24,7 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.intervals import planned_detectable
 from coordexp.train.loop.messages import switch_notes
+from coordexp.train.setup.encoding import read_split
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _TRAIN_IMAGES_PER_SECOND = 60.0
@@ -39,9 +41,16 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
     check_dry_run(plans)
+    counted = {deciding(plan.config, "data"): plan.config for plan in plans if plan.config.training.epochs is not None}
+    images = {data: num_train_images(one) for data, one in counted.items()}
+    notes = [steps_line(one, images[data]) for data, one in counted.items()]
+    for at, plan in enumerate(plans):
+        num_images = images.get(deciding(plan.config, "data"))
+        if num_images is not None:
+            plans[at] = replace(plan, config=plan.config.with_steps(num_images))
     console.print(to_yaml(config), markup=False, highlight=False, soft_wrap=True)
     console.print(plan_table(plans))
-    for line in summary(config, plans):
+    for line in [*summary(config, plans), *(f"epochs          {note}" for note in notes)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -54,21 +63,20 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
     for plan in plans:
         status = plan.status()
         state = f"{status.state} at step {status.step}" if status else "new"
-        table.add_row(plan.name, str(plan.config.training.max_steps), state, _differences(first, plan))
+        table.add_row(plan.name, length_of(plan.config), state, _differences(first, plan))
     return table
 
 
 def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
     """Return what the whole experiment amounts to, a line each."""
-    cluster, training = config.cluster, config.training
-    images = config.global_batch_size
+    cluster = config.cluster
     finished = sum(plan.is_finished() for plan in plans)
     slots, at_once = _at_once(config)
     return [
         f"groups          {', '.join(group_names(config))}",
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
         f"runs            {len(plans)}, {finished} finished",
-        f"steps a run     {training.max_steps}, {images} images each, {training.max_steps * images:,} images in all",
+        f"steps a run     {_steps(plans[0].config)}",
         f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs)",
         f"runs at once    {at_once}",
         f"estimated time  {_time(plans, slots=slots)}",
@@ -87,6 +95,37 @@ def _notes(plans: Sequence[RunPlan]) -> list[str]:
         for note in switch_notes(plan.config):
             groups.setdefault(note, []).append(plan.group)
     return [f"note            {', '.join(dict.fromkeys(names))}: {note}" for note, names in groups.items()]
+
+
+def length_of(config: ExperimentConfig) -> str:
+    """Return the steps of a run, or its epochs where the steps are not counted yet."""
+    training = config.training
+    return str(training.max_steps) if training.epochs is None else f"{training.epochs:g} epochs"
+
+
+def num_train_images(config: ExperimentConfig) -> int | None:
+    """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
+    generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
+    if generated is not None:
+        return min(generated.num_images, config.data.max_train_images or generated.num_images)
+    try:
+        return len(read_split(config, "train").samples)
+    except DataError:
+        return None
+
+
+def steps_line(config: ExperimentConfig, num_images: int | None) -> str:
+    """Return what ``training.epochs`` of a run amounts to, as far as its data is there."""
+    note = None if num_images is None else steps_note(config, num_images)
+    return note or f"steps are counted when {config.data.train_annotations} is there"
+
+
+def _steps(config: ExperimentConfig) -> str:
+    images = config.global_batch_size
+    if config.training.epochs is not None:
+        return f"{length_of(config)}, {images} images a step"
+    steps = config.training.num_steps
+    return f"{steps}, {images} images each, {steps * images:,} images in all"
 
 
 def _at_once(config: ExperimentConfig) -> tuple[int, str]:
@@ -127,10 +166,10 @@ def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
     config = plans[0].config
     if config.model.path != "embedded" or config.data.format != "shapes" or config.cluster.gpus_per_worker:
         return None, ""
-    training, evaluation, num_val = config.training, config.evaluation, config.data.shapes.num_val
-    between = (training.max_steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
+    steps, evaluation, num_val = config.training.num_steps, config.evaluation, config.data.shapes.num_val
+    between = (steps - 1) // evaluation.every_steps if evaluation.every_steps else 0
     evaluated = num_val * len(evaluation.decoding) + between * evaluation.subset_images
-    trained = training.max_steps * config.global_batch_size
+    trained = steps * config.global_batch_size
     seconds = trained / _TRAIN_IMAGES_PER_SECOND + evaluated / _EVALUATED_IMAGES_PER_SECOND
     return seconds + _SECONDS_AROUND_A_RUN, "rates measured on CPU cores"
 

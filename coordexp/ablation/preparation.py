@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
@@ -93,6 +94,22 @@ def prepare_all(plans: Sequence[RunPlan]) -> dict[str, PreparedExperiment]:
             made[parts] = prepare_experiment(plan.config)
         prepared[plan.name] = made[parts]
     return prepared
+
+
+def with_steps(plans: Sequence[RunPlan], prepared: Mapping[str, PreparedExperiment]) -> list[RunPlan]:
+    """Return the runs with ``training.max_steps`` in place of ``training.epochs``, now that the images are counted."""
+    return [replace(plan, config=plan.config.with_steps(len(prepared[plan.name].train.samples))) for plan in plans]
+
+
+def steps_note(config: ExperimentConfig, num_images: int) -> str | None:
+    """Return a sentence on the steps that ``training.epochs`` amounts to; None where the steps are given."""
+    if config.training.epochs is None:
+        return None
+    steps = config.with_steps(num_images).training.num_steps
+    return (
+        f"training.epochs: {config.training.epochs:g} over {num_images:,} training images is {steps:,} steps of "
+        f"{config.global_batch_size:,}"
+    )
 
 
 def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:

@@ -12,6 +12,8 @@ from coordexp.ablation.preparation import (
     fingerprint_runs,
     prepare_all,
     shared_metrics,
+    steps_note,
+    with_steps,
     write_run_files,
 )
 from coordexp.config import differences_table
@@ -55,7 +57,9 @@ def run_ablation(
         for plan in pending:
             count_killed_time(plan.run_dir)
         with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
-            fingerprints = _prepare(campaign, plans, pending, executor)
+            plans, fingerprints = _prepare(campaign, plans, pending, executor)
+            names = {plan.name for plan in pending}
+            pending = [plan for plan in plans if plan.name in names]
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
                 for plan in plans:
@@ -81,10 +85,16 @@ def run_ablation(
 
 def _prepare(
     campaign: Campaign, plans: Sequence[RunPlan], pending: Sequence[RunPlan], executor: Executor | None
-) -> dict[str, str]:
-    """Do and check once what all runs need, before anything is recorded; return fingerprints by run name."""
+) -> tuple[list[RunPlan], dict[str, str]]:
+    """Do and check once what all runs need, before anything is recorded.
+
+    Returns:
+        All runs, with their steps counted, and their fingerprints by name.
+    """
     with campaign.console.status("preparing data and base model"):
         prepared = prepare_all(plans)
+        notes = [steps_note(plan.config, len(prepared[plan.name].train.samples)) for plan in plans]
+        plans = with_steps(plans, prepared)
         fingerprints, differences = fingerprint_runs(plans, prepared)
         if executor is not None:
             check_disk_for(pending, prepared[pending[0].name].base)
@@ -92,6 +102,10 @@ def _prepare(
     if differences:
         campaign.show("runs differ in more than the declared factor, as ablation.allow_differences permits:")
         campaign.console.print(differences_table(differences), markup=False, highlight=False, soft_wrap=True)
-    for plan in pending:
-        write_run_files(plan, fingerprints[plan.name])
-    return {name: item.short for name, item in fingerprints.items()}
+    for note in dict.fromkeys(note for note in notes if note):
+        campaign.show(note)
+    names = {plan.name for plan in pending}
+    for plan in plans:
+        if plan.name in names:
+            write_run_files(plan, fingerprints[plan.name])
+    return plans, {name: item.short for name, item in fingerprints.items()}

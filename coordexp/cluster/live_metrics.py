@@ -60,7 +60,7 @@ class RunMetrics:
         self._sink = sink
         self._guard = _Guard()
         self._nonfinite_rows = 0
-        self._publish(lambda: start_samples(max_steps=plan.config.training.max_steps, now=time.time()))
+        self._publish(lambda: start_samples(max_steps=plan.config.training.num_steps, now=time.time()))
 
     def observe(self, row: Row) -> None:
         """Publish a row and the memory of the device."""

@@ -4,16 +4,17 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sample import Sample, Samples, SplitData
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
-from coordexp.files import sha256_of_file
+from coordexp.files import sha256_of_file, sha256_of_text
 from coordexp.findings import Check, Finding, failure, ok, require, warning
 
 HASHED_BYTES = 256 * 2**20  # of a folder's images
@@ -51,6 +52,8 @@ def check_split(
             yield from missing
             return None
     loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
+    if split == "train" and data.max_train_images is not None:
+        loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
     yield ok(
         f"{split} annotations",
@@ -62,6 +65,26 @@ def check_split(
             f"{len(loaded.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
         )
     return loaded
+
+
+def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
+    """Return ``num_images`` of a split's samples, in its order; all of them if there are no more.
+
+    By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
+    """
+    total = len(data.samples)
+    if total <= num_images:
+        return data
+    samples = data.samples
+    image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
+    ranked = sorted(range(total), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
+    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
+    counts = data.counts | {
+        "boxes": len(part.boxes_norm_xyxy),
+        "images_without_objects": sum(not len(one.objects) for one in part),
+        "not_chosen": total - num_images,
+    }
+    return replace(data, samples=part, counts=counts)
 
 
 def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Finding]:

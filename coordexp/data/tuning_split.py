@@ -91,6 +91,8 @@ def write_tuning_split(
         "num_images": num_images,
         "fraction": fraction,
         "seed": seed,
+        "max_train_images": data_config.max_train_images,
+        "train_subset_seed": data_config.train_subset_seed,
     }
     known = _known(directory, stamp)
     if known is not None:

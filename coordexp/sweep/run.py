@@ -24,6 +24,7 @@ from coordexp.ablation.preparation import (
     fingerprint_runs,
     prepare_all,
     shared_metrics,
+    steps_note,
     write_run_files,
 )
 from coordexp.config import to_yaml
@@ -88,6 +89,10 @@ def run_sweep(
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
         with console.status("dividing the training images"):
             split = divide(sweep)
+        note = steps_note(sweep.config, split.num_train)
+        if note is not None:
+            campaign.show(note)
+        sweep = replace(sweep, config=sweep.config.with_steps(split.num_train))
         trials = SweepTrials(sweep, data=split.data_keys(), instance=campaign.instance)
         first = trials.trials[0] if trials.trials else trials.propose()
         assert first is not None
@@ -262,14 +267,19 @@ def describe_sweep(sweep: Sweep, console: Console) -> None:
 def _summary(sweep: Sweep) -> list[str]:
     """Return what the sweep amounts to, a line each."""
     settings, config = sweep.settings, sweep.config
-    steps = ", ".join(str(step) for step in rungs(sweep))
+    if config.training.epochs is None:
+        steps = ", ".join(str(step) for step in rungs(sweep))
+        length, stops = f"{config.training.num_steps} steps", f"by AP at steps {steps}" if steps else "never"
+    else:
+        length = f"{config.training.epochs:g} epochs"
+        stops = "by AP, at steps that are counted when the images are divided" if settings.asha.enabled else "never"
     held_out = settings.tuning_split
     size = f"{held_out.num_images} images" if held_out.num_images else f"{held_out.fraction:.1%}"
     again = settings.winners.num * len(settings.winners.seeds)
     return [
         f"sweep           {settings.name}, of group {settings.group} in {settings.experiment}",
-        f"trials          {settings.num_points} ({settings.search.method}), {config.training.max_steps} steps each",
-        f"stops early     {f'by AP at steps {steps}' if steps else 'never'}",
+        f"trials          {settings.num_points} ({settings.search.method}), {length} each",
+        f"stops early     {stops}",
         f"winners         {settings.winners.num} points again, {again} further runs",
         f"chosen on       {size} of the training images; the final validation images are not used",
         f"directory       {config.experiment.runs_dir / settings.name}",

@@ -72,7 +72,7 @@ def rungs(sweep: Sweep) -> list[int]:
     asha, config = sweep.settings.asha, sweep.config
     step = asha.grace_steps or config.evaluation.every_steps
     found: list[int] = []
-    while asha.enabled and step is not None and step < config.training.max_steps:
+    while asha.enabled and step is not None and step < config.training.num_steps:
         found.append(step)
         step *= asha.reduction_factor
     return found
@@ -202,7 +202,7 @@ class SweepTrials:
                 continue
             live.report(ap, step)
             is_behind = live.should_prune()
-            if is_behind and step < self.sweep.config.training.max_steps and not trial.plan.is_finished():
+            if is_behind and step < self.sweep.config.training.num_steps and not trial.plan.is_finished():
                 factor = self.sweep.settings.asha.reduction_factor
                 reason = f"AP {ap:.4f} at step {step} is not among the best 1/{factor} that came to this rung so far"
                 live.set_user_attr(_REASON, reason)

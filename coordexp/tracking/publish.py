@@ -251,7 +251,7 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
     points = [point for point in row_points(final, {}) if point.name in _SHOWN_OF_A_MODEL] if final else []
     return MergedModel(
         name=re.sub(r"[/:.%\"']", "-", plan.name),
-        step=points[0].step if points else plan.config.training.max_steps,
+        step=points[0].step if points else plan.config.training.num_steps,
         params={"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)},
         tags={"uri": uri, "load": f"coordexp.model.load.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
         points=points,

@@ -85,7 +85,8 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     torch.use_deterministic_algorithms(True, warn_only=True)
     # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-    run = Run.of(config, build_components(config), reporter=reporter, print_line=print_line)
+    parts = build_components(config)
+    run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
     if ranks.rank() == 0:
@@ -117,7 +118,7 @@ def _train(run: Run, scratch: Path) -> None:
         trainer.averages.resume(checkpoint)
     dataset = cast(DetectionDataset, trainer.train_dataset)
     run.log.start(start_lines(run.config, run.parts, dataset, trainer.sampler), step=first_step)
-    if checkpoint is not None and first_step >= run.config.training.max_steps:
+    if checkpoint is not None and first_step >= run.config.training.num_steps:
         trainer.load_weights(checkpoint)  # Hugging Face's loop would take one more step
         forget_deepspeed()
     else:
@@ -179,7 +180,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
 def _finish(run: Run, started: float) -> None:
     """Evaluate on everything, merge, and commit the last rows; a stop comes before either."""
     config, parts, log = run.config, run.parts, run.log
-    step = config.training.max_steps
+    step = config.training.num_steps
     parts.model.eval()
     _stop_if_asked(run.listener)
     metrics = run.evaluator.on_all_images()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
 from coordexp.report.study.load import load_experiment
@@ -25,6 +26,26 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def runs_dir(make_runs_dir) -> Path:
     return make_runs_dir()
+
+
+def test_epochs_over_a_part_of_the_images_become_steps(base, runs_dir):
+    data = {"shapes": {"num_train": 8, "num_val": 3}, "max_train_images": 5}
+    training = {"epochs": 3, "per_device_batch_size": 2}
+    config = make_config(base, runs_dir, "epochs", data=data, training=training)
+    function = StandIn()
+    code, text = run(config, function)
+    assert (code, function.done) == (0, ["A", "C"])
+    assert "training.epochs: 3 over 5 training images is 9 steps of 2" in text
+    plan = plan_runs(config)[0]
+    stored = json.loads(plan.folder.fingerprint.read_text(encoding="utf-8"))["config"]
+    assert stored["training"]["max_steps"] == 9
+    assert stored["data"]["max_train_images"] == 5
+    assert load_config(plan.folder.config).training.num_steps == 9
+    recorded = load_experiment(tracking_uri(config), "epochs")
+    assert {run.params["training.max_steps"] for run in recorded.runs} == {"9"}
+    again = StandIn()
+    assert run(config, again)[0] == 0
+    assert again.done == []
 
 
 def states(config: ExperimentConfig) -> dict[str, str]:

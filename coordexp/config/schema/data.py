@@ -98,6 +98,18 @@ class Data(Section):
         "Share of rejected records that a run tolerates and leaves out; 0 stops at the first.",
         decides=["data"],
     )
+    max_train_images: PositiveInt | None = key(
+        None,
+        "results",
+        "Train on so many of the training images, chosen by chance; fewer are among more, and null takes all.",
+        decides=["data", "tokens"],
+    )
+    train_subset_seed: NaturalInt = key(
+        0,
+        "results",
+        "Which images max_train_images chooses: the same for every group and every experiment.seed.",
+        decides=["data", "tokens"],
+    )
     length_buckets: StrictBool = key(
         True, "results", "Batches of alike lengths: less padding, a less random order.", decides=["tokens"]
     )

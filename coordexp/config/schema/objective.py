@@ -92,14 +92,17 @@ class CoordOffset(Section):
         "Ids of the coord tokens, checked against the tokenizer; null: take the tokenizer's.",
         decides=["base", "weights"],
     )
-    embed_lr: Positive = key(
-        1e-4,
+    embed_lr: Positive | None = key(
+        None,
         "results",
-        "Peak learning rate of the embedding's offsets, or of the one tied table.",
+        "Peak learning rate of the embedding's offsets, or of the one tied table; null: training.learning_rate.",
         decides=["weights"],
     )
-    head_lr: Positive = key(
-        1e-4, "results", "Peak learning rate of the head's offsets with tie_head: false.", decides=["weights"]
+    head_lr: Positive | None = key(
+        None,
+        "results",
+        "Peak learning rate of the head's offsets with tie_head: false; null: training.learning_rate.",
+        decides=["weights"],
     )
     weight_decay: NotNegative = key(0.0, "results", "Weight decay of the offsets.", decides=["weights"])
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(

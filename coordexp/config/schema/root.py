@@ -1,5 +1,6 @@
 """The whole experiment as one frozen, validated object; the only truth after loading."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Self, cast
 
@@ -85,6 +86,17 @@ class ExperimentConfig(Section):
         """The images of one optimizer step, over all microbatches and workers."""
         training = self.training
         return training.per_device_batch_size * training.gradient_accumulation_steps * self.cluster.num_workers
+
+    def with_steps(self, num_images: int) -> Self:
+        """Return the run with ``training.max_steps`` in place of ``training.epochs``, for so many training images."""
+        epochs = self.training.epochs
+        if epochs is None:
+            return self
+        steps_an_epoch = math.ceil(num_images / self.global_batch_size)
+        steps = max(1, math.ceil(round(epochs * steps_an_epoch, 6)))  # 0.7 x 10 is a little more than 7 in floats
+        return self.model_copy(
+            update={"training": self.training.model_copy(update={"max_steps": steps, "epochs": None})}
+        )
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy with other sections; it is validated again, so that its groups follow."""

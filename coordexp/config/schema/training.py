@@ -1,6 +1,6 @@
 """Section ``training``: the optimisation, equal for every group."""
 
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import StrictBool, model_validator
 
@@ -49,7 +49,15 @@ class Training(Section):
     adam_beta2: BelowOne = key(
         0.999, "results", "AdamW's memory of the squared gradient; a short run forgets its first, large ones at 0.98."
     )
-    max_steps: PositiveInt = key(1000, "results", "Optimizer steps of a run.", decides=["tokens"])
+    max_steps: PositiveInt | None = key(
+        1000, "results", "Optimizer steps of a run; null where epochs says how long it is.", decides=["tokens"]
+    )
+    epochs: Positive | None = key(
+        None,
+        "results",
+        "Passes over the training images, instead of max_steps; the steps are counted when the data is read.",
+        decides=["tokens"],
+    )
     per_device_batch_size: PositiveInt = key(
         8,
         "results",
@@ -89,6 +97,25 @@ class Training(Section):
     num_threads: PositiveInt | None = key(
         None, "results", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _epochs_replace_the_default(cls, data: object) -> object:
+        given = cast("dict[str, object]", data) if isinstance(data, dict) else {}
+        return {"max_steps": None, **given} if given.get("epochs") is not None else data
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Training":
+        if (self.max_steps is None) == (self.epochs is None):
+            both = "both are given" if self.epochs is not None else "both are null"
+            raise ValueError(f"max_steps and epochs: {both}; set one of them, and the other to null")
+        return self
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of a run; those of ``epochs`` must be counted, see ``ExperimentConfig.with_steps``."""
+        assert self.max_steps is not None, "training.epochs: no data was read yet"
+        return self.max_steps
 
     @model_validator(mode="after")
     def _rates_move_something(self) -> "Training":

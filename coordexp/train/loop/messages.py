@@ -19,6 +19,7 @@ from coordexp.train.setup.strategy import strategy_line
 _WORTH_A_LINE = 0.1  # of the time
 _NUM_REJECTED_SHOWN = 5
 _COUNT_TEXTS = {
+    "not_chosen": "more were not chosen (data.max_train_images)",
     "images_without_objects": "images without objects",
     "crowd": "crowd boxes are no targets",
     "ignored": "ignored boxes are no targets",
@@ -116,7 +117,7 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
         sampler: of its training samples.
         num_ranks: processes that train together.
     """
-    size = config.training.per_device_batch_size
+    size, num_steps = config.training.per_device_batch_size, config.training.num_steps
     global_batch_size = config.global_batch_size
     num = len(sampler) - sampler.num_fillers
     packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
@@ -124,6 +125,7 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
     lines = [f"batches: {packed}; {steps:,} steps of {global_batch_size:,} samples an epoch"]
     if num % global_batch_size:
         lines[0] += f", the last one of {num % global_batch_size:,}"
+    lines.append(f"batches: {num_steps:,} steps are {num_steps / max(1, steps):.4g} epochs")
     if sampler.num_fillers:
         lines.append(
             f"batches: {sampler.num_fillers:,} fillers complete the last one for {num_ranks} workers: images "

@@ -96,7 +96,7 @@ class RunLog:
         self._train_means = log.means
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
         finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
-        max_steps = self._config.training.max_steps
+        max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
         self._print(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
         self._progress("step", log.step, finite, seconds_left=seconds_left)
@@ -204,7 +204,7 @@ class RunLog:
                 kind=kind,
                 time=time.time(),
                 step=step,
-                max_steps=self._config.training.max_steps,
+                max_steps=self._config.training.num_steps,
                 metrics=dict(metrics or {}),
                 seconds_left=seconds_left,
                 message=message,

@@ -37,7 +37,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         use_cpu=not on_gpu,
         seed=config.experiment.seed,
         data_seed=config.experiment.seed,
-        max_steps=training.max_steps,
+        max_steps=training.num_steps,
         per_device_train_batch_size=training.per_device_batch_size,
         gradient_accumulation_steps=accumulation_steps(config, num_workers=ranks.world_size()),
         learning_rate=training.learning_rate,
@@ -46,7 +46,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         lr_scheduler_type={"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}[
             training.lr_schedule
         ],
-        warmup_steps=round(training.warmup_fraction * training.max_steps),
+        warmup_steps=round(training.warmup_fraction * training.num_steps),
         max_grad_norm=training.max_grad_norm,
         bf16=training.precision == "bfloat16" and deepspeed is None,
         deepspeed=deepspeed,

@@ -152,6 +152,10 @@ def test_bad_overrides(override: str, message: str):
         ("training: {learning_rate: .inf}\n", r"got inf, expected a finite number"),
         ("training: {adam_beta1: 1.0}\n", r"got 1\.0, expected a number below 1"),
         ("training: {warmup_fraction: 1.5}\n", r"got 1\.5, expected a number of at most 1"),
+        ("training: {max_steps: 5, epochs: 2}\n", r"^config\.yaml:1: training: max_steps and epochs: both are given"),
+        ("training: {max_steps: null}\n", r"max_steps and epochs: both are null; set one of them"),
+        ("training: {epochs: 0}\n", r"training\.epochs: got 0, expected a number above 0"),
+        ("data: {max_train_images: 0}\n", r"data\.max_train_images: got 0, expected a number of at least 1"),
         ("training: {tuning: qlora}\n", r"training\.tuning: got 'qlora', expected 'lora', 'dora' or 'full'"),
         ("training: {gradient_checkpointing: 1}\n", r"got 1, expected true or false"),
         ("training: {gradient_checkpointing: yes}\n", r"got 'yes', expected true or false"),
@@ -316,3 +320,22 @@ def test_the_switch_of_a_group_counts_as_that_of_a_file():
     assert _load(to_yaml(config)) == config
     turned = _load(DISTRIBUTION + f"ablation: {{groups: {{D: {{}}, A: {switch % ('false', '')}}}}}\n")
     assert {name: run.objective.use_coord_ce for name, run in turned.groups.items()} == {"D": False, "A": True}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "num_images", "steps"),
+    [(1, 16, 4), (1, 17, 5), (3, 17, 15), (0.5, 16, 2), (0.5, 17, 3), (0.7, 40, 7), (0.01, 16, 1)],
+)
+def test_epochs_are_whole_passes_in_steps(epochs: float, num_images: int, steps: int):
+    sizes = "per_device_batch_size: 2, gradient_accumulation_steps: 2"
+    config = _load(f"training: {{epochs: {epochs}, {sizes}}}\n")
+    assert (config.training.max_steps, config.training.epochs) == (None, epochs)
+    counted = config.with_steps(num_images)
+    assert (counted.training.num_steps, counted.training.epochs) == (steps, None)
+    assert counted.with_steps(1) == counted
+    assert _load(to_yaml(config)) == config
+
+
+def test_rates_of_the_offsets_are_the_learning_rate_where_none_is_given():
+    offset = _load("custom: {coord_offset: {enabled: true}}\n").custom.coord_offset
+    assert (offset.embed_lr, offset.head_lr) == (None, None)

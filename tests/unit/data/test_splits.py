@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.sample import Sample
-from coordexp.data.splits import data_fingerprint, stratified_subset
+from coordexp.data.sample import Sample, Samples, SplitData
+from coordexp.data.splits import chosen_part, data_fingerprint, stratified_subset
 from coordexp.errors import DataError
 from tests.unit.data.sample_support import pairs_of, things
 
@@ -169,3 +169,23 @@ def test_edges() -> None:
     assert len(stratified_subset(empty, 4)) == 4
     assert stratified_subset(empty, 0) == stratified_subset([], 3) == []
     assert stratified_subset(empty, 9) == list(range(9))
+
+
+@pytest.mark.parametrize("kind", [list, Samples.of])
+def test_a_part_is_of_images_and_a_seed_and_lies_in_every_larger_one(kind):
+    whole = SplitData(kind(SAMPLES), (), {"boxes": 1000, "images_without_objects": 100}, {})
+
+    def ids(data, num, seed=0):
+        return [one.image_id for one in chosen_part(data, num, seed=seed).samples]
+
+    small, large = ids(whole, 40), ids(whole, 90)
+    assert small == sorted(small)  # in the order of the split
+    assert set(small) < set(large)
+    assert (len(small), len(large)) == (40, 90)
+    assert set(ids(whole, 40, seed=1)) != set(small)
+    assert set(ids(SplitData(kind(SAMPLES[::-1]), (), whole.counts, {}), 40)) == set(small)
+    part = chosen_part(whole, 40, seed=0)
+    assert part.counts["boxes"] == sum(len(one.objects) for one in part.samples)
+    assert part.counts["images_without_objects"] == sum(not len(one.objects) for one in part.samples)
+    assert part.counts["not_chosen"] == 460
+    assert chosen_part(whole, 500, seed=0) is whole

@@ -37,6 +37,7 @@ def test_it_knows_the_order_and_the_content(make):
     assert token_stream_hash(*make()) == plain
     assert token_stream_hash(*make(packing=True, num_workers=2, image_cache_mib=1)) == plain
     others = [{"seed": 1}, {"length_buckets": False}, {"max_objects": 1}, {"prompt": "What is there?"}]
+    others += [{"max_train_images": 8}, {"max_train_images": 8, "train_subset_seed": 1}]
     hashes = {token_stream_hash(*make(**changes)) for changes in others}
     assert len(hashes | {plain}) == 1 + len(others)
 
