@@ -154,7 +154,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
 
 def test_what_cannot_be_evaluated_is_one_sentence(checkpoint, shapes, tmp_path, capsys):
     files = ["--annotations", str(shapes / "instances_val.json"), "--images", str(shapes / "val")]
-    assert main(["evaluate", "--model", "embedded", *files, "--output", str(tmp_path)]) == 2
+    assert main(["evaluate", "--model", "embedded", "--answer", "coord", *files, "--output", str(tmp_path)]) == 2
     assert "embedded: the tokenizer has no coord tokens" in capsys.readouterr().err
     aliases = tmp_path / "aliases.json"
     aliases.write_text('{"x": "nothing of the kind"}')

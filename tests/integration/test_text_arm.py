@@ -15,11 +15,13 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import decode_array
 from coordexp.data.sources.source import source_of
 from coordexp.errors import ConfigError
+from coordexp.losses.term import UNITS
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
+from coordexp.train.setup.components import build_components
 from coordexp.train.setup.weighted_terms import check_objective
 from tests.integration.training_support import prepared, small_config
 from tests.unit.metrics_support import unregistered
@@ -210,7 +212,9 @@ def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
         "Coordinate distributions of T: coordinates in digits have no distribution over bins"
         in (report / "report.html").read_text()
     )
-    assert "coordinates are digits of plain text" in (runs_dir / "representation" / "T-s0" / "progress.log").read_text()
+    assert (
+        "coordinates are digits, no row is added" in (runs_dir / "representation" / "T-s0" / "progress.log").read_text()
+    )
     capsys.readouterr()
 
 
@@ -232,3 +236,27 @@ def test_the_other_verbs_take_it(tmp_path, capsys):
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
     assert "custom.coord_offset.enabled: true" in said[0]
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_packed_or_padded_by_either_head_the_terms_are_the_same(finished, tuning):
+    """A frozen table goes through the split head, a trained one through the plain one."""
+    values = []
+    for packing in (False, True):
+        data = finished.data.model_copy(update={"packing": packing})
+        training = finished.training.model_copy(update={"tuning": tuning})
+        parts = build_components(finished.model_copy(update={"data": data, "training": training}))
+        dataset = parts.encoding.dataset(parts.train.samples[:3])
+        batch = parts.encoding.collate([dataset[index] for index in range(3)])
+        inputs = parts.forward_terms(parts.model, batch)
+        assert inputs.head.coord_logits_NK.shape == (12 * len(batch.boxes_norm_xyxy), 10)
+        places = inputs.coord_places_N.view(-1, 3)
+        digits = (inputs.coord_bins_N.view(-1, 3) * torch.tensor([100, 10, 1])).sum(dim=1)
+        assert places.tolist() == [[0, 1, 2]] * len(places)
+        assert (
+            digits / 1000 - inputs.boxes_norm_xyxy_M4.flatten()
+        ).abs().max() <= 0.0011  # rounded, or widened by a bin
+        _, sums = parts.criterion(inputs, torch.ones(len(UNITS)))
+        values.append({name: float(value) for name, value in sums.items()})
+    assert values[0] == pytest.approx(values[1], rel=1e-4)
+    assert values[0].keys() == {"text_ce", "coord_ce", "ntl"}

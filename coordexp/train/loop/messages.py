@@ -180,11 +180,6 @@ def _notes(parts: Components) -> list[str]:
     """Return remarks on settings that may surprise."""
     adapter, vocab = active_offset(parts.model), parts.encoding.vocab
     notes: list[str] = []
-    if parts.encoding.config.text_arm:
-        notes.append(
-            "custom.coord_tokens.enabled false: coordinates are digits of plain text; no row is added, and "
-            "custom.coord_offset and its optimizer groups have no effect"
-        )
     if adapter is not None and vocab.added_structure_ids:
         ids = ", ".join(map(str, vocab.added_structure_ids))
         notes.append(

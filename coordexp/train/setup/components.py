@@ -96,7 +96,7 @@ def param_groups(config: ExperimentConfig, model: torch.nn.Module) -> list[Param
     training, offset = config.training, config.custom.coord_offset
     return build_param_groups(
         model,
-        optimizer="multimodal" if config.text_arm else training.optimizer,
+        optimizer=training.optimizer,
         learning_rate=training.learning_rate,
         vit_lr=training.vit_lr,
         aligner_lr=training.aligner_lr,

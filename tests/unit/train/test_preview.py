@@ -9,6 +9,7 @@ from rich.console import Console
 
 from coordexp.cli.views import STYLES, draw, legend, show_sample
 from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.bins import quantise_boxes
 from coordexp.data.splits import load_split
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.preview import previews
@@ -38,6 +39,23 @@ def test_only_the_answer_is_supervised_and_every_token_has_its_role(tmp_path, st
         assert by_role["description"] == [desc for desc, _ in _ordered(preview.sample)]
         assert all(text.count("<|coord_") == 4 for text in by_role["coord"])
         assert not any(span.supervised for span in preview.spans if span.role in ("prompt", "image"))
+
+
+def test_the_text_arm_tells_digits_of_a_box_from_those_of_a_description(tmp_path):
+    config = _config(tmp_path)
+    tokens = config.custom.coord_tokens.model_copy(update={"enabled": False})
+    config = config.model_copy(update={"custom": config.custom.model_copy(update={"coord_tokens": tokens})})
+    for preview in previews(config, num=3):
+        coords = [span.text for span in preview.spans if span.role == "coord"]
+        pairs = _ordered(preview.sample)
+        assert coords == [f"{k:03d}" for _, box in pairs for k in quantise_boxes([box])[0].tolist()]
+        assert [span.text for span in preview.spans if span.role == "description"] == [desc for desc, _ in pairs]
+        assert [desc for desc, _ in preview.objects] == [desc for desc, _ in pairs]
+        for (_, found), (_, box) in zip(preview.objects, pairs, strict=True):
+            scale = [preview.sample.width, preview.sample.height] * 2
+            assert found == pytest.approx(
+                [k / 1000 * side for k, side in zip(quantise_boxes([box])[0], scale, strict=True)]
+            )
 
 
 def _ordered(sample):
