@@ -9,7 +9,7 @@ is needed (``FrozenRows``), so that any loss costs two large products and no ``[
 is kept. ``plain_head`` is the same on ``[T, V]`` logits, for a table that is trained itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,8 @@ class HeadOutput:
         target_logit_T: ``[T]`` logit of the true token.
         ce_T: ``[T]`` full-vocabulary cross-entropy of the true token.
         coord_logits_NK: ``[N, block]`` logits of the coordinate block at coord positions.
+        log_z_text_at: from a temperature, ``[N]`` log-sum-exp of the logits divided by it over everything but the
+            coordinate block, at coord positions; each call goes through the table once more.
     """
 
     log_z_T: Tensor
@@ -45,6 +47,7 @@ class HeadOutput:
     target_logit_T: Tensor
     ce_T: Tensor
     coord_logits_NK: Tensor
+    log_z_text_at: Callable[[float], Tensor]
 
 
 def split_head(
@@ -96,13 +99,24 @@ def split_head(
     in_block_T = (targets_T >= first_id) & (targets_T < end_id)
     place_T1 = (targets_T - first_id).clamp(0, num_adapted - 1).unsqueeze(1)
     target_logit_T = torch.where(in_block_T, block_TK.gather(1, place_T1).squeeze(1), text_target_T)
+    rows_N = _coord_rows(targets_T, range(first_id, first_id + num_coords)) if coord_rows_N is None else coord_rows_N
+
+    def log_z_text_at(temperature: float) -> Tensor:
+        cooled_ND, targets_N = wide_TD.index_select(0, rows_N) / temperature, targets_T.index_select(0, rows_N)
+        # The quotient is no longer what the model computed, so it is not rounded to the table's dtype.
+        text_N, _ = FrozenRows.apply(cooled_ND, weight_VD, targets_N, range(first_id, end_id), False)
+        if num_adapted == num_coords:
+            return text_N
+        return torch.logaddexp(text_N, (cooled_ND @ block_KD[num_coords:].t()).logsumexp(dim=1))
+
     return HeadOutput(
         log_z_T=log_z_T,
         log_z_coord_T=coord_T,
         log_z_text_T=text_T,
         target_logit_T=target_logit_T,
         ce_T=log_z_T - target_logit_T,
-        coord_logits_NK=_coord_rows(block_TK[:, :num_coords], targets_T, coord_rows_N, first_id=first_id),
+        coord_logits_NK=block_TK[:, :num_coords].index_select(0, rows_N),
+        log_z_text_at=log_z_text_at,
     )
 
 
@@ -145,21 +159,31 @@ def plain_head(
             logits_TV[:, first_id : first_id + delta_TK.shape[1]] += delta_TK
     block = range(first_id, first_id + num_coords)
     ce_T, target_logit_T, text_T, coord_TK = Summaries.apply(logits_TV, delta_TK, targets_T, block)
+    rows_N = _coord_rows(targets_T, block) if coord_rows_N is None else coord_rows_N
+
+    def log_z_text_at(temperature: float) -> Tensor:
+        cooled_ND = wide_TD.index_select(0, rows_N) / temperature
+        logits_NV = cooled_ND @ weight_VD.to(cooled_ND.dtype).t()
+        parts = [logits_NV[:, : block.start], logits_NV[:, block.stop :]]
+        if offset_KD is not None and len(offset_KD) > num_coords:
+            end_id = first_id + len(offset_KD)
+            extra_NK = cooled_ND @ offset_KD[num_coords:].to(cooled_ND.dtype).t()
+            parts[1:] = [logits_NV[:, block.stop : end_id] + extra_NK, logits_NV[:, end_id:]]
+        return torch.cat(parts, dim=1).logsumexp(dim=1)
+
     return HeadOutput(
         log_z_T=ce_T + target_logit_T,
         log_z_coord_T=coord_TK.logsumexp(dim=1),
         log_z_text_T=text_T,
         target_logit_T=target_logit_T,
         ce_T=ce_T,
-        coord_logits_NK=_coord_rows(coord_TK, targets_T, coord_rows_N, first_id=first_id),
+        coord_logits_NK=coord_TK.index_select(0, rows_N),
+        log_z_text_at=log_z_text_at,
     )
 
 
-def _coord_rows(coord_TK: Tensor, targets_T: Tensor, rows_N: Tensor | None, *, first_id: int) -> Tensor:
-    if rows_N is None:
-        is_coord_T = (targets_T >= first_id) & (targets_T < first_id + coord_TK.shape[1])
-        rows_N = is_coord_T.nonzero().squeeze(1)
-    return coord_TK.index_select(0, rows_N)
+def _coord_rows(targets_T: Tensor, block: range) -> Tensor:
+    return ((targets_T >= block.start) & (targets_T < block.stop)).nonzero().squeeze(1)
 
 
 class _Context(FunctionCtx):

@@ -47,7 +47,10 @@ class CoordSoftCeW1(Section):
         decides=["loss"],
     )
     temperature: Positive = key(
-        1.0, "results", "Temperature of the distribution over bins in soft CE and W1.", decides=["loss"]
+        1.0,
+        "results",
+        "Divides the logits: of the bins in soft CE and W1, of the whole vocabulary in the gate.",
+        decides=["loss"],
     )
     target_sigma: Positive = key(
         2.0, "results", "Standard deviation of the target Gaussian, in bins: how soft the target is.", decides=["loss"]

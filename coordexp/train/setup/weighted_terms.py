@@ -66,7 +66,8 @@ def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
         "temperature": distribution.temperature,
     }
     specified = (
-        CoordCe(), BoxL1(), BoxGiou(), SoftCe.model_validate(target), W1.model_validate(target), Gate(),
+        CoordCe(), BoxL1(), BoxGiou(), SoftCe.model_validate(target), W1.model_validate(target),
+        Gate(temperature=distribution.temperature),
     )  # fmt: skip
     terms = [WeightedTerm(TextCe(), 1.0)]
     terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in specified]

@@ -41,6 +41,7 @@ class Case:
             target_logit_T=self.logits.gather(1, self.targets.unsqueeze(1)).squeeze(1),
             ce_T=torch.nn.functional.cross_entropy(self.logits, self.targets, reduction="none"),
             coord_logits_NK=self.logits[self.is_coord][:, COORD],
+            log_z_text_at=lambda temperature: (rest[self.is_coord] / temperature).logsumexp(dim=1),
         )
         return term_inputs(head, self.targets, self.boxes, first_id=FIRST)
 

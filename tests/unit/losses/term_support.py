@@ -11,6 +11,7 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import UNITS, SoftTargetTerm, TermInputs
 from coordexp.losses.terms import loss_terms
+from coordexp.losses.terms.gate import Gate
 from coordexp.losses.terms.soft_ce import SoftCe
 
 SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)
@@ -19,9 +20,12 @@ RESTRICTED = ("box_l1", "box_giou", "smooth_l1", "soft_ce", "w1", "coord_slice_c
 
 
 def terms(shape=SHAPE):
-    """Every term there is; those with a soft target have the knobs of ``shape``."""
+    """Every term there is; those of the distribution have the knobs of ``shape``."""
+    knobs = shape.model_dump()
     return {
-        name: term.model_validate(shape.model_dump() if issubclass(term, SoftTargetTerm) else {})
+        name: term.model_validate(
+            knobs if issubclass(term, SoftTargetTerm) else {"temperature": shape.temperature} if term is Gate else {}
+        )
         for name, term in loss_terms().items()
     }
 
@@ -72,6 +76,6 @@ def count_units(inputs: TermInputs) -> Tensor:
 
 def with_tensors(inputs: TermInputs, change) -> TermInputs:
     """Return inputs with ``change`` applied to every tensor."""
-    head = replace(inputs.head, **{name: change(value) for name, value in vars(inputs.head).items()})
+    head = replace(inputs.head, **{name: change(v) for name, v in vars(inputs.head).items() if isinstance(v, Tensor)})
     own = {name: change(value) for name, value in vars(inputs).items() if isinstance(value, Tensor)}
     return replace(inputs, head=head, **own)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
+from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses import head as head_module
 from coordexp.losses.head import plain_head, split_head
 from tests.unit.losses.head_support import (
@@ -42,6 +43,19 @@ PARTS = ("log_z_T", "log_z_coord_T", "log_z_text_T", "target_logit_T", "ce_T", "
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_each_loss_and_its_gradients_equal_full_logits(layout, names, scale):
     assert_equal(*both(make_problem(layout, scale=scale), names))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("head", [run_split_head, lambda p: run_plain_head(p, p.weight)], ids=["split", "plain"])
+@pytest.mark.parametrize("temperature", [2.5, 0.5])
+def test_the_text_at_a_temperature_equals_full_logits(layout, head, temperature):
+    problem, first = make_problem(layout, scale=3.0), layout.first_id
+    logits = full_logits(problem)[problem.coord_rows] / temperature
+    text = torch.cat([logits[:, :first], logits[:, first + NUM_BINS :]], dim=1).logsumexp(dim=1)
+    found = head(problem).log_z_text_at(temperature)
+    assert_equal(*(problem.gradients((one * one).mean()) for one in (found, text)))
+    warm = head(problem).log_z_text_T[problem.coord_rows]
+    assert not torch.allclose(found, warm, rtol=1e-2)
 
 
 COUNTS = {

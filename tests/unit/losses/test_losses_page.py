@@ -142,8 +142,9 @@ def _page_formula(name, case, shape):
         gradient[rows] = (p - F.one_hot(y, z.shape[1]))[rows]
         return gradient
     if name == "gate":
-        gradient[is_coord] = p[is_coord]
-        inside = -(1 - mass[is_coord]) * s
+        cooled = (z[is_coord] / shape.temperature).softmax(dim=1)
+        gradient[is_coord] = cooled / shape.temperature
+        inside = -(1 - cooled[:, coord].sum(dim=1, keepdim=True)) * t / shape.temperature
     elif name == "text_gate":
         gradient[~is_coord] = (-mass * p / (1 - mass))[~is_coord]
         gradient[:, coord] = torch.where(is_coord.unsqueeze(1), 0, p[:, coord])

@@ -129,6 +129,9 @@ def test_terms_with_equal_knobs_are_equal(load):
     assert plain == weighted_terms(load(text, "objective.extra.smooth_l1.beta=0.1"))
     assert plain != weighted_terms(load(text, "objective.extra.smooth_l1.beta=0.2"))
     assert plain != weighted_terms(load(text, "custom.coord_soft_ce_w1.target_sigma=3"))
+    warm = weighted_terms(load(text, "custom.coord_soft_ce_w1.temperature=2"))
+    changed = {new.term.name for new, old in zip(warm, plain, strict=True) if new != old}
+    assert changed == {"soft_ce", "w1", "gate"}
 
 
 @pytest.mark.parametrize(

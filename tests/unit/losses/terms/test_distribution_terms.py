@@ -53,6 +53,16 @@ def test_the_temperature_is_that_of_both(term, make_case):
     assert not torch.allclose(term(temperature=1.0)(warm.inputs), cool, rtol=1e-3)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.5, 0.25])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_gate_of_a_temperature_is_that_of_the_logits_divided_by_it(temperature, dtype, make_case):
+    case = make_case(dtype=dtype, num_boxes=2, num_loose=1, num_text=4)
+    per_row = coord_gate(case.logits / temperature, range(case.coord.start, case.coord.stop))
+    torch.testing.assert_close(Gate(temperature=temperature)(case.inputs), per_row[case.is_coord].sum())
+    if temperature != 1:
+        assert not torch.allclose(Gate()(case.inputs), per_row[case.is_coord].sum(), rtol=1e-3)
+
+
 def test_the_gate_is_the_public_function_at_coord_rows(make_case):
     case = make_case(num_boxes=2, num_loose=1, num_text=4)
     per_row = coord_gate(case.logits, range(case.coord.start, case.coord.stop))
