@@ -138,8 +138,8 @@ def default_output(job: EvaluationJob) -> Path:
     """
     checkpoint = Path(job.model) if job.adapter is None else job.adapter
     name = f"{checkpoint.resolve().name if checkpoint.is_dir() else job.model.replace('/', '-')}-{job.annotations.stem}"
-    if job.spec.answer == "qwen-json":
-        name += "-qwen-json"
+    if job.spec.answer in ("text", "qwen-json"):
+        name += f"-{job.spec.answer}"
     if job.num_images is not None:
         name += f"-{job.num_images}"
     parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()

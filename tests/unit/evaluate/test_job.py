@@ -38,6 +38,8 @@ def test_results_go_beside_the_checkpoint(shapes: Path, tmp_path: Path, monkeypa
     json_spec = EvaluationSpec(answer="qwen-json", decoding=("free",))
     found = default_output(EvaluationJob("org/model", **files, num_images=50, spec=json_spec))
     assert found == Path("eval/org-model-instances_val-qwen-json-50")
+    found = default_output(EvaluationJob("embedded", **files, spec=EvaluationSpec(answer="text")))
+    assert found == Path("eval/embedded-instances_val-text")
     found = default_output(EvaluationJob("embedded", **files, adapter=adapter))
     assert found == at / "step_000580-instances_val"
     assert default_output(EvaluationJob("org/model", **files)) == Path("eval/org-model-instances_val")

@@ -1,4 +1,4 @@
-"""``coordexp evaluate --answer qwen-json``: a real checkpoint that writes JSON, from its prompt to its metrics."""
+"""Untouched checkpoints: one that writes JSON, from its prompt to its metrics, and the embedded base in its digits."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,7 @@ from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS, detection_prompt
 from coordexp.model.load import load
 from coordexp.model.tiny.parts import save_base
 from coordexp.model.tiny.pretrain import supervised_logits
+from coordexp.statistics import paired_bootstrap
 from tests.integration.evaluate_support import NUM_IMAGES, make_shapes
 from tests.unit.metrics_support import unregistered
 
@@ -65,9 +66,9 @@ def checkpoint(tmp_path_factory) -> Path:
     return path
 
 
-def arguments(model: Path | str, shapes: Path) -> list[str]:
+def arguments(model: Path | str, shapes: Path, *, answer: str = "qwen-json") -> list[str]:
     files = ["--model", model, "--annotations", shapes / "instances_val.json", "--images", shapes / "val"]
-    return ["evaluate", *map(str, files), "--answer", "qwen-json", "--threads", "1"]
+    return ["evaluate", *map(str, files), "--answer", answer, "--threads", "1"]
 
 
 def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, capsys):
@@ -126,6 +127,23 @@ def test_a_model_that_answers_with_anything_else_has_no_boxes(shapes, tmp_path, 
     assert metrics["free/num_objects"] == 0
     assert metrics["free/malformed"] >= NUM_IMAGES
     assert json.loads((tmp_path / "free" / "detections.argmax.json").read_text()) == []
+
+
+def test_the_embedded_base_answers_in_digits_and_stands_beside_others(checkpoint, shapes, tmp_path):
+    command = [*arguments("embedded", shapes, answer="text"), "--max-new-tokens", "100"]
+    assert main([*command, "--output", str(tmp_path / "text")]) == 0
+    metrics = json.loads((tmp_path / "text" / "metrics.json").read_text())
+    for name in ("constrained/argmax/AP", "constrained/expected/AP", "free/argmax/AP"):
+        assert metrics[name] == metrics["constrained/argmax/AP"] > 0.5, "it was pre-trained on such boxes"
+    assert main([*arguments(checkpoint, shapes), "--output", str(tmp_path / "json")]) == 0
+    files = {
+        "digits": tmp_path / "text" / "constrained" / "detections.argmax.json",
+        "json": tmp_path / "json" / "free" / "detections.argmax.json",
+    }
+    report = paired_bootstrap(shapes / "instances_val.json", files, resamples=200)
+    assert report.ap["digits"] == pytest.approx(metrics["constrained/argmax/AP"])
+    difference = report.difference["digits", "json"]
+    assert 0 < difference.low <= difference.value <= difference.high
 
 
 def test_what_does_not_go_together_is_one_sentence(checkpoint, shapes, tmp_path, capsys):
