@@ -15,7 +15,6 @@ from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
-from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
@@ -206,10 +205,8 @@ def _detectable(config: ExperimentConfig) -> str:
 def _num_val_images(config: ExperimentConfig) -> int | None:
     """Return the images of the validation split, all of which count in AP; None where its file cannot be read now."""
     source = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data)
-    if source.generated is not None:
-        return source.generated.num_images
     try:
-        return len(read_ground_truth(source.annotations).sizes_px)
+        return source.count_images()
     except DataError:
         return None
 

@@ -48,7 +48,9 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=not_negative, default=0, help="of --ordering random (%(default)s)")
     boxes = parser.add_mutually_exclusive_group()
     boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
+    boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')
     boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
+    boxes.add_argument("--config", metavar="FILE", help="coord tokens or bins, as its custom.coord_tokens.enabled says")
     parser.add_argument(
         "--workers",
         type=positive,
@@ -67,15 +69,21 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
 def _run_annotations(options: argparse.Namespace) -> None:
     """Write COCO or LVIS annotations as JSONL and say what is in them."""
     from coordexp.cli.views import manifest_table, rejected_lines
+    from coordexp.config import load_config
     from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_table
 
+    coord_tokens, bins = options.coord_tokens, options.bins
+    if options.config is not None:
+        coord_tokens = load_config(options.config).custom.coord_tokens.enabled
+        bins = not coord_tokens
     spec = PrepareSpec(
         annotations=options.annotations,
         images=options.images,
         output=options.output,
         dialect=options.dialect,
-        coord_tokens=options.coord_tokens,
+        coord_tokens=coord_tokens,
+        bins=bins,
         ordering=options.ordering,
         seed=options.seed,
         max_objects=options.max_objects,

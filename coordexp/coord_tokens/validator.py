@@ -1,25 +1,31 @@
-"""Check the boxes of a JSONL record, whichever way they are written, and annotate them with coord tokens.
+"""Read the boxes of a JSONL record, whichever way they are written, and annotate them with coord tokens.
 
-A record writes all its boxes in one of three forms:
+An object holds its box as ``bbox`` or ``bbox_2d``, ``[x1, y1, x2, y2]``. All boxes of a record are in one form:
 
-- normalised: numbers in [0, 1], no ``bbox_format`` key;
 - coord tokens: four ``<|coord_k|>`` strings;
-- bins: integers in 0..999, and ``"bbox_format": "norm1000"`` in the record.
+- numbers, and ``"bbox_format"`` in the record says which: ``normalised`` in [0, 1], ``norm1000`` integer thousandths
+  of the image (bins in ``bbox``; ``bbox_2d`` may also hold 1000, the border itself), or ``pixels``.
 
-The last two are *pre-quantised*: nothing may scale them again.
+Without ``bbox_format``, ``bbox`` is normalised. ``bbox_2d`` is in use for thousandths (Qwen2-VL, Qwen3-VL) and for
+pixels (Qwen2.5-VL), so that a record must say which, or prove it: numbers that fit only one of the readings.
+
+Coord tokens and thousandths are *pre-quantised*: nothing may scale them again.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain
+from typing import Literal, TypeGuard, get_args
 
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array, ints_to_tokens, quantise_boxes, tokens_to_ints
 from coordexp.errors import DataError, kind_of, show
 
-BBOX_FORMAT = "norm1000"
+BBoxFormat = Literal["normalised", "norm1000", "pixels"]
+BBOX_FORMAT: BBoxFormat = "norm1000"
 
 Box = tuple[float, float, float, float]
-_Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins"]
+_Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
+_SCALED: tuple[_Form, ...] = ("numbers in [0, 1]", "pixels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +68,21 @@ def annotate_coord_tokens(record: dict[str, object]) -> bool:
     return found.prequantised
 
 
-def record_boxes(record: Mapping[str, object]) -> RecordBoxes:
+def record_boxes(record: Mapping[str, object], *, bbox_format: BBoxFormat | None = None) -> RecordBoxes:
     """Read and check the boxes of a record.
+
+    Args:
+        record: an image's record; pixels need its ``width`` and ``height``.
+        bbox_format: what numbers are, if the record does not say; None: see the top of this file.
 
     Raises:
         DataError: as :func:`annotate_coord_tokens`.
     """
-    is_norm1000 = _is_norm1000(record)
     entries = record.get("objects")
+    written = _written_format(record)
     if not isinstance(entries, list):
         raise DataError(f"objects is {kind_of(entries)}, expected a list")
+    numbers_are = written or bbox_format or _format_by_range(record, entries)
     objects: list[dict[str, object]] = []
     boxes: list[Box] = []
     forms: list[_Form] = []
@@ -79,7 +90,7 @@ def record_boxes(record: Mapping[str, object]) -> RecordBoxes:
         try:
             if not isinstance(item, dict):
                 raise DataError(f"the object is {kind_of(item)}, expected desc and bbox")
-            form, box = _read_box(item.get("bbox"), is_norm1000=is_norm1000)
+            form, box = _read_box(item, numbers_are, record)
             if forms and form != forms[0]:
                 raise DataError(f"its bbox holds {form}, those before it {forms[0]}; a record has one form")
         except DataError as error:
@@ -87,7 +98,8 @@ def record_boxes(record: Mapping[str, object]) -> RecordBoxes:
         objects.append(item)
         boxes.append(box)
         forms.append(form)
-    return RecordBoxes(objects, boxes, prequantised=is_norm1000 if not forms else forms[0] != "numbers in [0, 1]")
+    prequantised = written == BBOX_FORMAT if not forms else forms[0] not in _SCALED
+    return RecordBoxes(objects, boxes, prequantised=prequantised)
 
 
 def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
@@ -108,30 +120,75 @@ def check_scaling(boxes: RecordBoxes, *, accept_prequantised: bool) -> None:
         )
 
 
-def _is_norm1000(record: Mapping[str, object]) -> bool:
+def _written_format(record: Mapping[str, object]) -> BBoxFormat | None:
     if "bbox_format" not in record:
-        return False
-    if record["bbox_format"] != BBOX_FORMAT:
-        raise DataError(f"bbox_format is {show(record['bbox_format'])}, expected {BBOX_FORMAT!r} or no such key")
-    return True
+        return None
+    known: tuple[BBoxFormat, ...] = get_args(BBoxFormat)
+    for name in known:
+        if record["bbox_format"] == name:
+            return name
+    shown = ", ".join(map(repr, known))
+    raise DataError(f"bbox_format is {show(record['bbox_format'])}, expected one of {shown}, or no such key")
 
 
-def _read_box(bbox: object, *, is_norm1000: bool) -> tuple[_Form, Box]:
+def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBoxFormat:
+    """Return what numbers are in a record that does not say so.
+
+    Raises:
+        DataError: if boxes stand under ``bbox_2d``, and may be pixels as well as thousandths, or are neither.
+    """
+    boxes = [item["bbox_2d"] for item in entries if isinstance(item, dict) and "bbox_2d" in item]
+    found = [box for box in boxes if _is_box_of_numbers(box)]
+    if all(0 <= value <= 1 for value in chain(*found)):  # also none; a thousandth or a pixel of extent is no object
+        return "normalised"
+    width, height = _size(record)
+    are_pixels = all(0 <= x <= width and 0 <= y <= height for x1, y1, x2, y2 in found for x, y in ((x1, y1), (x2, y2)))
+    are_thousandths = all(type(value) is int and 0 <= value <= NUM_BINS for value in chain(*found))
+    if are_pixels and are_thousandths:
+        raise DataError(
+            f"bbox_2d {show(found[0])} may be pixels of the {width} x {height} image or thousandths of it; say which "
+            'with "bbox_format": "pixels" or "norm1000" in the record, or with data.bbox_format for all records'
+        )
+    if not are_pixels and not are_thousandths:
+        raise DataError(
+            f"bbox_2d: its numbers are neither pixels inside the {width} x {height} image nor integers in 0..{NUM_BINS}"
+        )
+    return "pixels" if are_pixels else "norm1000"
+
+
+def _is_box_of_numbers(box: object) -> TypeGuard[list[float]]:
+    return isinstance(box, list | tuple) and len(box) == 4 and all(type(v) is int or type(v) is float for v in box)
+
+
+def _size(record: Mapping[str, object]) -> tuple[int, int]:
+    width, height = record.get("width"), record.get("height")
+    if type(width) is not int or type(height) is not int or width < 1 or height < 1:
+        raise DataError(f"boxes in pixels need width and height, got {show(width)} and {show(height)}")
+    return width, height
+
+
+def _read_box(item: Mapping[str, object], numbers_are: BBoxFormat, record: Mapping[str, object]) -> tuple[_Form, Box]:
+    if "bbox" in item and "bbox_2d" in item:
+        raise DataError("the object has both bbox and bbox_2d, expected one of them")
+    name = "bbox_2d" if "bbox_2d" in item else "bbox"
+    bbox = item.get(name)
     if not isinstance(bbox, list | tuple) or len(bbox) != 4:
-        raise DataError(f"bbox is {kind_of(bbox)}, expected four values [x1, y1, x2, y2]")
+        raise DataError(f"{name} is {kind_of(bbox)}, expected four values [x1, y1, x2, y2]")
     # By exact type: true and false are no coordinates.
     tokens = [value for value in bbox if type(value) is str]
     bins = [value for value in bbox if type(value) is int]
     numbers = [value for value in bbox if type(value) is int or type(value) is float]
     if len(tokens) == 4:
         return "coord tokens", _from_bins(_token_bins(tokens))
-    if is_norm1000 and len(bins) == 4:
-        return "integer bins", _from_bins(bins)
-    if is_norm1000:
-        raise DataError(f"bbox {show(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
+    if numbers_are == BBOX_FORMAT and len(bins) == 4:
+        return "integer bins", _from_bins(bins, largest=NUM_BINS if name == "bbox_2d" else NUM_BINS - 1)
+    if numbers_are == BBOX_FORMAT:
+        raise DataError(f"{name} {show(bbox)} is no list of integers, but bbox_format says {BBOX_FORMAT}")
+    if len(numbers) == 4 and numbers_are == "pixels":
+        return "pixels", _from_pixels(numbers, *_size(record))
     if len(numbers) == 4:
         return "numbers in [0, 1]", _from_fractions(numbers)
-    raise DataError(f"bbox {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
+    raise DataError(f"{name} {show(bbox)} mixes kinds; expected four numbers or four coord tokens")
 
 
 def _token_bins(tokens: list[str]) -> list[int]:
@@ -141,14 +198,21 @@ def _token_bins(tokens: list[str]) -> list[int]:
         raise DataError(f"bbox {error}") from None
 
 
-def _from_bins(bins: list[int]) -> Box:
+def _from_bins(bins: list[int], *, largest: int = NUM_BINS - 1) -> Box:
     """Decode bins; a box thinner than a bin has equal corners, and is kept."""
-    if not all(0 <= k < NUM_BINS for k in bins):
-        raise DataError(f"bbox {show(bins)} has a bin outside 0..{NUM_BINS - 1}")
+    if not all(0 <= k <= largest for k in bins):
+        raise DataError(f"bbox {show(bins)} has a bin outside 0..{largest}")
     if bins[2] < bins[0] or bins[3] < bins[1]:
         raise DataError(f"bbox {show(bins)} is inverted, expected x1 <= x2 and y1 <= y2")
     x1, y1, x2, y2 = (k / NUM_BINS for k in bins)
     return x1, y1, x2, y2
+
+
+def _from_pixels(values: list[float], width: int, height: int) -> Box:
+    x1, y1, x2, y2 = values
+    if not all(0 <= x <= width and 0 <= y <= height for x, y in ((x1, y1), (x2, y2))):
+        raise DataError(f"bbox {show(values)} is not inside its image of {width} x {height} pixels")
+    return _from_fractions([x1 / width, y1 / height, x2 / width, y2 / height])
 
 
 def _from_fractions(values: list[float]) -> Box:

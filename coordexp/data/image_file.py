@@ -68,6 +68,16 @@ def check_image(path: Path, *, width: int, height: int) -> None:
         _check_size(picture, path, width=width, height=height)
 
 
+def stored_size(path: Path) -> tuple[int, int]:
+    """Return width and height of the stored pixels from an image's header, without decoding it.
+
+    Raises:
+        DataError: if the file is missing, is no image, or is too large.
+    """
+    with _opened(path) as picture:
+        return picture.size
+
+
 def size_problem(width: int, height: int) -> str | None:
     """Return why an image of this size in pixels cannot be used; None if it can."""
     if width * height > MAX_IMAGE_PIXELS:

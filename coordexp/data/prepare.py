@@ -41,7 +41,7 @@ _ENTRY_TYPES: dict[Dialect, tuple[type[Image], type[Category]]] = {
     "lvis": (LvisImage, LvisCategory),
 }
 _VERSION = 1
-_RECORD_VERSION = 1  # raised when equal input would give other lines
+_RECORD_VERSION = 2  # raised when equal input would give other lines
 _CAP_RULE = "of more than max_objects the largest boxes stay, the earlier of equals; the rest is capped_objects"
 _BLOCK_BYTES = 2**22
 _IMAGES_BETWEEN_REPORTS = 2048
@@ -56,7 +56,8 @@ class PrepareSpec:
         images: folder of the images.
         output: folder to make, with ``samples.jsonl`` and ``manifest.json``.
         dialect: ``coco`` or ``lvis``.
-        coord_tokens: boxes as coord tokens; otherwise as numbers.
+        coord_tokens: boxes as coord tokens; otherwise as numbers in [0, 1].
+        bins: instead of these numbers, integers in 0..999.
         ordering: order of the objects in a record.
         seed: of ``random``, together with the image id.
         max_objects: objects of an image at most, the largest ones; None for all.
@@ -71,6 +72,7 @@ class PrepareSpec:
     output: Path
     dialect: Dialect = "coco"
     coord_tokens: bool = False
+    bins: bool = False
     ordering: Ordering = "top_left"
     seed: int = 0
     max_objects: int | None = None
@@ -138,7 +140,7 @@ def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
         "format": spec.dialect,
         "annotations_sha256": annotations_sha256,
         "options": {
-            "boxes": "coord_tokens" if spec.coord_tokens else "numbers",
+            "boxes": "coord_tokens" if spec.coord_tokens else "bins" if spec.bins else "numbers",
             "ordering": spec.ordering,
             "seed": spec.seed if spec.ordering == "random" else None,
             "max_objects": spec.max_objects,
@@ -237,13 +239,16 @@ def _lines(table: CocoTable, spec: PrepareSpec, progress: Progress) -> Iterator[
             width=image.width,
             height=image.height,
             image_id=image.image_id,
-            objects=targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64)),
+            objects=targets.by_corner()
+            if spec.ordering == "top_left"
+            else targets.ordered(spec.ordering, seed=(spec.seed, image.image_id % 2**64)),
         )
         others = np.flatnonzero(kinds != TARGET)
         yield format_record(
             sample,
             image=image.name,
             coord_tokens=spec.coord_tokens,
+            bins=spec.bins,
             not_targets=objects.take(others),
             flags=["iscrowd" if kind == CROWD else "ignore" for kind in kinds[others].tolist()],
             extras=image.extras,

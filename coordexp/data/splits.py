@@ -32,7 +32,7 @@ def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised:
         accept_prequantised: whether boxes may be bins already.
 
     Raises:
-        DataError: if the data cannot be used, or AP cannot be measured on a validation split.
+        DataError: if the data cannot be used.
     """
     loaded = require(check_split(data, split, data_dir=data_dir, accept_prequantised=accept_prequantised))
     assert loaded is not None  # a missing file was a failure
@@ -44,8 +44,6 @@ def check_split(
 ) -> Check[SplitData | None]:
     """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
     source = source_of(data, split, data_dir=data_dir)
-    if split == "val":
-        source.ground_truth()
     if source.generated is None:
         missing = [*_missing_files(source.annotations, source.images, split)]
         if missing:

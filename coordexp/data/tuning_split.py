@@ -44,6 +44,7 @@ class TuningSplit:
         """
         return {
             "format": "coco",
+            "bbox_format": None,
             "train_annotations": str(self.train_annotations),
             "train_images": str(self.images),
             "val_annotations": str(self.val_annotations),
@@ -82,8 +83,9 @@ def write_tuning_split(
     """
     source = source_of(data_config, "train", data_dir=data_dir)
     annotations = source.ground_truth()  # AP is measured on a part of the training images
-    train = load_split(data_config, "train", data_dir=data_dir)
-    final = load_split(data_config, "val", data_dir=data_dir)
+    # Boxes that are bins are no reason to stop: the parts are written in pixels.
+    train = load_split(data_config, "train", data_dir=data_dir, accept_prequantised=True)
+    final = load_split(data_config, "val", data_dir=data_dir, accept_prequantised=True)
     final_annotations = source_of(data_config, "val", data_dir=data_dir).ground_truth()
     stamp: dict[str, JsonValue] = {
         "train": sha256_of_file(annotations),

@@ -1,17 +1,9 @@
 """Description -> category id: exact match after folding, plus a table of aliases."""
 
-import functools
-import unicodedata
 from collections.abc import Mapping
 
+from coordexp.data.sample import fold
 from coordexp.errors import DataError
-
-
-@functools.lru_cache(maxsize=65_536)
-def fold(text: str) -> str:
-    """Return the form two spellings of one name share: NFKC, casefold, single spaces."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.split())
 
 
 class CategoryIndex:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
+from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import iou, to_boxes_px_xywh
-from coordexp.detection.categories import fold
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.ground_truth import GroundTruth, write_detections
 from coordexp.detection.metrics import measure

@@ -34,23 +34,35 @@ class Shapes(Section):
 class Data(Section):
     """Where the data is and how a sample becomes a sequence."""
 
-    format: Literal["shapes", "coco"] = key(
+    format: Literal["shapes", "coco", "jsonl"] = key(
         "shapes",
         "results",
-        "shapes: a generated data set, written as COCO files; coco: the four paths below data.",
+        "shapes: a generated data set, written as COCO files; coco: the four paths below data, annotations in COCO's "
+        "format, or JSONL where a name ends in .jsonl; jsonl: the same four paths, annotations one image a line.",
         decides=["data", "tokens"],
     )
     train_annotations: Path | None = key(
         None,
         "input",
-        "COCO annotations of the training images, or the samples.jsonl that prepare writes.",
+        "Annotations of the training images.",
         decides=["data", "tokens"],
     )
     train_images: Path | None = key(None, "input", "Folder of the training images.", decides=["data", "tokens"])
     val_annotations: Path | None = key(
-        None, "input", "COCO annotations of the validation images: the ground truth of AP.", decides=["data", "tokens"]
+        None,
+        "input",
+        "Annotations of the validation images, the ground truth of AP; of JSONL a COCO file is made, whose categories "
+        "are the descriptions, and whose areas are those of the boxes.",
+        decides=["data", "tokens"],
     )
     val_images: Path | None = key(None, "input", "Folder of the validation images.", decides=["data", "tokens"])
+    bbox_format: Literal["normalised", "norm1000", "pixels"] | None = key(
+        None,
+        "results",
+        "What numbers are in boxes of JSONL records that do not say: fractions, thousandths of the image, or pixels; "
+        "null: fractions in bbox, and in bbox_2d what their range proves.",
+        decides=["data", "tokens"],
+    )
     shapes: Shapes = Shapes()
     structure: Literal["native", "spec"] = key(
         "native",
@@ -126,15 +138,27 @@ class Data(Section):
     )
 
     @model_validator(mode="after")
-    def _coco_needs_files(self) -> "Data":
+    def _files_are_named(self) -> "Data":
         missing = [
             name
             for name in ("train_annotations", "train_images", "val_annotations", "val_images")
-            if self.format == "coco" and self.model_dump()[name] is None
+            if self.format != "shapes" and self.model_dump()[name] is None
         ]
         if missing:
-            raise ValueError(f"format coco needs {', '.join('data.' + name for name in missing)}")
+            raise ValueError(f"format {self.format} needs {', '.join('data.' + name for name in missing)}")
         return self
+
+    @model_validator(mode="after")
+    def _bbox_format_has_an_effect(self) -> "Data":
+        if self.bbox_format is not None and not any(map(self.is_jsonl, (self.train_annotations, self.val_annotations))):
+            raise ValueError("bbox_format is for JSONL, and neither data.train_annotations nor data.val_annotations is")
+        return self
+
+    def is_jsonl(self, annotations: Path | None) -> bool:
+        """Return whether an annotation file of this data set is JSONL."""
+        return self.format == "jsonl" or (
+            self.format == "coco" and annotations is not None and annotations.suffix == ".jsonl"
+        )
 
     @model_validator(mode="after")
     def _pixels_are_a_range(self) -> "Data":

@@ -86,9 +86,18 @@ class CocoSource:
         del accept_prequantised
         return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
 
+    @property
+    def ground_truth_file(self) -> Path:
+        """Return the file itself."""
+        return self.annotations
+
     def ground_truth(self) -> Path:
         """Return the file itself."""
         return self.annotations
+
+    def count_images(self) -> int:
+        """Return how many images the file lists."""
+        return len(read_coco_file(self.annotations).images.good)
 
 
 def read_coco(

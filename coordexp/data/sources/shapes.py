@@ -72,9 +72,18 @@ class ShapesSource:
         write_shapes(self.root, self.spec)
         return read_coco(self.annotations, self.images, max_bad_fraction=max_bad_fraction)
 
+    @property
+    def ground_truth_file(self) -> Path:
+        """Return the annotation file."""
+        return self.annotations
+
     def ground_truth(self) -> Path:
         """Return the annotation file."""
         return self.annotations
+
+    def count_images(self) -> int:
+        """Return how many images will be generated."""
+        return self.generated.num_images
 
 
 @dataclass(frozen=True)

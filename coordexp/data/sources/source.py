@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Generated, SplitData
 from coordexp.data.sources.coco import CocoSource
-from coordexp.data.sources.jsonl import JsonlSource
+from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
 from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
 from coordexp.errors import ConfigError
 
@@ -49,11 +49,24 @@ class Source(Protocol):
         """
         ...
 
+    @property
+    def ground_truth_file(self) -> Path:
+        """Where the COCO file is, or will be, that AP is measured on."""
+        ...
+
     def ground_truth(self) -> Path:
-        """Return the COCO file that AP is measured on.
+        """Return the COCO file that AP is measured on; a format that has none makes it, unless it is there.
 
         Raises:
-            DataError: if the format has none.
+            DataError: if it cannot be made.
+        """
+        ...
+
+    def count_images(self) -> int:
+        """Return how many images the split has; of JSONL, how many records.
+
+        Raises:
+            DataError: if its file cannot be read.
         """
         ...
 
@@ -76,7 +89,10 @@ def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
         if path is None:
             raise ConfigError(f"data.{split}_{what} is not set; data.format: {data.format} needs it")
     annotations, images = (path for path in paths if path is not None)
-    return _source_of_files(annotations, images)
+    if data.is_jsonl(annotations):
+        made = data_dir / ground_truth_name(split)
+        return JsonlSource(annotations, images, split, made, data.bbox_format, data.max_bad_fraction)
+    return CocoSource(annotations, images)
 
 
 def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
@@ -92,9 +108,9 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     annotations, images = params.get(f"data.{split}_annotations"), params.get(f"data.{split}_images")
     if annotations is None:
         return None
+    path = Path(annotations)
     # Without a folder of images: a place that is none.
-    return _source_of_files(Path(annotations), Path(annotations) / "images" if images is None else Path(images))
-
-
-def _source_of_files(annotations: Path, images: Path) -> Source:
-    return JsonlSource(annotations, images) if annotations.suffix == ".jsonl" else CocoSource(annotations, images)
+    folder = path / "images" if images is None else Path(images)
+    if params["data.format"] == "jsonl" or path.suffix == ".jsonl":
+        return None if data_dir is None else JsonlSource(path, folder, split, data_dir / ground_truth_name(split))
+    return CocoSource(path, folder)

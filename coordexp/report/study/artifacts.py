@@ -72,8 +72,8 @@ class Artifacts:
     def annotations(self, run: RunData) -> Path | None:
         """Return the annotation file of the validation split a run was evaluated on."""
         source = self._source(run)
-        if source is not None and source.annotations.is_file():
-            return source.annotations
+        if source is not None and source.ground_truth_file.is_file():
+            return source.ground_truth_file
         names = self._names(run.parent_id, STORED_ANNOTATIONS) if run.parent_id else set[str]()
         name = next((name for name in sorted(names) if name.endswith(".json")), None)
         return self._fetched(run.parent_id, name) if name else None

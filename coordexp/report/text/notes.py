@@ -86,4 +86,4 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
 def _annotations(data: ExperimentData, run: RunData) -> str:
     experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
     source = recorded_source(run.params, "val", data_dir=experiment.data)
-    return "annotations.json" if source is None else str(source.annotations)
+    return "annotations.json" if source is None else str(source.ground_truth_file)

@@ -161,10 +161,12 @@ def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
 
 
 def switch_notes(config: ExperimentConfig) -> list[str]:
-    """Return remarks on keys that a switch leaves without effect, for the start of a run and a dry run."""
-    if config.trains_offset:
-        return []
+    """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
     notes: list[str] = []
+    if config.data.is_jsonl(config.data.val_annotations):
+        notes.append("AP: the descriptions of the validation JSONL are its categories, an object's area is its box's")
+    if config.trains_offset:
+        return notes
     if config.text_arm:
         notes.append("custom.coord_tokens.enabled: false: coordinates are digits, no row is added and no offset trains")
     elif config.training.tuning != "full":

@@ -93,6 +93,9 @@ def check_split_of(config: ExperimentConfig, split: Split) -> Check[SplitData | 
 
 
 def _accepts_bins(config: ExperimentConfig) -> bool:
-    """Return whether boxes that are bins already are taken: only if the configuration expects them."""
+    """Return whether boxes that are bins already are taken: if the configuration expects them.
+
+    A text arm writes bins as digits: one file of bins serves it and the arm of coord tokens that it is compared with.
+    """
     tokens = config.custom.coord_tokens
-    return keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)
+    return config.text_arm or keeps_boxes(enabled=tokens.enabled, skip_bbox_norm=tokens.skip_bbox_norm)

@@ -65,14 +65,6 @@ def test_it_is_caught_wherever_it_stands_in_the_file(coco, path):
         read_jsonl(path, coco.images)
 
 
-def test_validation_keeps_the_original_annotations(coco, path):
-    config = Data(
-        format="coco", train_annotations=path, train_images=coco.images, val_annotations=path, val_images=coco.images
-    )
-    with pytest.raises(DataError, match="AP is measured on the original annotations"):
-        load_split(config, "val", data_dir=coco.root, accept_prequantised=True)
-
-
 class Template:
     """Scales every box to 0..1000 by the image size, as a training template does with pixels."""
 

@@ -68,15 +68,22 @@ def test_what_generated_shapes_will_be_is_known_before(tmp_path):
     assert source.ground_truth() == source.annotations == tmp_path / "data" / "instances_train.json"
 
 
-def test_jsonl_is_no_ground_truth(coco):
-    paths = dict.fromkeys(("train_images", "val_images"), coco.images)
-    paths |= dict.fromkeys(("train_annotations", "val_annotations"), coco.root / "made" / "samples.jsonl")
-    source = source_of(Data(format="coco", **paths), "train", data_dir=coco.root)
+def test_jsonl_is_known_by_the_format_or_by_its_name(coco):
+    (coco.root / "made").mkdir()
+    images = dict.fromkeys(("train_images", "val_images"), coco.images)
+    lines = coco.root / "made" / "samples.jsonl"
+    mixed = Data(format="coco", train_annotations=lines, val_annotations=coco.annotations, **images)
+    assert source_of(mixed, "val", data_dir=coco.root).ground_truth() == coco.annotations
+    source = source_of(mixed, "train", data_dir=coco.root / "data")
     assert (source.name, source.generated) == ("made", None)
-    with pytest.raises(DataError, match=r"samples\.jsonl: AP is measured on the original annotations"):
-        source.ground_truth()
-    with pytest.raises(DataError, match="AP is measured on the original annotations"):
-        load_split(Data(format="coco", **paths), "val", data_dir=coco.root)
+    assert source.ground_truth_file == coco.root / "data" / "train_ground_truth.json"
+    other_name = coco.root / "made" / "lines.json"
+    pure = Data(format="jsonl", train_annotations=lines, val_annotations=other_name, **images)
+    val = source_of(pure, "val", data_dir=coco.root / "data")
+    assert val.ground_truth_file == coco.root / "data" / "val_ground_truth.json"
+    recorded = {"data.format": "jsonl", "data.val_annotations": str(other_name), "data.val_images": str(coco.images)}
+    assert recorded_source(recorded, "val", data_dir=coco.root / "data").ground_truth_file == val.ground_truth_file
+    assert recorded_source(recorded, "val", data_dir=None) is None
 
 
 def test_a_run_has_recorded_its_source(tmp_path):

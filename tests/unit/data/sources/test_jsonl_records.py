@@ -1,0 +1,132 @@
+"""Records as they are handed in: the specification's own, and ``images`` with ``bbox_2d``."""
+
+import json
+
+import pytest
+
+from coordexp.coord_tokens.validator import annotate_coord_tokens
+from coordexp.data.sources.jsonl import read_jsonl
+from coordexp.errors import DataError
+from tests.unit.data.sample_support import content, pairs_of
+
+
+def write(coco, *records):
+    path = coco.root / "data.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return path
+
+
+def read(coco, *records, **options):
+    return read_jsonl(write(coco, *records), coco.images, accept_prequantised=True, **options).samples
+
+
+def test_the_record_of_the_specification(coco):
+    """Section 3.1 of phase1_ablations.md: image and objects, nothing else."""
+    first, second = read(
+        coco,
+        {"image": "b.png", "objects": []},
+        {"image": "a.jpg", "objects": [{"desc": "description of object i", "bbox": [0.1, 0.2, 0.3, 0.4]}]},
+    )
+    assert content(first) == (coco.images / "b.png", 64, 64, 1, [])
+    assert content(second) == (coco.images / "a.jpg", 100, 50, 2, [("description of object i", (0.1, 0.2, 0.3, 0.4))])
+
+
+def test_the_number_of_the_line_is_the_id_also_behind_blank_lines(coco):
+    path = write(coco, {"image": "a.jpg", "objects": []})
+    path.write_text("\n\n" + path.read_text())
+    assert [sample.image_id for sample in read_jsonl(path, coco.images).samples] == [3]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"image": "c.jpg", "objects": []}, "c.jpg not found"),
+        ({"image": "broken.jpg", "objects": []}, "broken.jpg"),
+        ({"image": "a.jpg", "width": 100, "objects": []}, "height is missing"),
+        ({"objects": []}, "the image file name is missing"),
+        ({"images": [], "objects": []}, "images is an empty list|images is a list of 0"),
+        ({"images": ["a.jpg", "b.png"], "objects": []}, "expected a list of one image"),
+        ({"images": "a.jpg", "objects": []}, "expected a list of one image"),
+        ({"image": "a.jpg", "images": ["a.jpg"], "objects": []}, "both image and images"),
+    ],
+)
+def test_what_is_missing_is_named_by_line(coco, record, reason):
+    (coco.images / "broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=rf"line 1: .*({reason})"):
+        read(coco, record)
+
+
+WIDE = {"images": ["a.jpg"], "width": 100, "height": 50}  # a.jpg has 100 x 50 pixels
+
+
+def with_boxes(*boxes, **fields):
+    return {**WIDE, **fields, "objects": [{"desc": "cat", "bbox_2d": list(box)} for box in boxes]}
+
+
+@pytest.mark.parametrize(
+    ("record", "box"),
+    [
+        (with_boxes((100, 200, 500, 1000), bbox_format="norm1000"), (0.1, 0.2, 0.5, 1.0)),
+        (with_boxes((10, 10, 50, 50), bbox_format="pixels"), (0.1, 0.2, 0.5, 1.0)),
+        (with_boxes((10.5, 10, 50, 25.5), bbox_format="pixels"), (0.105, 0.2, 0.5, 0.51)),
+        (with_boxes((0.1, 0.2, 0.5, 1)), (0.1, 0.2, 0.5, 1.0)),
+        (with_boxes((100, 200, 500, 1000)), (0.1, 0.2, 0.5, 1.0)),  # 500 is outside an image 100 wide
+        (with_boxes((10.5, 10, 50, 25.5)), (0.105, 0.2, 0.5, 0.51)),  # thousandths are integers
+        (with_boxes(("<|coord_100|>", "<|coord_200|>", "<|coord_500|>", "<|coord_999|>")), (0.1, 0.2, 0.5, 0.999)),
+    ],
+)
+def test_bbox_2d_in_each_of_its_forms(coco, record, box):
+    [sample] = read(coco, record)
+    assert pairs_of(sample.objects) == [("cat", pytest.approx(box, abs=1e-12))]
+
+
+def test_a_number_above_a_thousand_proves_pixels(coco):
+    record = with_boxes((10, 20, 900, 950), (100, 200, 1500, 400), width=2000, height=1000)
+    [sample] = read(coco, record)
+    assert [pair[1] for pair in pairs_of(sample.objects)] == [(0.005, 0.02, 0.45, 0.95), (0.05, 0.2, 0.75, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (
+            with_boxes((10, 10, 50, 50)),
+            r"may be pixels of the 100 x 50 image or thousandths of it; say which with \"bbox_format\"",
+        ),
+        (with_boxes((10, 10, 1500, 50)), r"neither pixels inside the 100 x 50 image nor integers in 0\.\.1000"),
+        (with_boxes((-1, 10, 20, 50)), "neither pixels inside"),
+        (with_boxes((10, 10, 101, 50), bbox_format="pixels"), "not inside its image of 100 x 50 pixels"),
+        (with_boxes((10, 10, 10, 50), bbox_format="pixels"), "empty or inverted"),
+        (with_boxes((10, 10, 1001, 50), bbox_format="norm1000"), r"outside 0\.\.1000"),
+        (with_boxes((10, 10, 20.5, 50), bbox_format="norm1000"), "no list of integers"),
+        (with_boxes((0.1, 0.1, 0.2, 0.3), bbox_format="xywh"), "expected one of 'normalised', 'norm1000', 'pixels'"),
+        (with_boxes((1, 2, 3)), "bbox_2d is a list of 3 values"),
+        (
+            {**WIDE, "objects": [{"desc": "cat", "bbox": [0, 0, 1, 1], "bbox_2d": [0, 0, 1, 1]}]},
+            "both bbox and bbox_2d",
+        ),
+        ({**WIDE, "objects": [{"desc": "cat", "bbox": [10, 10, 50, 50]}]}, r"not inside \[0, 1\]"),
+    ],
+)
+def test_an_ambiguous_or_wrong_box_is_refused_in_a_sentence(coco, record, reason):
+    with pytest.raises(DataError, match=rf"line 1: .*{reason}"):
+        read(coco, record)
+
+
+def test_the_configuration_says_it_for_all_records(coco):
+    record = with_boxes((10, 10, 50, 50))
+    assert pairs_of(read(coco, record, bbox_format="pixels")[0].objects)[0][1] == (0.1, 0.2, 0.5, 1.0)
+    assert pairs_of(read(coco, record, bbox_format="norm1000")[0].objects)[0][1] == (0.01, 0.01, 0.05, 0.05)
+    says_so = {**record, "bbox_format": "norm1000"}  # the record knows better
+    assert pairs_of(read(coco, says_so, bbox_format="pixels")[0].objects)[0][1] == (0.01, 0.01, 0.05, 0.05)
+
+
+def test_annotation_knows_pixels_and_the_border():
+    record = with_boxes((10, 10, 100, 50), bbox_format="pixels")
+    assert annotate_coord_tokens(record) is False
+    assert record["objects"][0]["bbox_coord_ints"] == [100, 200, 999, 999]
+    record = with_boxes((10, 10, 1000, 50), bbox_format="norm1000")
+    assert annotate_coord_tokens(record) is True
+    assert record["objects"][0]["bbox_coord_ints"] == [10, 10, 999, 50]
+    with pytest.raises(DataError, match="boxes in pixels need width and height"):
+        annotate_coord_tokens({"objects": record["objects"], "bbox_format": "pixels"})
