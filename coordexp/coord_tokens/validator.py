@@ -28,6 +28,10 @@ _Form = Literal["numbers in [0, 1]", "coord tokens", "integer bins", "pixels"]
 _SCALED: tuple[_Form, ...] = ("numbers in [0, 1]", "pixels")
 
 
+class AmbiguousBoxesError(DataError):
+    """Numbers that may be pixels as well as thousandths: somebody has to say which."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordBoxes:
     """The boxes of a record.
@@ -145,7 +149,7 @@ def _format_by_range(record: Mapping[str, object], entries: list[object]) -> BBo
     are_pixels = all(0 <= x <= width and 0 <= y <= height for x1, y1, x2, y2 in found for x, y in ((x1, y1), (x2, y2)))
     are_thousandths = all(type(value) is int and 0 <= value <= NUM_BINS for value in chain(*found))
     if are_pixels and are_thousandths:
-        raise DataError(
+        raise AmbiguousBoxesError(
             f"bbox_2d {show(found[0])} may be pixels of the {width} x {height} image or thousandths of it; say which "
             'with "bbox_format": "pixels" or "norm1000" in the record, or with data.bbox_format for all records'
         )

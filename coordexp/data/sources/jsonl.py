@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from coordexp.coord_tokens.bins import are_thin, decode_array, quantise_boxes
-from coordexp.coord_tokens.validator import BBoxFormat, RecordBoxes, check_scaling, record_boxes
+from coordexp.coord_tokens.validator import AmbiguousBoxesError, BBoxFormat, RecordBoxes, check_scaling, record_boxes
 from coordexp.data.builder import JsonLinesBuilder
 from coordexp.data.image_file import ImageFolder, size_problem, stored_size
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
@@ -198,12 +198,16 @@ def _read(
         try:
             record = _completed(_parsed(line), folder, number)
             boxes = record_boxes(record, bbox_format=bbox_format)
+        except (
+            AmbiguousBoxesError
+        ) as error:  # a missing switch, not a bad record: no fraction of such records is accepted
+            raise DataError(f"{path}: line {number}: {error}") from None
         except DataError as error:
             bad.add("records", f"line {number}", str(error))
             continue
         try:
             check_scaling(boxes, accept_prequantised=accept_prequantised)
-        except DataError as error:  # a wrong switch, not a bad record: no fraction of such records is accepted
+        except DataError as error:  # a wrong switch, too
             raise DataError(f"{path}: line {number}: {error}") from None
         try:
             made = _Record(_sample(record, boxes, folder), *_not_targets(record, bbox_format))

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from coordexp.data.sources.source import recorded_source
@@ -41,11 +42,19 @@ def notes(data: ExperimentData) -> list[str]:
         lines.append(
             f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
         )
+    if any(_is_jsonl(run.params) for run in data.runs):
+        lines.append(
+            "The ground truth was made of JSONL: descriptions are the categories, and an object's area is its box's."
+        )
     lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
     lines.append("The total loss has other terms in every group: compare the losses beside it.")
     if data.num_older:
         lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
     return lines
+
+
+def _is_jsonl(params: Mapping[str, str]) -> bool:
+    return params.get("data.format") == "jsonl" or params.get("data.val_annotations", "").endswith(".jsonl")
 
 
 def codec_ceiling(data: ExperimentData) -> float | None:

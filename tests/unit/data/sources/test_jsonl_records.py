@@ -113,6 +113,13 @@ def test_an_ambiguous_or_wrong_box_is_refused_in_a_sentence(coco, record, reason
         read(coco, record)
 
 
+def test_a_missing_switch_is_one_sentence_whatever_share_of_bad_records_is_accepted(coco):
+    with pytest.raises(
+        DataError, match=r"^[^;]*data\.jsonl: line 1: bbox_2d .*; say which with [^;]* for all records$"
+    ):
+        read(coco, *[with_boxes((10, 10, 50, 50))] * 9, max_bad_fraction=1.0)
+
+
 def test_the_configuration_says_it_for_all_records(coco):
     record = with_boxes((10, 10, 50, 50))
     assert pairs_of(read(coco, record, bbox_format="pixels")[0].objects)[0][1] == (0.1, 0.2, 0.5, 1.0)
