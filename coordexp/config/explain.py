@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from coordexp.config.keys import names_below, nearest
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.objective import IdRange
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
 
@@ -32,6 +33,7 @@ _EXPECTED = {
     "literal_error": "{expected}",
     "string_pattern_mismatch": "letters, digits, '_', '.' and '-', starting with a letter or digit",
 }
+_NOT_THIS_FORM = ("model_type", "tuple_type")
 _MAX_SHOWN = 60
 
 
@@ -53,7 +55,7 @@ def validated(tree: Tree, *, where: Where) -> ExperimentConfig:
 
 def explain(error: ValidationError, *, where: Where) -> str:
     """Return one line for each error; the later ones are indented below the first."""
-    details = error.errors(include_url=False)
+    details = _without_branches(error.errors(include_url=False))
     sentences = [_sentence(detail, where=where) for detail in details if not _follows(detail, details)]
     headline, *others = dict.fromkeys(sentences)
     return "\n".join([headline, *(f"  also {sentence}" for sentence in others)])
@@ -82,6 +84,25 @@ def described(detail: ErrorDetails, *, above: str = "") -> str:
             return f"{key}: got {_shown(detail['input'])}, expected {expected}"
         case _:
             return f"{key}: got {_shown(detail['input'])}: {detail['msg']}"
+
+
+def _without_branches(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out of an error's place which form of a value it is about, and the forms that were not meant at all."""
+    kept: list[ErrorDetails] = []
+    for detail in details:
+        loc = detail["loc"]
+        at = next((at for at, part in enumerate(loc) if _is_branch(part)), None)
+        if at is None:
+            kept.append(detail)
+            continue
+        others = [other for other in details if other["loc"][:at] == loc[:at] and other["type"] not in _NOT_THIS_FORM]
+        if detail["type"] not in _NOT_THIS_FORM or not others:
+            kept.append(ErrorDetails({**detail, "loc": (*loc[:at], *loc[at + 1 :])}))
+    return kept
+
+
+def _is_branch(part: int | str) -> bool:
+    return isinstance(part, str) and (IdRange.__name__ in part or part.startswith("tuple["))
 
 
 def _follows(detail: ErrorDetails, details: Sequence[ErrorDetails]) -> bool:

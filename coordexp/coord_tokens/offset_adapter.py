@@ -27,7 +27,7 @@ from coordexp.coord_tokens.offset.hooks import (
     embedding_and_head,
     inner_model,
 )
-from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, head_offset_table
+from coordexp.coord_tokens.offset.module import CoordOffsetAdapter, head_offset_block, head_offset_table
 from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS, coord_vocab
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 
@@ -37,6 +37,7 @@ __all__ = [
     "CoordOffsetAdapter",
     "DTypeName",
     "active_offset",
+    "head_offset_block",
     "head_offset_table",
     "inner_model",
     "install_coord_offset_adapter",
@@ -71,7 +72,7 @@ def install_coord_offset_adapter(
             None for Qwen3-VL's 151670..152669.
         tie_head: one table for embedding and head, or two.
         dtype: of the tables; ``auto`` takes the embedding's, and later that of tables loaded into them.
-        tokenizer: if given, the ids must be its coord tokens (and added structure tokens), no others.
+        tokenizer: if given, the ids must be coord tokens of it, all or some (and added structure tokens), no others.
 
     Returns:
         The adapter, which is now ``model.coord_offset_adapter``.
@@ -193,21 +194,22 @@ def _checked_ids(coord_ids: CoordIds, *, num_rows: int, vocab_size: int) -> list
 
 
 def _check_tokens(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the ids are all coord tokens of a tokenizer, and beside them only added structure tokens.
+    """Check that the ids are coord tokens of a tokenizer, all or some, and beside them only added structure tokens.
 
     Raises:
-        TokenizerError: if a coord token is missing, or another token is listed (the wildcard, say).
+        TokenizerError: if another token is listed (the wildcard, say), or no coord token.
     """
     coords = set(coord_vocab(tokenizer).coord_ids)
-    if missing := sorted(coords - set(ids)):
-        raise TokenizerError(
-            f"coord_offset.ids lack {len(missing)} coord tokens of the tokenizer, first id {missing[0]}"
-        )
     start, _, end = STRUCTURE_TOKENS["spec"]
-    for extra in sorted(set(ids) - coords):
-        token = tokenizer.convert_ids_to_tokens(extra)
-        if token not in (start, end):
-            raise TokenizerError(f"coord_offset.ids hold {extra}, which is {token!r}; expected coord tokens only")
+    others = [(one, str(tokenizer.convert_ids_to_tokens(one))) for one in sorted(set(ids) - coords)]
+    wrong = next((f"hold {one}, which is {token!r}" for one, token in others if token not in (start, end)), None)
+    missing = sorted(coords - set(ids))
+    if missing and (wrong is not None or len(missing) == len(coords)):  # as those of another vocabulary do
+        wrong = f"lack {len(missing)} coord tokens of the tokenizer, first id {missing[0]}" + (
+            f", and {wrong}" if wrong else ""
+        )
+    if wrong is not None:
+        raise TokenizerError(f"coord_offset.ids {wrong}; expected coord tokens only")
 
 
 def _check_form(coord_ids: object) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table
+from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_block
 from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import Batch
 from coordexp.data.patches import ImageSpec, pixel_values
@@ -50,7 +50,9 @@ class TermForward:
         weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
         block = self.vocab.numbers.ids
         adapter = active_offset(self.base)
-        offset_KD = None if adapter is None else head_offset_table(adapter)
+        offset_KD = None
+        if adapter is not None:
+            offset_KD = head_offset_block(adapter, first_id=block.start, num_ids=len(block))
         if weight_VD.dtype in (torch.bfloat16, torch.float16):
             # Autocast hands outputs on in float32; these values were the model's own, so nothing is lost.
             hidden_TD = hidden_TD.to(weight_VD.dtype)
@@ -125,7 +127,7 @@ def count_units(batches: Sequence[Batch]) -> Tensor:
 
 
 def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
-    """Refuse an adapter whose ids are not the coord tokens, then perhaps the added structure tokens.
+    """Refuse an adapter of other ids than coord tokens, some or all, and the added structure tokens.
 
     Raises:
         CheckpointError: if the split head could not use it.
@@ -133,12 +135,13 @@ def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:
     adapter = active_offset(base)
     if adapter is None:
         return
-    expected = [*vocab.numbers.ids, *vocab.added_structure_ids]
+    markers, coords = set(vocab.added_structure_ids), vocab.numbers.ids
     ids = adapter.coord_ids.tolist()
-    if ids != expected or adapter.first_id is None:
+    own = [one for one in ids if one not in markers]
+    if not own or not markers <= set(ids) or not all(one in coords for one in own):
         raise CheckpointError(
-            f"the coord-offset adapter covers ids {ids[0]}..{ids[-1]} ({len(ids)}), expected {expected[0]}.."
-            f"{expected[-1]} ({len(expected)}) in order"
+            f"the coord-offset adapter covers ids {min(ids)}..{max(ids)} ({len(ids)}), expected coord tokens out of "
+            f"{coords.start}..{coords.stop - 1}" + (f", and {sorted(markers)}" if markers else "")
         )
 
 

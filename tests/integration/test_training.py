@@ -69,6 +69,51 @@ def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
     _assert_equal_gradients(torch.load(tmp_path / "gradients.pt"), expected)
 
 
+def _with_ids(config, ids):
+    offset = config.custom.coord_offset.model_dump() | {"ids": ids}
+    return config.model_copy(update={"custom": config.custom.model_dump() | {"coord_offset": offset}})
+
+
+SOME = [*range(641, 1641, 3), 642]
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows"),
+    [
+        ({"start": 641, "end": 1640}, range(1000)),
+        ({"start": 641, "end": 1140}, range(500)),
+        ({"start": 1000, "end": 1640}, range(359, 1000)),
+        (SOME, [one - 641 for one in sorted(SOME)]),
+    ],
+    ids=["all", "a first part", "a last part", "a list"],
+)
+def test_some_coord_tokens_learn_what_they_learn_among_all(one_by_eight, ids, rows):
+    """At zero offsets the loss is the same whatever is adapted, and so is each row's gradient."""
+    config, (expected, loss) = one_by_eight
+    found, found_loss = first_step(_with_ids(config, ids))
+    assert found_loss == pytest.approx(loss, rel=1e-6)
+    table = next(name for name in expected if name.endswith("embed_offset"))
+    _assert_equal_gradients(found, expected | {table: expected[table][list(rows)]})
+
+
+def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
+    config = _with_ids(prepared(small_config(base, tmp_path, max_steps=3, checkpoint_steps=3)), SOME)
+    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda _: None)
+    before = load_file(ExperimentFolder.of(config).base(config) / "model.safetensors")
+    after = load_file(RunFolder.of(config).merged / "model.safetensors")
+    name = next(name for name in before if name.endswith("embed_tokens.weight"))
+    moved = (before[name] != after[name]).any(dim=1).nonzero().flatten().tolist()
+    assert set(moved) <= set(SOME)
+    assert len(moved) > len(SOME) // 2
+    adapter = committed_checkpoints(RunFolder.of(config).path)[-1]
+    assert read_adapter(adapter).offset.coord_ids == sorted(SOME)
+    loaded = load(ExperimentFolder.of(config).base(config), adapter)
+    merged = load(RunFolder.of(config).merged)
+    samples = default_samples(loaded.processor)
+    for ours, theirs in zip(logits_of(loaded.model, samples), logits_of(merged.model, samples), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
 class _StopsAfter(LocalReporter):
     """Dies right after the first commit, as a killed worker does."""
 

@@ -1,7 +1,7 @@
 """Sections ``objective`` and ``custom``: the losses and the switches of the method."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,7 +64,7 @@ class CoordSoftCeW1(Section):
 
 
 class IdRange(Section):
-    """Token ids, both ends included; how many a model needs is checked where its run is."""
+    """Token ids, both ends included."""
 
     start: NaturalInt = Field(description="First id.", json_schema_extra=declaration("results", ["base", "weights"]))
     end: NaturalInt = Field(description="Last id.", json_schema_extra=declaration("results", ["base", "weights"]))
@@ -89,10 +89,11 @@ class CoordOffset(Section):
     tie_head: StrictBool = key(
         True, "results", "One offset table for embedding and head; false: one table each.", decides=["weights"]
     )
-    ids: IdRange | None = key(
+    ids: IdRange | tuple[NaturalInt, ...] | None = key(
         None,
         "results",
-        "Ids of the coord tokens, checked against the tokenizer; null: take the tokenizer's.",
+        "Coord tokens that get an offset: a mapping of start and end, or a list, all of them or some; checked against "
+        "the tokenizer, and null takes all of its own.",
         decides=["base", "weights"],
     )
     embed_lr: Positive | None = key(
@@ -114,6 +115,19 @@ class CoordOffset(Section):
         "Type of the offsets, auto the model's own; in bfloat16 small updates round away.",
         decides=["weights"],
     )
+
+    @property
+    def listed_ids(self) -> Sequence[int] | None:
+        """The ids that were asked for, ascending; None for all coord tokens."""
+        if isinstance(self.ids, IdRange):
+            return range(self.ids.start, self.ids.end + 1)
+        return None if self.ids is None else sorted(self.ids)
+
+    @model_validator(mode="after")
+    def _ids_are_distinct(self) -> "CoordOffset":
+        if isinstance(self.ids, tuple) and (not self.ids or len(set(self.ids)) < len(self.ids)):
+            raise ValueError(f"ids: got {len(self.ids)}, {len(set(self.ids))} of them different; expected each id once")
+        return self
 
 
 class Custom(Section):

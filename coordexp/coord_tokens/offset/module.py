@@ -54,6 +54,11 @@ class CoordOffsetAdapter(nn.Module):
         return self.head_offset is None
 
     @property
+    def listed_ids(self) -> tuple[int, ...]:
+        """The ids, without asking the device."""
+        return self._listed
+
+    @property
     def num_ids(self) -> int:
         """K."""
         return self.embed_offset.shape[0]
@@ -117,6 +122,22 @@ class CoordOffsetAdapter(nn.Module):
 def head_offset_table(adapter: CoordOffsetAdapter) -> Tensor:
     """Return the ``[K, D]`` table that acts on the head: the shared one when tied."""
     return adapter.embed_offset if adapter.head_offset is None else adapter.head_offset
+
+
+def head_offset_block(adapter: CoordOffsetAdapter, *, first_id: int, num_ids: int) -> Tensor:
+    """Return what the adapter adds to neighbouring rows of the head, ``[K, D]``, zeros where no id is listed.
+
+    Args:
+        adapter: none of its ids is below ``first_id``.
+        first_id: of the first row.
+        num_ids: K at least; more rows follow if there are listed ids behind them.
+    """
+    table_KD = head_offset_table(adapter)
+    if adapter.first_id == first_id and adapter.num_ids >= num_ids:
+        return table_KD
+    num_rows = max(num_ids, max(adapter.listed_ids) + 1 - first_id)
+    block_KD = table_KD.new_zeros(num_rows, table_KD.shape[1])
+    return block_KD.index_copy(0, adapter.coord_ids - first_id, table_KD)
 
 
 def check_tables(adapter: nn.Module, state_dict: Mapping[str, Tensor], *, prefix: str) -> None:

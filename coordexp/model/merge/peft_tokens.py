@@ -10,7 +10,6 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
 from coordexp.errors import CheckpointError
 from coordexp.files import write_json
@@ -103,8 +102,7 @@ def _check_expressible(info: AdapterInfo, offset: OffsetDelta, base: StoredModel
             f"{info.directory}: was trained with tie_head: false on a model whose embedding and head are one table; "
             "PEFT's trainable tokens have one row for both, so only --format hf can express it"
         )
-    structure = "spec" if offset.ids.numel() > NUM_BINS else "native"
-    if lacks_tokens(processor.tokenizer, structure):
+    if info.base.structure is None or lacks_tokens(processor.tokenizer, info.base.structure):
         raise CheckpointError(
             f"{base.weights.directory}: has no coord tokens yet, and PEFT replaces rows that are there; expand it "
             "first (coordexp expand-vocab) and give that as the base"

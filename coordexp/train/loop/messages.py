@@ -9,6 +9,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
+from coordexp.losses.criterion import Criterion
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
@@ -49,6 +50,7 @@ def start_lines(
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
         *sum_lines(config, dataset),
+        *term_table(parts.criterion),
         *group_table(describe(parts.param_groups)),
         *switch_notes(config),
         *_notes(parts),
@@ -95,6 +97,20 @@ def sum_lines(config: ExperimentConfig, dataset: DetectionDataset) -> list[str]:
         f"objective.lambda_coord {objective.lambda_coord:g} of means is lambda_spec "
         f"{objective.lambda_coord * tokens / objects:.3g} of sums: {tokens:,} supervised tokens / {objects:,} objects"
     ]
+
+
+def term_table(criterion: Criterion) -> list[str]:
+    """Return the loss terms that are on, with weight and unit, as aligned lines under a head."""
+    on = [weighted for weighted in criterion.terms if weighted.weight > 0]
+    width = max(len("loss term"), *(len(weighted.term.name) for weighted in on))
+    lines = [f"{'loss term':<{width}}     weight  divided by the number of"]
+    lines += [
+        f"{weighted.term.name:<{width}}  {weighted.weight:>9.4g}  {weighted.term.unit.replace('_', ' ')}"
+        for weighted in on
+    ]
+    if {weighted.term.name for weighted in on if weighted.term.supervises_coordinates()} == {"gate"}:
+        lines.append("only the gate sees coordinates, and it does not say which bin is right")
+    return lines
 
 
 def group_table(rows: Sequence[GroupRow]) -> list[str]:

@@ -173,12 +173,15 @@ def _check_patches(encoding: Encoding, model: Qwen3VLConfig, directory: Path) ->
 
 def _check_offset_ids(config: ExperimentConfig, coords: range) -> Check[None]:
     """Compare the ids of the configuration with those that the tokenizer has, or will get."""
-    ids = config.custom.coord_offset.ids
-    if config.custom.coord_offset.enabled and ids is not None and range(ids.start, ids.end + 1) != coords:
+    ids = config.custom.coord_offset.listed_ids
+    if not config.trains_offset or ids is None:
+        return
+    if outside := [one for one in (ids[0], ids[-1], *ids) if one not in coords]:
+        shown = f"{ids[0]}..{ids[-1]}" if isinstance(ids, range) else f"a list with {outside[0]}"
         yield failure(
             "coord_offset.ids",
             TokenizerError(
-                f"custom.coord_offset.ids is {ids.start}..{ids.end}, but {config.model.path} has its coord tokens at "
+                f"custom.coord_offset.ids is {shown}, but {config.model.path} has its coord tokens at "
                 f"{coords.start}..{coords.stop - 1}; leave ids out to take the tokenizer's"
             ),
         )

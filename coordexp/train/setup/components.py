@@ -8,6 +8,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.sample import SplitData
 from coordexp.losses.criterion import Criterion
@@ -72,10 +73,18 @@ def build_components(config: ExperimentConfig) -> Components:
 def with_adapters(
     config: ExperimentConfig, model: PreTrainedModel, *, offset_ids: Sequence[int]
 ) -> PreTrainedModel | PeftModel:
-    """Put on a model what the configuration trains: coord offsets for ``offset_ids``, LoRA, DoRA or all weights."""
+    """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
+
+    Args:
+        config: of the run; of the coord tokens its ``custom.coord_offset.ids`` get offsets.
+        model: with a row for each id.
+        offset_ids: of all coord tokens, and of the added structure tokens behind them, which always get an offset.
+    """
     offset, lora = config.custom.coord_offset, config.training.lora
     if config.trains_offset:
-        install_coord_offset_adapter(model, coord_ids=offset_ids, tie_head=offset.tie_head, dtype=offset.dtype)
+        coords, markers = offset_ids[:NUM_BINS], offset_ids[NUM_BINS:]
+        ids = [*(coords if offset.listed_ids is None else offset.listed_ids), *markers]
+        install_coord_offset_adapter(model, coord_ids=ids, tie_head=offset.tie_head, dtype=offset.dtype)
     return apply_tuning(
         model,
         tuning=config.training.tuning,

@@ -5,7 +5,6 @@ from pydantic import ValidationError
 from coordexp.config.explain import described, nearest_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.objective import ExtraTerm
-from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.errors import ConfigError
 from coordexp.losses.criterion import Criterion, WeightedTerm
 from coordexp.losses.term import Term
@@ -75,17 +74,12 @@ def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
 
 
 def check_objective(config: ExperimentConfig) -> None:
-    """Refuse, before anything is read, loss terms that there are not, and ids that are not one for each bin.
+    """Refuse, before anything is read, loss terms that there are not or that teach no coordinate.
 
     Raises:
         ConfigError: naming the key, what was given and what was expected.
     """
     weighted_terms(config)
-    ids = config.custom.coord_offset.ids
-    if ids is not None and ids.end - ids.start + 1 != NUM_BINS:
-        raise ConfigError(
-            f"custom.coord_offset.ids: {ids.start}..{ids.end} are {ids.end - ids.start + 1} ids, expected {NUM_BINS}"
-        )
 
 
 def build_criterion(config: ExperimentConfig) -> Criterion:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from coordexp.ablation.describe import describe, summary
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, TokenizerError
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.statistics.intervals import planned_detectable
@@ -85,6 +85,9 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, on_cluster):
     assert said["runs at once"].startswith("none: one run needs 1 x (1 CPUs, 8 GPUs), but the cluster has")
 
 
+OFFSETS = {"optimizer": "multimodal_coord_offset"}
+
+
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
@@ -93,13 +96,17 @@ def test_a_dry_run_says_what_does_not_fit(tmp_path, on_cluster):
         ({"cluster": {"strategy": "zero2", "num_workers": 2, "min_workers": 1}}, "cannot be read by another"),
         ({"objective": {"extra": {"smoth_l1": 1}}}, r"objective\.extra\.smoth_l1.*did you mean smooth_l1"),
         (
-            {"custom": {"coord_offset": {"ids": {"start": 3, "end": 9}}}},
-            r"custom\.coord_offset\.ids.* 3\.\.9 .*expected 1000",
+            {"custom": {"coord_offset": {"enabled": True, "ids": {"start": 3, "end": 9}}}, "training": OFFSETS},
+            r"custom\.coord_offset\.ids is 3\.\.9, but embedded has its coord tokens at 641\.\.1640",
+        ),
+        (
+            {"custom": {"coord_offset": {"enabled": True, "ids": [700, 3]}}, "training": OFFSETS},
+            r"custom\.coord_offset\.ids is a list with 3, but embedded has its coord tokens at 641\.\.1640",
         ),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would(tmp_path, sections, sentence):
     experiment = {"name": "x", "runs_dir": str(tmp_path)}
     config = ExperimentConfig.model_validate({"experiment": experiment, "ablation": {"groups": {"A": {}}}, **sections})
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises((ConfigError, TokenizerError), match=sentence):
         describe(config, Console())

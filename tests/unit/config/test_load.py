@@ -172,6 +172,9 @@ def test_bad_overrides(override: str, message: str):
         ("ablation: {seeds: [1, 1]}\n", r"ablation: seeds must be distinct, got \[1, 1\]"),
         ("ablation: {seeds: [-1]}\n", r"ablation\.seeds\.0: got -1, expected a number of at least 0"),
         ("custom: {coord_offset: {ids: {start: 3}}}\n", r"custom\.coord_offset\.ids\.end is missing"),
+        ("custom: {coord_offset: {ids: [3, x]}}\n", r"custom\.coord_offset\.ids\.1: got 'x', expected an integer"),
+        ("custom: {coord_offset: {ids: [3, 4, 3]}}\n", r"coord_offset: ids: got 3, 2 of them different"),
+        ("custom: {coord_offset: {ids: []}}\n", r"coord_offset: ids: got 0, 0 of them different"),
         ("custom: {coord_offset: {ids: {start: 3, end: 2}}}\n", r"coord_offset\.ids: end 2 is below start 3"),
         (
             "custom: {coord_offset: {enabled: true}}\ntraining: {tuning: full}\n",
@@ -334,6 +337,15 @@ def test_epochs_are_whole_passes_in_steps(epochs: float, num_images: int, steps:
     assert (counted.training.num_steps, counted.training.epochs) == (steps, None)
     assert counted.with_steps(1) == counted
     assert _load(to_yaml(config)) == config
+
+
+def test_ids_are_a_mapping_or_a_list():
+    ids = {"[7, 5]": [5, 7], "{start: 5, end: 7}": [5, 6, 7], "null": None}
+    for text, expected in ids.items():
+        config = _load(f"custom: {{coord_offset: {{ids: {text}}}}}\n")
+        listed = config.custom.coord_offset.listed_ids
+        assert (None if listed is None else list(listed)) == expected
+        assert _load(to_yaml(config)) == config
 
 
 def test_rates_of_the_offsets_are_the_learning_rate_where_none_is_given():

@@ -70,7 +70,8 @@ def test_the_default_is_qwen3_vls_coord_tokens_without_the_wildcard(of_qwens_siz
         ({"start": -3, "end": 3}, "not negative"),
         ([1641], "reach 1641 but the model has 1641 rows"),
         (range(FIRST - 1, FIRST + 1000), r"hold 640, which is '<\|coord_\*\|>'"),
-        (range(FIRST, FIRST + 999), "lack 1 coord tokens of the tokenizer, first id 1640"),
+        (range(FIRST - 1, FIRST + 999), "lack 1 coord tokens of the tokenizer, first id 1640, and hold 640, which is"),
+        ([5, 6], "lack 1000 coord tokens of the tokenizer, first id 641, and hold 5"),
     ],
 )
 def test_wrong_ids_are_refused_in_one_sentence_and_leave_the_model_alone(ids, message):

@@ -7,7 +7,8 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.data.sources.coco import read_coco
 from coordexp.model.param_groups import GroupRow
-from coordexp.train.loop.messages import batch_lines, data_lines, group_table, sum_lines
+from coordexp.train.loop.messages import batch_lines, data_lines, group_table, sum_lines, term_table
+from coordexp.train.setup.weighted_terms import build_criterion
 
 
 def test_the_table_names_every_group_with_its_rate_and_decay():
@@ -96,3 +97,19 @@ def test_a_mean_is_said_as_the_sum_of_the_specification(coco, native, prompt, im
     (line,) = sum_lines(ExperimentConfig.model_validate({"objective": boxes}), dataset)
     assert f"lambda_spec {0.5 * tokens / 2:.3g} " in line
     assert sum_lines(ExperimentConfig(), dataset) == []
+
+
+def test_the_terms_that_are_on_have_weight_and_unit():
+    geometry = {"use_coordexp_loss": True, "use_geom_loss": True, "alpha_l1": 0.5}
+    config = ExperimentConfig.model_validate({"objective": geometry | {"extra": {"smooth_l1": 0, "text_gate": 2}}})
+    assert [line.split() for line in term_table(build_criterion(config))] == [
+        ["loss", "term", "weight", "divided", "by", "the", "number", "of"],
+        ["text_ce", "1", "tokens"],
+        ["coord_ce", "1", "tokens"],
+        ["box_l1", "0.5", "boxes"],
+        ["box_giou", "1", "boxes"],
+        ["text_gate", "2", "text", "tokens"],
+    ]
+    gate = {"enabled": True, "soft_ce_weight": 0.0, "w1_weight": 0.0}
+    alone = build_criterion(ExperimentConfig.model_validate({"custom": {"coord_soft_ce_w1": gate}}))
+    assert term_table(alone)[-1].startswith("only the gate sees coordinates")
