@@ -78,9 +78,21 @@ def test_tiny_as_a_command_is_well_and_leaves_nothing_behind(tmp_path):
     assert found["peak"] < MAX_RESIDENT_BYTES
 
 
-def test_real_coco_files(tmp_path, coco_tiny, monkeypatch):
+def test_the_small_coco_experiment_would_start(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = _examine(tmp_path, "coco_tiny.yaml")
+    assert found.would_start, failures(found)
+    (train,) = of(found, "train annotations")
+    assert "24 images" in train.sentence
+    assert "8 categories" in train.sentence
+    assert not (tmp_path / "runs").exists()
+
+
+def test_real_coco_files(tmp_path, coco_tiny, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    paths = {f"{split}_annotations": f"annotations/instances_{split}2017.json" for split in ("train", "val")}
+    paths |= {f"{split}_images": f"images/{split}2017" for split in ("train", "val")}
+    found = _examine(tmp_path, "coco_tiny.yaml", *(f"data.{key}={coco_tiny / name}" for key, name in paths.items()))
     assert found.would_start, failures(found)
     (train,) = of(found, "train annotations")
     assert "32 images" in train.sentence

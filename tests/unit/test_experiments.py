@@ -1,11 +1,16 @@
 """Every shipped configuration loads, and so does every run of it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from pycocotools.coco import COCO
 
 from coordexp.config import ExperimentConfig, group_config, group_names, load_config
+from coordexp.data.image_file import read_image
+from coordexp.data.splits import load_split
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -125,12 +130,36 @@ def test_the_qwen_experiments_see_64_images_a_step_on_8_gpus(size: str):
     assert config.model.path == f"Qwen/Qwen3-VL-{size.upper()}-Instruct"
 
 
-def test_the_real_coco_sample_is_where_its_experiment_looks(coco_tiny: Path):
-    data = load_config("experiments/coco_tiny.yaml").data
+def test_the_small_coco_experiment_has_its_files_in_the_repository(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    config = load_config("experiments/coco_tiny.yaml")
+    data = config.data
+    assert config.model.path == "embedded"
     for path in (data.train_annotations, data.train_images, data.val_annotations, data.val_images):
         assert path is not None
-        assert coco_tiny in path.parents
-        assert path.exists()
+        assert path.is_relative_to(ROOT / "examples" / "coco_tiny")
+    train, val = (load_split(data, split, data_dir=ROOT / "none") for split in ("train", "val"))
+    assert (len(train.samples), len(val.samples)) == (24, 8)
+    assert train.categories == val.categories
+    assert min(train.counts["crowd"], val.counts["crowd"]) >= 1
+    assert len({(sample.width, sample.height) for sample in train.samples}) >= 4
+    for sample in (*train.samples, *val.samples):
+        read_image(sample.image, width=sample.width, height=sample.height)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_its_pictures_are_those_that_are_drawn(tmp_path: Path):
+    """The annotations to the byte; of the pictures the names, since another Pillow may write other JPEG files."""
+    folder = ROOT / "examples" / "coco_tiny"
+    subprocess.run([sys.executable, str(folder / "draw.py"), str(tmp_path)], check=True, timeout=60)
+    drawn = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.*"))
+    assert drawn == sorted(path.relative_to(folder) for path in folder.rglob("*.*") if path.suffix in (".jpg", ".json"))
+    for name in drawn:
+        if name.suffix == ".json":
+            assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+    truth = COCO(str(folder / "annotations" / "instances_val.json"))
+    for entry in truth.loadAnns(truth.getAnnIds()):
+        assert truth.annToMask(entry).sum() == pytest.approx(entry["area"], rel=0.4, abs=30)
 
 
 def test_deepspeed_configuration_leaves_sizes_to_the_trainer():
