@@ -56,10 +56,11 @@ def _on_two_ranks(config, output, monkeypatch, *, zero2):
 
 
 def _assert_same_adapter(found, expected):
+    # AdamW divides by the gradient's own size: where that is mostly rounding, an element moves by 1.3e-5 otherwise.
     found, expected = load_file(found / WEIGHTS), load_file(expected / WEIGHTS)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=3e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_zero2_ddp_and_one_process_agree(setting, tmp_path, monkeypatch):
