@@ -143,6 +143,14 @@ def test_coord_tokens_are_a_bin_wide(crowded):
     assert thin == {"desc": "traffic light", "bbox": [f"<|coord_{k}|>" for k in (500, 0, 501, 500)]}
 
 
+def test_bins_are_written_as_integers(crowded):
+    assert prepare(spec_of(crowded, bins=True)).manifest["options"]["boxes"] == "bins"
+    first, second = records_of(crowded.root / "out")
+    assert first["bbox_format"] == second["bbox_format"] == "norm1000"
+    assert second["objects"][0] == {"desc": "traffic light", "bbox": [500, 0, 501, 500]}
+    assert [item["bbox"] for item in first["ignored_objects"]] == [[0, 0, 500, 500], [500, 500, 999, 999]]
+
+
 def test_the_cap_keeps_the_largest_and_counts_the_others(crowded):
     manifest = prepare(spec_of(crowded, max_objects=1)).manifest
     first, second = records_of(crowded.root / "out")

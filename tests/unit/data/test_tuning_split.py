@@ -12,7 +12,7 @@ from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.data.tuning_split import TuningSplit, held_out_indices, write_tuning_split
 from coordexp.errors import DataError
-from tests.unit.data.sample_support import content
+from tests.unit.data.sample_support import content, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +135,20 @@ def test_what_cannot_be_divided_is_refused_in_one_sentence(shapes, tmp_path):
     with pytest.raises(DataError, match=r"samples.jsonl: file not found"):
         divide(lines, tmp_path)
     assert isinstance(divide(coco(shapes), tmp_path, num_images=1, fraction=None), TuningSplit)
+
+
+def test_jsonl_is_divided_too(shapes, tmp_path):
+    lines = {}
+    for part in ("train", "val"):
+        lines[part] = tmp_path / f"{part}.jsonl"
+        samples = read_coco(shapes / f"instances_{part}.json", shapes / part).samples
+        write_jsonl(samples, lines[part], coord_tokens=True, image_root=shapes / part)
+    values = coco(shapes).model_dump() | {f"{part}_annotations": path for part, path in lines.items()}
+    data = Data.model_validate(values | {"format": "jsonl", "bbox_format": "pixels"})
+    split = divide(data, tmp_path)
+    assert (split.num_train, split.num_val) == (48, 12)
+    of_trials = Data.model_validate(data.model_dump() | split.data_keys())
+    assert ids(of_trials.train_annotations) | ids(of_trials.val_annotations) == set(range(1, 61))
 
 
 def test_a_split_that_was_half_replaced_is_written_again(shapes, tmp_path, monkeypatch):
