@@ -32,9 +32,8 @@ from coordexp.config.identity.fingerprint import fingerprint
 from coordexp.config.schema import ExperimentConfig, Tracking
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ConfigError, DataError
-from coordexp.model.checkpoint import find
 from coordexp.model.checkpoint.adapter import read_adapter
-from coordexp.model.checkpoint.directory import weight_files
+from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
 from coordexp.model.load import load
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
@@ -51,7 +50,6 @@ ROOT = Path(__file__).parents[2]
 SECRET = "hunter2-never-shown"
 SOURCES = sorted([*ROOT.glob("coordexp/**/*.py"), *ROOT.glob("ray_jobs/**/*.py"), *ROOT.glob("dashboards/**/*.py")])
 # Pickles of its own process, in memory; no file, no other process.
-OWN_PICKLES = {"coordexp/data/batches/frozen.py"}
 FORBIDDEN_CALLS = {
     "pickle.load", "pickle.loads", "pickle.Unpickler", "joblib.load", "dill.load", "dill.loads", "cloudpickle.load",
     "cloudpickle.loads", "torch.jit.load", "torch.hub.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load",
@@ -104,10 +102,7 @@ def _call_offences(node: ast.Call, full_names: dict[str, str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_sources_do_nothing_that_is_ruled_out(path: Path) -> None:
-    found = set(offences(ast.parse(path.read_text(encoding="utf-8"))))
-    if str(path.relative_to(ROOT)) in OWN_PICKLES:
-        found -= {"pickle.loads"}
-    assert not found
+    assert not set(offences(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +320,7 @@ def test_a_pickle_in_a_checkpoint_of_deepspeed_is_not_run(tmp_path: Path) -> Non
 
 
 def test_the_hub_gives_no_code_and_no_pickles() -> None:
-    patterns = find._HUB_FILES
+    patterns = HUB_FILES
     assert set(patterns) <= {"*.json", "*.jinja", "*.txt", "*.safetensors"}
 
 

@@ -28,7 +28,7 @@ _SMALL_FILES = (CONFIG_FILE, "tokenizer_config.json", "preprocessor_config.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[\w.\-]+")
 _HUB_SMALL_FILES = ["*.json", "*.jinja", "*.txt"]
-_HUB_FILES = [*_HUB_SMALL_FILES, "*.safetensors"]
+HUB_FILES = [*_HUB_SMALL_FILES, "*.safetensors"]
 _HUB_SECONDS = 3.0
 _HUB_ERRORS = (HfHubHTTPError, HFValidationError, OSError)  # the offline and not-found errors are OSErrors too
 
@@ -45,7 +45,7 @@ def find_checkpoint(path_or_id: str | Path, *, revision: str | None = None, weig
         CheckpointError: if it is missing, damaged, or not a dense Qwen3-VL, or ``revision`` would have no effect.
     """
     if is_hub_id(path_or_id):
-        directory = _download(str(path_or_id), revision=revision, files=_HUB_FILES if weights else _HUB_SMALL_FILES)
+        directory = _download(str(path_or_id), revision=revision, files=HUB_FILES if weights else _HUB_SMALL_FILES)
     else:
         directory = TINY_BASE if str(path_or_id) == EMBEDDED else Path(path_or_id).expanduser()
         if not directory.is_dir():
