@@ -9,10 +9,12 @@ import pytest
 
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import NUM_OBJECTS
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.parse import SCORES, SequenceParser
+from coordexp.model.tiny.parts import build_tokenizer
 
 Build = Callable[..., GeneratedSequence]
 
@@ -79,3 +81,41 @@ def test_scores_by_hand(name: ScoreName, expected: float) -> None:
 
 def test_every_score_of_the_configuration_can_be_computed() -> None:
     assert set(SCORES) == set(get_args(ScoreName))
+
+
+# The text arm
+
+
+@pytest.fixture
+def digits() -> SequenceParser:
+    tokenizer = build_tokenizer()
+    categories = CategoryIndex({7: "boeing 747"})
+    return SequenceParser(text_vocab(tokenizer), tokenizer, categories=categories, score="coord")
+
+
+def test_a_coordinate_in_digits_has_the_probability_of_all_its_digits(digits: SequenceParser, sequence: Build) -> None:
+    """The fixture's log probability is -.01 x position; a number of two digits, and digits in the description."""
+    tokenizer = build_tokenizer()
+    ids = tokenizer.encode("<|object_ref_start|>boeing 747<|box_start|>034 34 560 780<|box_end|>")
+    (item,) = digits.record(sequence(ids)).objects
+    assert (item.desc, item.category_id, item.bins) == ("boeing 747", 7, (34, 34, 560, 780))
+    assert item.expected == (0.034, 0.034, 0.56, 0.78)
+    assert item.width == (0, 0, 0, 0)
+    box = ids.index(tokenizer.get_vocab()["<|box_start|>"]) + 1
+    places = [[box, box + 1, box + 2], [box + 4, box + 5], [box + 7, box + 8, box + 9], [box + 11, box + 12, box + 13]]
+    products = [math.exp(-0.01 * sum(number)) for number in places]
+    assert item.score == pytest.approx(math.prod(products) ** 0.25)
+    record = digits.record(sequence(ids))
+    assert record.coord_mass == pytest.approx([0.5 + 0.01 * place for number in places for place in number])
+    assert record.num_tokens == len(ids)
+    assert record.curves is None
+
+
+def test_malformed_digits_are_kept_by_kind(digits: SequenceParser, sequence: Build) -> None:
+    boxes = ["034 340 560", "034 340 560 780 900", "034 340 560 1780", "034, 340 560 780", "thirty 340 560 780"]
+    text = "".join(f"<|object_ref_start|>cat<|box_start|>{box}<|box_end|>" for box in boxes)
+    found = digits.record(sequence(build_tokenizer().encode(text)))
+    assert found.objects == ()
+    assert found.failures == (
+        "too_few_coords", "too_many_coords", "number_out_of_range", "unexpected_token", "unexpected_token",
+    )  # fmt: skip
