@@ -111,12 +111,21 @@ class MetricName:
 
 _DECODINGS: dict[str, Decoding] = {name: name for name in DECODINGS}
 _BOX_KINDS: dict[str | None, BoxKind | None] = {None: None, **{name: name for name in BOX_KINDS}}
-HEADLINE = str(MetricName("constrained", "AP", "expected"))
-SUBSET_HEADLINE = str(MetricName("constrained", "AP", "expected", subset=True))
 _EVALUATION_NAME = re.compile(
     f"(?P<best>{BEST})?(?P<subset>{SUBSET})?(?P<decoding>{'|'.join(DECODINGS)})/"
     rf"(?:(?P<boxes>{'|'.join(BOX_KINDS)})/)?(?P<metric>[A-Za-z]\w*(?:/[a-z]\w*)?)"
 )
+
+
+def headline(reading: BoxKind) -> str:
+    """Return the name of the AP by which a run is compared, for the reading of its group."""
+    return str(MetricName("constrained", "AP", reading))
+
+
+def subset_headline(reading: BoxKind) -> str:
+    """Return the same on the subset that is evaluated during training."""
+    return str(MetricName("constrained", "AP", reading, subset=True))
+
 
 AP_METRICS = tuple(
     Metric(name, description, direction="higher", gauge="coordexp_ap")

@@ -96,6 +96,7 @@ def run_and_report(
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None) -> bool:
     """Print and store the report, of these seeds or of all; the runs are safe whatever becomes of it."""
+    from coordexp.config import group_config, group_names
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
     from coordexp.tracking.publish import tracking_uri
@@ -109,6 +110,9 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
             console=console,
             allow_differences=config.ablation.allow_differences,
             seeds=seeds,
+            readings={
+                group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)
+            },
         )
     except CoordExpError as error:
         show(console, f"no report: {error}")

@@ -12,8 +12,11 @@ from coordexp.cli.console import error_console, output_console
 from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from coordexp.metrics import BoxKind
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.study import Study
 
@@ -36,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
     )
     parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
+    parser.add_argument(
+        "--reading",
+        action="append",
+        default=[],
+        metavar="[GROUP=]BOXES",
+        help="read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them",
+    )
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
@@ -70,11 +80,13 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    from coordexp.report.study.data import read_by
     from coordexp.report.study.study import Settings
     from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
+    data = read_by(data, readings_of(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
     settings = Settings(
         resamples=options.resamples,
@@ -107,6 +119,29 @@ def _show(study: "Study", form: str, console: "Console") -> None:
         return
     text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
+def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":
+    """Return the reading that options ask for, by group; of two for one group the later one holds.
+
+    Raises:
+        ConfigError: if there is no such group, or no such reading.
+    """
+    from coordexp.config.explain import nearest_of
+    from coordexp.metrics import BOX_KINDS
+
+    kinds: dict[str, BoxKind] = {kind: kind for kind in BOX_KINDS}
+    found: dict[str, BoxKind] = {}
+    for text in texts:
+        group, _, boxes = text.rpartition("=")
+        kind = kinds.get(boxes)
+        if kind is None:
+            raise ConfigError(f"--reading {text}: got {boxes!r}, expected {' or '.join(BOX_KINDS)}, or GROUP=BOXES")
+        if group and group not in groups:
+            raise ConfigError(f"--reading {text}: there is no group {group!r}; {nearest_of(group, groups)}")
+        for name in [group] if group else groups:
+            found[name] = kind
+    return found
 
 
 def folder_name(name: str) -> str:

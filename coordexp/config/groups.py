@@ -142,6 +142,26 @@ def check_groups(config: ExperimentConfig, *, overridden: Iterable[str], where: 
             )
 
 
+def check_reading(config: ExperimentConfig, *, folders: Sequence[Path], where: Where) -> None:
+    """Refuse a reading of a group that is neither in the experiment nor in a file: it would have no effect.
+
+    Args:
+        config: a valid experiment.
+        folders: folders whose ``groups/`` may hold files of groups that are left out this time.
+        where: says where a dotted key was given.
+
+    Raises:
+        ConfigError: naming the group.
+    """
+    known = [*group_names(config), *(path.stem for folder in folders for path in (folder / "groups").glob("*.yaml"))]
+    for name in config.evaluation.reading:
+        if name not in known:
+            key = f"evaluation.reading.{name}"
+            raise ConfigError(
+                f"{where(key)}: {key}: there is no group {name!r}; {nearest_of(name, sorted(set(known)))}"
+            )
+
+
 def _changes(config: ExperimentConfig) -> Mapping[str, list[str]]:
     """Return the dotted keys that each group changes."""
     overlays = value_at(config.model_dump(mode="json"), GROUPS)

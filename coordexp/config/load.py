@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from coordexp.config.explain import Where, nearest_of, validated
-from coordexp.config.groups import GROUPS, check_groups, read_groups
+from coordexp.config.groups import GROUPS, check_groups, check_reading, read_groups
 from coordexp.config.schema import KEYS, Experiment, ExperimentConfig
 from coordexp.config.schema.root import OFFSET_OF_TEXT_ARM, contradicts_text_arm
 from coordexp.config.trees import (
@@ -59,6 +59,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     config = validated(_completed(draft.tree, where=draft.where), where=draft.where)
     outside = [override.key for override in parsed if not override.key.startswith(GROUPS)]
     check_groups(config, overridden=outside, where=draft.where)
+    check_reading(config, folders=draft.folders, where=draft.where)
     return config
 
 

@@ -1,7 +1,7 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
 import re
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError, ResourceError, TrackingError
 from coordexp.files import write_text
+from coordexp.metrics import BoxKind
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
 from coordexp.report.study.cache import StatisticsCache
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import OnProgress, Settings, Study, make_study
 from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.statistics.results import Estimate
+from coordexp.statistics.readings import READINGS
+from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking import open_tracker
+from coordexp.tracking.store import READING
 
 STATISTICS = "statistics.json"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
@@ -38,6 +41,7 @@ def report_experiment(
     console: Console,
     allow_differences: bool = False,
     seeds: Collection[int] | None = None,
+    readings: Mapping[str, BoxKind] | None = None,
 ) -> None:
     """Print the report of an experiment, write its files and store them with the ablation in MLflow.
 
@@ -48,13 +52,14 @@ def report_experiment(
         console: where to print.
         allow_differences: show what else than the factor differs in the header, instead of refusing.
         seeds: only these, where an ablation ended with some whole; None: all.
+        readings: which boxes of a group are its headline, where that is not as recorded.
 
     Raises:
         TrackingError: if MLflow cannot be used or has no such runs.
         ComparisonError: if the runs cannot be compared.
         ResourceError: if the files cannot be written.
     """
-    data = load_experiment(uri, experiment)
+    data = read_by(load_experiment(uri, experiment), readings or {})
     if seeds is not None:
         data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)
@@ -177,6 +182,8 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     tracker.set_final(data.parent_id, comparison_metrics(study))
     if study.verdict:
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
+    for run in data.runs:
+        tracker.set_tags(run.run_id, {READING: run.reading})  # of the numbers that are stored with the ablation now
     return True
 
 
@@ -197,15 +204,35 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
                 f"{lead}/seed_std": pair.seed_std,
                 f"{lead}/detectable": pair.detectable,
             }
-    if (convergence := study.convergence) is not None:
-        for group, estimate in convergence.area.items():
-            found |= _estimate(f"comparison/{metric_part(group)}/area", estimate)
-        for (a, b), estimate in convergence.area_difference.items():
-            found |= _estimate(f"comparison/{metric_part(a)}_minus_{metric_part(b)}/area", estimate)
-        for fraction, groups in convergence.steps_to.items():
-            for group, estimate in groups.items():
-                if estimate is not None:
-                    found |= _estimate(f"comparison/{metric_part(group)}/steps_to_{100 * fraction:.0f}", estimate)
+    for name in READINGS[1:]:
+        if name in study.readings:
+            found |= _reading_metrics(name, study.readings[name])
+    if study.convergence is not None:
+        found |= _convergence_metrics(study.convergence)
+    return found
+
+
+def _convergence_metrics(convergence: Convergence) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for group, estimate in convergence.area.items():
+        found |= _estimate(f"comparison/{metric_part(group)}/area", estimate)
+    for (a, b), estimate in convergence.area_difference.items():
+        found |= _estimate(f"comparison/{metric_part(a)}_minus_{metric_part(b)}/area", estimate)
+    for fraction, groups in convergence.steps_to.items():
+        for group, estimate in groups.items():
+            if estimate is not None:
+                found |= _estimate(f"comparison/{metric_part(group)}/steps_to_{100 * fraction:.0f}", estimate)
+    return found
+
+
+def _reading_metrics(name: str, comparison: Comparison) -> dict[str, float | None]:
+    """Return the numbers of another reading, e.g. ``comparison/C_minus_A/argmax_AP``."""
+    found: dict[str, float | None] = {}
+    for group, estimate in comparison.value.items():
+        found |= _estimate(f"comparison/{metric_part(group)}/{name}_{comparison.metric}", estimate)
+    for pair in comparison.pairs:
+        lead = f"comparison/{metric_part(pair.a)}_minus_{metric_part(pair.b)}/{name}"
+        found |= _estimate(f"{lead}_{comparison.metric}", pair.difference) | {f"{lead}_p_holm": pair.p_holm}
     return found
 
 

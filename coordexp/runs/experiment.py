@@ -4,7 +4,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +14,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, write_json
+from coordexp.metrics import BoxKind
 from coordexp.runs.folder import ExperimentFolder
 
 _SHOWN_DIFFERENCES = 8
@@ -28,12 +29,14 @@ class ExperimentRecord:
         config: the configuration all groups share, without what no result depends on.
         groups: every group run so far, with the keys it changes.
         seeds: every seed run so far.
+        reading: how the headline of each group was read by the last command that had the group.
     """
 
     instance: str
     config: dict[str, JsonValue]
     groups: dict[str, JsonValue]
     seeds: list[int]
+    reading: dict[str, BoxKind] = field(default_factory=dict[str, BoxKind])
 
 
 def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> ExperimentRecord:
@@ -59,6 +62,7 @@ def open_experiment(config: ExperimentConfig, *, fresh: bool = False) -> Experim
             config=recorded.config,
             groups=recorded.groups | current.groups,
             seeds=sorted({*recorded.seeds, *current.seeds}),
+            reading=recorded.reading | current.reading,
         )
     write_json(ExperimentFolder(directory).record, vars(current), indent=2)
     return current
@@ -125,11 +129,17 @@ def _record_of(config: ExperimentConfig) -> ExperimentRecord:
     shared = _shared(config)
     base = leaves(shared)
     groups: dict[str, JsonValue] = {}
+    reading: dict[str, BoxKind] = {}
     for name in group_names(config):
-        own = leaves(_shared(group_config(config, name, 0)))
+        run = group_config(config, name, 0)
+        reading[name], own = run.reading, leaves(_shared(run))
         groups[name] = {key: value for key, value in own.items() if base.get(key) != value}
     return ExperimentRecord(
-        instance=uuid.uuid4().hex[:12], config=shared, groups=groups, seeds=list(config.ablation.seeds)
+        instance=uuid.uuid4().hex[:12],
+        config=shared,
+        groups=groups,
+        seeds=list(config.ablation.seeds),
+        reading=reading,
     )
 
 

@@ -1,9 +1,10 @@
 """Statistics: is B better than A, or is it noise? Intervals, tests, convergence and power for detection AP."""
 
 from coordexp.statistics.bootstrap import paired_bootstrap
-from coordexp.statistics.comparison import compare
+from coordexp.statistics.comparison import compare, compare_readings
 from coordexp.statistics.intervals import detectable, planned_detectable
 from coordexp.statistics.permutation import holm
+from coordexp.statistics.readings import reading_sentence
 from coordexp.statistics.results import (
     BootstrapReport,
     Comparison,
@@ -24,11 +25,13 @@ __all__ = [
     "Estimate",
     "PairResult",
     "compare",
+    "compare_readings",
     "detectable",
     "from_json",
     "holm",
     "paired_bootstrap",
     "planned_detectable",
+    "reading_sentence",
     "to_json",
     "verdict",
 ]

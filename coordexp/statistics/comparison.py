@@ -1,13 +1,17 @@
 """All groups of an experiment on one metric: values, differences, tests, and the smallest difference they can find.
 
-Legend of shapes: ``R`` resamples, ``S`` seeds.
+Several readings of the same runs are compared at once: files of equal bytes are matched and resampled once, and each
+distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
+from pathlib import Path
+from typing import TypeVar
 
-from coordexp.detection.kernels import Matches
+from coordexp.files import sha256_of_file
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import detectable, estimate
 from coordexp.statistics.permutation import holm, swap_test
@@ -15,12 +19,17 @@ from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
 
-Run = tuple[str, int]
+N = TypeVar("N", bound=str)
+Files = Mapping[str, Mapping[int, FilePath]]
+"""Group -> training seed -> detections in COCO's results format."""
+
+_Contents = Mapping[str, Mapping[int, str]]
+"""The same, each file as the hash of its bytes."""
 
 
 def compare(
     annotations_json: FilePath,
-    detections: Mapping[str, Mapping[int, FilePath]],
+    detections: Files,
     *,
     metric: str = "AP",
     resamples: int = 2000,
@@ -48,38 +57,40 @@ def compare(
         DataError: if a file or an entry is malformed, or an image id is unknown.
         ComparisonError: if there is nothing to compare, or nothing to resample.
     """
-    check_groups(detections)
-    check_plan(resamples=resamples, seed=seed)
-    files = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
-    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids)
     plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads)
-    couples = list(combinations(detections, 2))
-    rounds = 1 + len(couples)
-    runs: dict[str, dict[int, Drawn]] = {group: {} for group in detections}
-    progress = _share(on_progress, part=0, parts=rounds)
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed, threads=threads, on_progress=progress)
-    for (group, number), run in drawn.items():
-        runs[group][number] = run
-    pairs = [
-        _pair(matches, runs, couple, plan=plan, on_progress=_share(on_progress, part=i, parts=rounds))
-        for i, couple in enumerate(couples, start=1)
-    ]
-    # A pair is as sure as the less sure of its two tests; then for the number of pairs.
-    adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
-    return Comparison(
-        metric=metric,
-        groups=tuple(detections),
-        seeds={group: tuple(seeds) for group, seeds in runs.items()},
-        num_images=next(iter(matches.values())).num_images,
-        resamples=resamples,
-        value={group: total([group_part(seeds)], seed=seed).estimate for group, seeds in runs.items()},
-        value_by_seed={
-            group: {number: estimate(run.value, run.draws) for number, run in seeds.items()}
-            for group, seeds in runs.items()
-        },
-        pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),
-        seed=seed,
-    )
+    return _compared(annotations_json, {"": detections}, plan, image_ids=image_ids, on_progress=on_progress)[""]
+
+
+def compare_readings(
+    annotations_json: FilePath,
+    readings: Mapping[N, Files],
+    *,
+    metric: str = "AP",
+    resamples: int = 2000,
+    seed: int = 0,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> dict[N, Comparison]:
+    """Compare the same groups as read in several ways, each way for itself, as :func:`compare` does.
+
+    Args:
+        annotations_json: ground truth in COCO format.
+        readings: name of the reading -> group -> training seed -> detections.
+        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
+        resamples: as of :func:`compare`.
+        seed: of the draws.
+        threads: number of threads; None for one per usable core.
+        on_progress: called with the number of draws done and their total.
+
+    Returns:
+        A comparison by the name of its reading; the p-values of each are corrected for its own pairs.
+
+    Raises:
+        DataError: as :func:`compare`.
+        ComparisonError: as :func:`compare`.
+    """
+    plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads)
+    return _compared(annotations_json, readings, plan, image_ids=None, on_progress=on_progress)
 
 
 @dataclass(frozen=True)
@@ -90,39 +101,108 @@ class _Plan:
     threads: int | None
 
 
-def _pair(
-    matches: Mapping[Run, Matches],
-    runs: Mapping[str, Mapping[int, Drawn]],
-    couple: tuple[str, str],
-    *,
+_Twins = tuple[tuple[str, str], ...]
+"""The files of two groups by the hashes of their bytes, one pair for each seed that is compared."""
+
+
+def _compared(
+    annotations_json: FilePath,
+    readings: Mapping[N, Files],
     plan: _Plan,
+    *,
+    image_ids: Collection[int] | None,
     on_progress: OnProgress | None,
-) -> PairResult:
-    a, b = couple
-    common = [number for number in runs[a] if number in runs[b]]
-    # Without a common seed any pairing does for the swaps; sorted order can be reproduced.
-    twins = list(zip(common or runs[a], common or runs[b], strict=False))
-    found = total(difference_parts(runs[a], runs[b]), seed=plan.seed)
-    num_seeds = len(twins)
-    return PairResult(
-        a=a,
-        b=b,
-        difference=found.estimate,
-        p_swap=swap_test(
-            [(matches[a, i], matches[b, j]) for i, j in twins],
+) -> dict[N, Comparison]:
+    for detections in readings.values():
+        check_groups(detections)
+    check_plan(resamples=plan.resamples, seed=plan.seed)
+    paths = {Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()}
+    # What is no file keeps its name, by which its reader complains of it.
+    hashes = {path: sha256_of_file(path) if path.is_file() else str(path) for path in sorted(paths)}
+    contents = {
+        name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
+        for name, files in readings.items()
+    }
+    matches = read_matches(
+        annotations_json,
+        {content: path for path, content in reversed(hashes.items())},
+        metric=plan.metric,
+        image_ids=image_ids,
+    )
+    tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files).values())
+    share = partial(_share, on_progress, parts=1 + len(tests))
+    drawn = resampled(
+        matches, plan.metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=share(part=0)
+    )
+    p_swap = {
+        twins: swap_test(
+            [(matches[a], matches[b]) for a, b in twins],
             known_metric(plan.metric),
             resamples=plan.resamples,
             seed=plan.seed,
             threads=plan.threads,
-            on_progress=on_progress,
-        ),
+            on_progress=share(part=part),
+        )
+        for part, twins in enumerate(tests, start=1)
+    }
+    num_images = next(iter(matches.values())).num_images
+    return {name: _comparison(files, drawn, p_swap, plan, num_images=num_images) for name, files in contents.items()}
+
+
+def _couples(contents: _Contents) -> dict[tuple[str, str], _Twins]:
+    """Return every pair of groups with its files, those of one seed together."""
+    couples: dict[tuple[str, str], _Twins] = {}
+    for a, b in combinations(contents, 2):
+        common = [number for number in contents[a] if number in contents[b]]
+        # Without a common seed any pairing does for the swaps; sorted order can be reproduced.
+        twins = zip(common or contents[a], common or contents[b], strict=False)
+        couples[a, b] = tuple((contents[a][i], contents[b][j]) for i, j in twins)
+    return couples
+
+
+def _comparison(
+    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, num_images: int
+) -> Comparison:
+    runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
+    pairs = [
+        _pair(couple, runs, p_swap=p_swap[twins], num_seeds=len(twins), seed=plan.seed)
+        for couple, twins in _couples(contents).items()
+    ]
+    # A pair is as sure as the less sure of its two tests; then for the number of pairs.
+    adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
+    return Comparison(
+        metric=plan.metric,
+        groups=tuple(contents),
+        seeds={group: tuple(seeds) for group, seeds in runs.items()},
+        num_images=num_images,
+        resamples=plan.resamples,
+        value={group: total([group_part(seeds)], seed=plan.seed).estimate for group, seeds in runs.items()},
+        value_by_seed={
+            group: {number: estimate(run.value, run.draws) for number, run in seeds.items()}
+            for group, seeds in runs.items()
+        },
+        pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),
+        seed=plan.seed,
+    )
+
+
+def _pair(
+    couple: tuple[str, str], runs: Mapping[str, Mapping[int, Drawn]], *, p_swap: float, num_seeds: int, seed: int
+) -> PairResult:
+    a, b = couple
+    found = total(difference_parts(runs[a], runs[b]), seed=seed)
+    return PairResult(
+        a=a,
+        b=b,
+        difference=found.estimate,
+        p_swap=p_swap,
         p_holm=1.0,  # known once there are all pairs
         image_std=found.image_std,
         seed_std=found.seed_std,
         detectable=detectable(found.image_std, found.seed_std, num_seeds) or None,
         p_bootstrap=found.p,
         num_seeds=num_seeds,
-        paired_by_seed=bool(common),
+        paired_by_seed=not runs[a].keys().isdisjoint(runs[b]),
     )
 
 

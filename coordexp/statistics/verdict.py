@@ -87,7 +87,7 @@ def _above(beaten: list[PairResult]) -> str:
     return (
         f"{_by(nearest)} above {nearest.b}, the next, and {others[0].difference.value:.4f} to "
         f"{others[-1].difference.value:.4f} above {len(others)} others "
-        f"(each p at most {_p(max(others, key=lambda pair: pair.p_holm))})"
+        f"(each p at most {p_text(max(others, key=lambda pair: pair.p_holm))})"
     )
 
 
@@ -100,14 +100,14 @@ def _all_open(pairs: list[PairResult]) -> str:
 
 
 def _open(pair: PairResult) -> str:
-    found = f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, p = {_p(pair)}"
+    found = f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, p = {p_text(pair)}"
     if not pair.detectable:
         return found
     return f"{found}, smallest detectable about {pair.detectable:.3f}"
 
 
 def _by(pair: PairResult) -> str:
-    return f"{pair.difference.value:.4f}{_interval(pair.difference, p=_p(pair))}"
+    return f"{pair.difference.value:.4f}{_interval(pair.difference, p=p_text(pair))}"
 
 
 def _interval(found: Estimate, *, p: str | None = None) -> str:
@@ -116,7 +116,8 @@ def _interval(found: Estimate, *, p: str | None = None) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _p(pair: PairResult) -> str:
+def p_text(pair: PairResult) -> str:
+    """Return the corrected p-value of a pair as sentences have it."""
     return f"{pair.p_holm:.2g}" if pair.p_holm >= 0.001 else f"{pair.p_holm:.1e}"
 
 

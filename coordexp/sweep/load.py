@@ -116,7 +116,7 @@ def trial_config(
     for key, value in point.items():
         tree = with_value(tree, key.split("."), value, place=f"trial {name}")
     tree = merged(tree, {"data": dict(data), "experiment": {"group": name, "seed": seed}})
-    tree = merged(tree, {"ablation": {"seeds": [seed]}})
+    tree = merged(tree, {"ablation": {"seeds": [seed]}, "evaluation": {"reading": {name: sweep.config.reading}}})
     return validated(tree, where=lambda key: f"trial {name} of sweep {sweep.settings.name}")
 
 
@@ -134,7 +134,9 @@ def _tuned(settings: SweepConfig, experiment: ExperimentConfig) -> ExperimentCon
     ablation = tree["ablation"]
     assert isinstance(ablation, dict)
     ablation["groups"] = {}
-    return validated(merged(tree, {"experiment": {"name": settings.name}}), where=lambda _: f"sweep {settings.name}")
+    # Of every trial, whatever its point: a weight of 0 at an end of a range must not change what is compared.
+    own: Tree = {"experiment": {"name": settings.name}, "evaluation": {"reading": {settings.group: group.reading}}}
+    return validated(merged(tree, own), where=lambda _: f"sweep {settings.name}")
 
 
 def _overlay(experiment: ExperimentConfig, group: str) -> Tree:

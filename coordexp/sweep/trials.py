@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
-from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
+from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
@@ -54,17 +54,17 @@ class Trial:
 
 
 def final_ap(plan: RunPlan) -> float | None:
-    """Return the AP of a finished run on its whole validation split; None if there is none, or not yet."""
+    """Return the AP of a finished run on its whole split, by its group's reading; None if there is none, or not yet."""
     if not plan.is_finished():
         return None
-    rows = read_rows(plan.folder.metrics)
-    return next((row.metrics[HEADLINE] for row in reversed(rows) if HEADLINE in row.metrics), None)
+    name, rows = headline(plan.config.reading), read_rows(plan.folder.metrics)
+    return next((row.metrics[name] for row in reversed(rows) if name in row.metrics), None)
 
 
 def ap_curve(plan: RunPlan) -> list[tuple[int, float]]:
-    """Return ``(step, AP)`` of a run's evaluations on the subset."""
-    rows = read_rows(plan.folder.metrics)
-    return [(row.step, row.metrics[SUBSET_HEADLINE]) for row in rows if SUBSET_HEADLINE in row.metrics]
+    """Return ``(step, AP)`` of a run's evaluations on the subset, by its group's reading."""
+    name, rows = subset_headline(plan.config.reading), read_rows(plan.folder.metrics)
+    return [(row.step, row.metrics[name]) for row in rows if name in row.metrics]
 
 
 def rungs(sweep: Sweep) -> list[int]:
@@ -277,6 +277,7 @@ def _recorded_study(sweep: Sweep) -> optuna.Study | None:
             f"{folder.sweep_journal}: expected a journal of trials ({error}); --fresh moves it aside"
         ) from error
     wanted = _fixed_settings(sweep)
+    search = {"reading": "expected"} | search  # journals of earlier versions do not say it
     changed = [name for name in wanted if search.get(name) != wanted[name]]
     if changed and folder.begun_runs():
         raise ConfigError(
@@ -317,6 +318,7 @@ def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:
     """Return the settings that cannot change under a sweep's name; trials, rungs and winners may."""
     values = sweep.settings.model_dump(mode="json")
     bound: dict[str, JsonValue] = {name: values[name] for name in ("group", "space", "tuning_split")}
+    bound |= {"reading": sweep.config.reading}  # what the search was told of the trials that are done
     return bound | {"method": sweep.settings.search.method, "seed": sweep.settings.search.seed}
 
 

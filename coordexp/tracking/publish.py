@@ -16,7 +16,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.errors import TrackingError
 from coordexp.files import sha256_of_file, write_json
-from coordexp.metrics import BOX_KINDS, DECODINGS, HEADLINE, MetricName
+from coordexp.metrics import BOX_KINDS, DECODINGS, MetricName
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
@@ -26,7 +26,7 @@ from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
-from coordexp.tracking.store import FinalStatus, Tracker, open_tracker
+from coordexp.tracking.store import READING, RUN_DIR, FinalStatus, Tracker, open_tracker
 
 MERGED_ARTIFACT = RunFolder(Path()).merged.name
 _FINAL: dict[State, FinalStatus] = {
@@ -203,7 +203,7 @@ class Recorder:
                 seed=plan.seed,
                 fingerprint=fingerprint,
                 params=identity(plan.config),
-                tags={**tags, "run_dir": str(plan.run_dir)},
+                tags={**tags, RUN_DIR: str(plan.run_dir), READING: plan.config.reading},
                 status="SCHEDULED",
             )
             self._sources.append((self._run_ids[plan.name], plan.folder.metrics))
@@ -246,7 +246,7 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
     uri = f"runs:/{run_id}/{MERGED_ARTIFACT}" if as_artifact else storage_uri(directory)
     place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
     rows = read_rows(plan.folder.metrics)
-    final = next((row for row in reversed(rows) if HEADLINE in row.metrics), None)
+    final = next((row for row in reversed(rows) if not row.metrics.keys().isdisjoint(_SHOWN_OF_A_MODEL)), None)
     # Exactly the points that the run itself has: the same points are kept once.
     points = [point for point in row_points(final, {}) if point.name in _SHOWN_OF_A_MODEL] if final else []
     return MergedModel(

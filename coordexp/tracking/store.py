@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EXPERIMENT_TAG = "coordexp"
 RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
+READING = "reading"
 PARENT = "mlflow.parentRunId"
 MESSAGE = "message"
 ROWS_LOGGED = "rows_logged"

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
+from coordexp.metrics import BOX_KINDS
 from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import Row
@@ -51,8 +52,10 @@ class StandIn:
         (merged / "model.safetensors").write_bytes(b"0" * 1000)
         final = RunFolder.of(config).evaluation("final").path / "constrained"
         final.mkdir(parents=True, exist_ok=True)
-        (final / "detections.expected.json").write_text("[]")
-        metrics = {"constrained/expected/AP": 0.25 if group == "A" else 0.5, "final/steps": 1.0}
+        metrics = {"final/steps": 1.0}
+        for kind in BOX_KINDS:
+            (final / f"detections.{kind}.json").write_text("[]")
+            metrics[f"constrained/{kind}/AP"] = 0.25 if group == "A" else 0.5
         reporter.commit([Row(step=1, time=1.0, metrics=metrics)], step=1, checkpoint=None)
 
 

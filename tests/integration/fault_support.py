@@ -27,6 +27,7 @@ from torch import nn
 from coordexp.cli.ablation import run_and_report
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import TrainingError
+from coordexp.metrics import BOX_KINDS
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder, step_of
 from coordexp.runs.plan import RunPlan, plan_runs
@@ -91,8 +92,9 @@ def small_sgd(config, *, reporter, print_line):
     if first:
         save_file(dict(model.state_dict()), where / "final.safetensors")
         final.mkdir(parents=True, exist_ok=True)
-        (final / "detections.expected.json").write_text("[]")
-    metrics = {"constrained/expected/AP": 0.25, "final/steps": float(STEPS)}
+        for kind in BOX_KINDS:
+            (final / f"detections.{kind}.json").write_text("[]")
+    metrics = {f"constrained/{kind}/AP": 0.25 for kind in BOX_KINDS} | {"final/steps": float(STEPS)}
     reporter.commit([Row(step=STEPS, time=time.time(), metrics=metrics)], step=STEPS, checkpoint=None)
 
 

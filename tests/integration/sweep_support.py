@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coordexp.cli.sweep import run_and_report
-from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
+from coordexp.metrics import headline, subset_headline
 from coordexp.runs.folder import RunFolder, step_of
 from coordexp.runs.reporter import Row
 from coordexp.runs.stop import RunStoppedError, stop_reason
@@ -84,10 +84,10 @@ class StandIn:
             (scratch / "weights").write_text(str(step))
             metrics = {"train_total_loss": 1.0 / step}
             if step < steps:
-                metrics[SUBSET_HEADLINE] = ap * (0.5 + 0.5 * step / steps)
+                metrics[subset_headline(config.reading)] = ap * (0.5 + 0.5 * step / steps)
             reporter.commit([Row(step=step, time=float(step), metrics=metrics)], step=step, checkpoint=scratch)
         (directory / "merged").mkdir(exist_ok=True)
-        last = {HEADLINE: ap, SUBSET_HEADLINE: ap, "final/steps": float(steps)}
+        last = {headline(config.reading): ap, subset_headline(config.reading): ap, "final/steps": float(steps)}
         reporter.commit([Row(step=steps, time=9.0, metrics=last)], step=steps, checkpoint=None)
 
     def wait(self, step: int) -> None:

@@ -80,7 +80,7 @@ def test_a_planted_difference_is_refused_by_the_report(
     finally:
         path.write_text(kept)
     text = capsys.readouterr().out
-    head, _, _ = text.partition("## AP of expected boxes")
+    head, _, _ = text.partition("## AP, each group by its own reading")
     assert f"differ in more than the declared factor ({key})" in head
     assert yaml.safe_dump(value).splitlines()[0].strip("'") in head
 

@@ -11,6 +11,7 @@ from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceError, TrackingError, TrainingError
 from coordexp.report.study.load import load_experiment
+from coordexp.runs.experiment import read_record
 from coordexp.runs.plan import plan_runs
 from coordexp.tracking.publish import tracking_uri
 from tests.integration.ablation_support import StandIn, make_base, make_config, run
@@ -73,13 +74,22 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     assert {"report.html", "report.json", "ap.png", "ap.svg", "instances_val.json"} <= shared
     assert sorted(path.name for path in files if path.name not in shared) == sorted(
         2 * ["MLmodel", "config.yaml", "fingerprint.json", "progress.log"]
-        + 2 * ["model.safetensors", "detections.expected.json"]
+        + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]
     )
 
     again = StandIn()
     code, text = run(config, again)
     assert (code, again.done) == (0, [])
     assert "A-s0  finished before" in text
+
+    # Another reading of what is finished: only the report is new, and later reports keep to it.
+    assert data.readings == {"A": "argmax", "C": "expected"}
+    other = make_config(base, runs_dir, "whole", evaluation={"reading": {"A": "expected"}})
+    code, text = run(other, again)
+    assert (code, again.done) == (0, [])
+    assert "Own reading: A, C by expectation" in text
+    assert load_experiment(tracking_uri(config), "whole").readings == {"A": "expected", "C": "expected"}
+    assert read_record(runs_dir / "whole").reading == {"A": "expected", "C": "expected"}
 
 
 @pytest.mark.usefixtures("undrawn")

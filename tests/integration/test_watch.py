@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coordexp.metrics import BOX_KINDS
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import ProgressRow, append_progress
 from coordexp.runs.reporter import Row
@@ -31,12 +32,15 @@ class Slow:
     def __call__(self, config, *, reporter, print_line):
         progress = RunFolder.of(config).progress
         for step in (1, 2, 3, 4):
-            metrics = {"train_total_loss": 5.0 - step, "subset/constrained/expected/AP": step / 8}
+            metrics = {
+                "train_total_loss": 5.0 - step,
+                **{f"subset/constrained/{kind}/AP": step / 8 for kind in BOX_KINDS},
+            }
             append_progress(progress, ProgressRow("step", time.time(), step, 4, metrics, seconds_left=4.0 - step))
             reporter.commit([Row(step, time.time(), metrics)], step=step, checkpoint=None)
             if step == 2:
                 assert self.go_on.wait(LIMIT_SECONDS)
-        metrics = {"constrained/expected/AP": 0.75}
+        metrics = {f"constrained/{kind}/AP": 0.75 for kind in BOX_KINDS}
         append_progress(progress, ProgressRow("evaluation", time.time(), 4, 4, metrics))
         reporter.commit([Row(4, time.time(), metrics)], step=4, checkpoint=None)
 

@@ -9,19 +9,19 @@ from coordexp.metrics import (
     FAMILIES,
     GAUGES,
     GENERATION_METRICS,
-    HEADLINE,
     LOSS_NAMES,
     REGISTRY,
-    SUBSET_HEADLINE,
     MetricName,
     Split,
     best_name,
     find_metric,
     gauge_of,
+    headline,
     is_better,
     loss_head,
     loss_metric,
     loss_names,
+    subset_headline,
 )
 from tests.unit.metrics_support import unregistered
 
@@ -73,9 +73,10 @@ def test_undeclared_names_are_listed_once_and_sorted() -> None:
 
 
 def test_names_of_an_evaluation_are_built_and_parsed() -> None:
-    assert str(MetricName("constrained", "AP", "expected")) == HEADLINE == "constrained/expected/AP"
+    assert str(MetricName("constrained", "AP", "expected")) == headline("expected") == "constrained/expected/AP"
+    assert headline("argmax") == "constrained/argmax/AP"
     assert str(MetricName("free", "malformed/unclosed")) == "free/malformed/unclosed"
-    assert SUBSET_HEADLINE == "subset/constrained/expected/AP"
+    assert subset_headline("expected") == "subset/constrained/expected/AP"
     assert MetricName.parse("best/subset/free/argmax/AP50") == MetricName(
         "free", "AP50", "argmax", subset=True, best=True
     )
@@ -113,7 +114,8 @@ def test_direction_decides_what_is_better() -> None:
 
 def test_only_curves_that_can_pass_their_best_have_a_best_name() -> None:
     assert best_name("eval_total_loss") == "best/eval_total_loss"
-    assert best_name(SUBSET_HEADLINE) == f"best/{SUBSET_HEADLINE}"
+    for kind in BOX_KINDS:  # whichever is a group's own
+        assert best_name(subset_headline(kind)) == f"best/{subset_headline(kind)}"
     assert best_name("constrained/expected/AP") is None
     assert best_name("subset/constrained/expected/AP50") is None
 

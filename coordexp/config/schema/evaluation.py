@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from coordexp.config.schema.fields import NaturalInt, PositiveInt, Section, key
+from coordexp.config.schema.fields import Name, NaturalInt, PositiveInt, Section, key
+from coordexp.metrics import BoxKind
 
 ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
 
@@ -35,6 +36,12 @@ class Evaluation(Section):
     )
     aliases: dict[str, str] = key(
         {}, "results", "Further descriptions of a category: description -> category name.", decides=["evaluation"]
+    )
+    reading: dict[Name, BoxKind] = key(
+        {},
+        "plan",
+        "Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where "
+        "cross-entropy alone trains its coordinates, else by expectation.",
     )
     every_steps: PositiveInt | None = key(
         None,

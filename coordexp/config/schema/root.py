@@ -19,6 +19,7 @@ from coordexp.config.schema.tracking import Tracking
 from coordexp.config.schema.training import Training
 from coordexp.config.trees import Tree, merged, nested, value_at
 from coordexp.files import JsonValue
+from coordexp.metrics import BoxKind
 
 _DISTRIBUTION = "custom.coord_soft_ce_w1.enabled"
 _COORD_CE_OFF: Tree = {"objective": {"use_coord_ce": False}}
@@ -82,6 +83,17 @@ class ExperimentConfig(Section):
         return f"{arm} needs a coordinate term of positive weight, but {', '.join(why)}; set one of them"
 
     @property
+    def reading(self) -> BoxKind:
+        """Which boxes of this run are its headline: as ``evaluation.reading`` says of its group, or by its losses.
+
+        Cross-entropy trains the most likely bin, every other term the whole distribution. Digits have no mean.
+        """
+        own = self.evaluation.reading.get(self.experiment.group)
+        others = [weight.value for name, weight in self.term_weights.items() if name != "coord_ce"]
+        others += [term.weight for term in self.objective.extra.values()]
+        return own or ("expected" if any(others) and not self.text_arm else "argmax")
+
+    @property
     def global_batch_size(self) -> int:
         """The images of one optimizer step, over all microbatches and workers."""
         training = self.training
@@ -133,6 +145,15 @@ class ExperimentConfig(Section):
             raise ValueError(
                 "data.structure: spec adds two tokens, and custom.coord_tokens.enabled: false adds none; use "
                 "data.structure: native"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_text_arm_has_one_reading(self) -> "ExperimentConfig":
+        if self.text_arm and not self.ablation.groups and self.reading != "argmax":
+            raise ValueError(
+                f"evaluation.reading.{self.experiment.group}: got expected, but a text arm "
+                "(custom.coord_tokens.enabled: false) writes numbers, which have one reading; leave it out, or argmax"
             )
         return self
 

@@ -1,16 +1,16 @@
 """The charts of a study: what is drawn and how it is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from coordexp.coord_tokens.bins import NUM_BINS
-from coordexp.metrics import HEADLINE, SUBSET_HEADLINE, loss_head
+from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.charts.drawing import AxisRange, Chart, ChartRow, HeatMap, LineChart, RowChart, RowMark, Series
 from coordexp.report.charts.output import write_charts
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import interval, pair_name, written
@@ -39,7 +39,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
     name, groups = study.data.name, group_numbers(study)
     found: dict[str, tuple[str, Sequence[Chart]]] = {
         "losses": (f"{name}: lines in training, marks on validation images", loss_charts(study)),
-        "ap": (f"{name}: expected boxes, constrained decoding", ap_charts(study)),
+        "ap": (f"{name}: each group by its own reading, constrained decoding", ap_charts(study)),
         "differences": (name, forest_charts(study)),
         "iou": (name, iou_charts(study)),
         "calibration": (name, calibration_charts(study)),
@@ -58,12 +58,12 @@ def group_numbers(study: Study) -> dict[str, int]:
 
 
 def ap_charts(study: Study) -> list[Chart]:
-    """Return AP over steps, over images and over tokens, with bands where there are intervals."""
-    title, x, y = "AP of expected boxes on the subset", AxisRange("optimizer step", 0.0), AxisRange("AP", 0.0)
+    """Return AP by each group's reading over steps, images and tokens, with bands where there are intervals."""
+    title, x, y = "AP on the subset", AxisRange("optimizer step", 0.0), AxisRange("AP", 0.0)
     stars = _final_points(study.data)
     note = f" {_STARS}" if stars else ""
     if study.convergence is None:
-        lines = _mean_lines(study.data, SUBSET_HEADLINE, marked=True)
+        lines = _mean_lines(study.data, lambda run: subset_headline(run.reading), marked=True)
         return [LineChart(title=title, series=[*lines, *stars], x=x, y=y, note=_BANDS + note)]
     numbers = group_numbers(study)
     series = [
@@ -81,10 +81,10 @@ def loss_charts(study: Study) -> list[Chart]:
     """Return the losses in training and on validation images."""
     charts: list[Chart] = []
     for name in study.data.loss_names:
-        lines = _mean_lines(study.data, f"train_{name}")
+        lines = _mean_lines(study.data, lambda _, name=name: f"train_{name}")
         points = [
             replace(item, label=f"{item.label}, validation", band=(), joined=False)
-            for item in _mean_lines(study.data, f"eval_{name}", marked=True)
+            for item in _mean_lines(study.data, lambda _, name=name: f"eval_{name}", marked=True)
         ]
         title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
         note = f"Means over seeds. {_BANDS}" if any(item.band for item in lines) else ""
@@ -264,13 +264,13 @@ def _estimate_line(group: str, number: int, points: Sequence[tuple[float, Estima
     )
 
 
-def _mean_lines(data: ExperimentData, name: str, *, marked: bool = False) -> list[Series]:
-    """Return for each group the mean over seeds at each step, with the lowest and highest as band."""
+def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str], *, marked: bool = False) -> list[Series]:
+    """Return for each group the mean of a curve over seeds at each step, with the lowest and highest as band."""
     found: list[Series] = []
     for index, (group, runs) in enumerate(data.groups.items()):
         by_step: dict[int, list[float]] = {}
         for run in runs:
-            for point in run.curves.get(name, ()):
+            for point in run.curves.get(name_of(run), ()):
                 by_step.setdefault(point.step, []).append(point.value)
         points = [(float(step), fmean(values)) for step, values in sorted(by_step.items())]
         band = [(float(step), min(values), max(values)) for step, values in sorted(by_step.items())]
@@ -284,7 +284,7 @@ def _final_points(data: ExperimentData) -> list[Series]:
     """Return AP on all validation images at the end, mean over seeds."""
     found: list[Series] = []
     for index, (group, runs) in enumerate(data.groups.items()):
-        ends = [(run.step, run.metrics[HEADLINE]) for run in runs if HEADLINE in run.metrics]
+        ends = [(run.step, run.metrics[run.headline]) for run in runs if run.headline in run.metrics]
         if ends:
             at = (float(max(step for step, _ in ends)), fmean(ap for _, ap in ends))
             found.append(Series(f"{group}, all images", index, [at], marked=True, joined=False, marker="*"))

@@ -14,6 +14,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_detections, write_
 from coordexp.errors import DataError, TrackingError
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
+from coordexp.statistics.readings import ReadingName, reads
 from coordexp.tracking.connection import connect, tracking_errors
 from coordexp.tracking.publish import read_recorded
 
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 
 NAMES = RunFolder(Path())  # within a run directory, and among the artifacts of a run
 FINAL_CONSTRAINED = NAMES.evaluation("final").decoding("constrained")
-HEADLINE_DETECTIONS = FINAL_CONSTRAINED.detections("expected")
 STORED_ANNOTATIONS = "data"
+
+
+def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
+    """Return the detections that a reading takes of a run, by their path within its directory."""
+    decoding, boxes = reads(reading, run.reading)
+    return NAMES.evaluation("final").decoding(decoding).detections(boxes)
 
 
 class Artifacts:

@@ -44,7 +44,7 @@ class Breakdown:
 
 
 def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
-    """Return a breakdown for each group whose runs kept an analysis of their boxes.
+    """Return a breakdown for each group whose runs kept an analysis of their boxes, by the group's own reading.
 
     Args:
         runs: finished runs.
@@ -55,9 +55,9 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
     """
     found: dict[str, Breakdown] = {}
     for group, members in by_group(runs).items():
-        files = [path for run in members if (path := artifacts.file(run, FINAL_CONSTRAINED.analysis)) is not None]
+        files = [(run, path) for run in members if (path := artifacts.file(run, FINAL_CONSTRAINED.analysis))]
         if files:
-            found[group] = make_breakdown([Analysis.read(path).boxes["expected"] for path in files])
+            found[group] = make_breakdown([Analysis.read(path).boxes[run.reading] for run, path in files])
     return found
 
 

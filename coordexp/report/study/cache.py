@@ -1,7 +1,7 @@
 """What took long to compute, kept beside the report under the hash of everything it was computed from."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from coordexp.config.identity.code import PACKAGE, hash_of_sources
-from coordexp.errors import CoordExpError
+from coordexp.errors import CoordExpError, DataError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
 from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Estimate, from_json, to_json
 
@@ -88,14 +88,20 @@ def _read(path: Path) -> dict[str, dict[str, JsonValue]]:
     return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
 
 
-def comparison_json(comparison: Comparison | None) -> JsonValue:
-    """Return a comparison as a JSON value."""
-    return None if comparison is None else json.loads(to_json(comparison))
+def comparisons_json(comparisons: Mapping[str, Comparison]) -> JsonValue:
+    """Return comparisons by name as a JSON value."""
+    return {name: json.loads(to_json(comparison)) for name, comparison in comparisons.items()}
 
 
-def comparison_of(value: JsonValue) -> Comparison | None:
-    """Read what :func:`comparison_json` made."""
-    return None if value is None else from_json(json.dumps(value))
+def comparisons_of(value: JsonValue) -> dict[str, Comparison]:
+    """Read what :func:`comparisons_json` made.
+
+    Raises:
+        DataError: if it is something else.
+    """
+    if not isinstance(value, dict):
+        raise DataError(f"not stored comparisons by name: {value!r}")
+    return {name: from_json(json.dumps(found)) for name, found in value.items()}
 
 
 def convergence_json(found: Convergence) -> JsonValue:

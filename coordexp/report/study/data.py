@@ -1,12 +1,12 @@
 """What a report is about, as frozen objects: runs, their last values and their curves."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Literal
 
-from coordexp.metrics import loss_names
+from coordexp.metrics import BoxKind, headline, loss_names
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
@@ -38,6 +38,7 @@ class RunData:
         parent_id: MLflow's id of the ablation it belongs to, or "".
         key: what tells this life of the run from others with its name, or "".
         not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
+        reading: which of its boxes are the headline.
     """
 
     run_id: str
@@ -54,6 +55,12 @@ class RunData:
     parent_id: str = ""
     key: str = ""
     not_finite: tuple[str, ...] = ()
+    reading: BoxKind = "expected"
+
+    @property
+    def headline(self) -> str:
+        """Name of the metric by which it is compared."""
+        return headline(self.reading)
 
     @property
     def name(self) -> str:
@@ -87,9 +94,25 @@ class ExperimentData:
         return by_group(self.runs)
 
     @property
+    def readings(self) -> dict[str, BoxKind]:
+        """Which boxes of each group are its headline; those of its first run, which its other runs share."""
+        return {group: runs[0].reading for group, runs in self.groups.items()}
+
+    @property
     def loss_names(self) -> tuple[str, ...]:
         """The losses that every run logs, and the further terms of any of them."""
         return loss_names(name for run in self.runs for name in run.metrics)
+
+
+def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> ExperimentData:
+    """Return the same runs, the headline of some groups read otherwise.
+
+    Args:
+        data: the runs.
+        readings: group as the report shows it -> boxes; a group that is not among the runs changes nothing.
+    """
+    runs = tuple(replace(run, reading=readings.get(run.group, run.reading)) for run in data.runs)
+    return replace(data, runs=runs)
 
 
 def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:

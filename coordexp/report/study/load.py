@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordexp.errors import TrackingError
-from coordexp.report.study.data import ExperimentData, Point, RunData, State
+from coordexp.metrics import BoxKind
+from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.store import EXPERIMENT_TAG, LAST_STEP, MESSAGE, PARENT, RUN_DIR, RUN_KEY
+from coordexp.tracking.store import EXPERIMENT_TAG, LAST_STEP, MESSAGE, PARENT, READING, RUN_DIR, RUN_KEY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -182,7 +183,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
             f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet"
         )
     runs = [_run(client, run, experiment.name) for run in shown]
-    return ExperimentData(
+    data = ExperimentData(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
@@ -190,6 +191,8 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         num_older=num_older,
         parent_id=parent.info.run_id if parent else "",
     )
+    # A group has one reading: that of its newest run, where a command with another one has not come to its end.
+    return read_by(data, {run.group: run.reading for run in reversed(runs)})
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
@@ -210,6 +213,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
+        reading=recorded_reading(run),
     )
 
 
@@ -224,6 +228,11 @@ def whole_tag(run: "Run", tag: str) -> int:
         return int(text)
     except ValueError:
         raise TrackingError(f"MLflow run {run.info.run_id}: its tag {tag} is {text!r}, expected a number") from None
+
+
+def recorded_reading(run: "Run") -> BoxKind:
+    """Return which boxes of a run are its headline; without the tag, those of the versions before it: expected."""
+    return "argmax" if run.data.tags.get(READING) == "argmax" else "expected"
 
 
 def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:

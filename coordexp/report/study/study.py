@@ -9,13 +9,12 @@ from typing import TypeVar
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
-from coordexp.metrics import HEADLINE
-from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts, image_ids_of
+from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.cache import (
     StatisticsCache,
-    comparison_json,
-    comparison_of,
+    comparisons_json,
+    comparisons_of,
     content_key,
     convergence_json,
     convergence_of,
@@ -24,6 +23,7 @@ from coordexp.report.study.data import ExperimentData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
+from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
 from coordexp.statistics.verdict import verdict
@@ -42,7 +42,8 @@ class Study:
         data: the runs.
         verdict: what the comparison says, in a sentence; "" if there is none.
         fairness: what differs between the runs.
-        comparison: groups and pairs with intervals.
+        comparison: groups and pairs with intervals, each group by its own reading.
+        readings: the same under every reading whose files are all there, by its name; the own one is among them.
         convergence: how fast groups get better.
         breakdowns: histograms, calibration and AP by category, size and crowding, by group.
         gallery: pictures with boxes.
@@ -55,6 +56,7 @@ class Study:
     verdict: str = ""
     fairness: Fairness | None = None
     comparison: Comparison | None = None
+    readings: Mapping[ReadingName, Comparison] = field(default_factory=dict[ReadingName, Comparison])
     convergence: Convergence | None = None
     breakdowns: Mapping[str, Breakdown] = field(default_factory=dict[str, Breakdown])
     gallery: tuple[GalleryImage, ...] = ()
@@ -132,12 +134,13 @@ class _StudyMaker:
         if annotations is None:
             return Study(self._data, fairness=fairness, missing=tuple(self._missing))
         detections = self._detections()
-        comparison = self._tried("the comparison", lambda: self._comparison(annotations, detections))
+        readings = self._readings(annotations, detections)
         return Study(
             data=self._data,
-            verdict=self._verdict(comparison, fairness) if comparison is not None else "",
+            verdict=self._verdict(readings, fairness) if readings else "",
             fairness=fairness,
-            comparison=comparison,
+            comparison=readings.get("own"),
+            readings=readings,
             convergence=self._tried("convergence", lambda: self._convergence(annotations)),
             breakdowns=self._tried("the analysis of boxes", self._breakdowns) or {},
             gallery=self._tried("the gallery", lambda: self._gallery(annotations, detections)) or (),
@@ -146,8 +149,9 @@ class _StudyMaker:
             missing=tuple(self._missing),
         )
 
-    def _verdict(self, comparison: Comparison, fairness: Fairness) -> str:
-        """Put before the sentence what it leaves out: a reader may take it from here alone."""
+    def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness) -> str:
+        """Put around the sentence what it leaves out: a reader may take it from here alone."""
+        comparison = readings["own"]
         leads: list[str] = []
         undeclared = [row.key for row in fairness.rows if not row.declared]
         if undeclared:
@@ -156,7 +160,7 @@ class _StudyMaker:
         absent = [run.name for run in self._data.runs if run.name not in compared]
         if absent:
             leads.append(f"Without {_few(absent)}:")
-        return " ".join([*leads, verdict(comparison)])
+        return " ".join([*leads, verdict(comparison), reading_sentence(readings)]).rstrip()
 
     def _tried(self, what: str, make: Callable[[], _T]) -> _T | None:
         """Do one part; a file that is wrong costs that part, not the report."""
@@ -187,40 +191,77 @@ class _StudyMaker:
     def _detections(self) -> dict[str, dict[int, Path]]:
         found: dict[str, dict[int, Path]] = {}
         for run in self._finished:
-            path = self._artifacts.file(run, HEADLINE_DETECTIONS)
+            path = self._artifacts.file(run, final_detections(run))
             if path is None:
                 self._missing.append(f"{run.name}: its detections are neither in its directory nor in MLflow.")
             else:
                 found.setdefault(run.group, {})[run.seed] = path
         return found
 
-    def _comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> Comparison | None:
-        if not detections:
-            return None
-        files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
-        settings = [self._resamples, self._settings.seed]
+    def _readings(self, annotations: Path, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, Comparison]:
+        """Compare the runs whose own detections are there; a reading that lacks one of theirs is left out whole."""
+        if not own:
+            return {}
+        try:
+            return self._compared(annotations, {"own": own, **self._other_readings(own)})
+        except CoordExpError as error:
+            found = self._tried("the comparison", lambda: self._compared(annotations, {"own": own})) or {}
+            if found:
+                self._missing.append(f"No other reading than each group's own: {error}")
+            return found
 
-        def compute() -> Comparison | None:
-            from coordexp.statistics.comparison import compare
+    def _other_readings(self, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, dict[str, dict[int, Path]]]:
+        compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
+        found: dict[ReadingName, dict[str, dict[int, Path]]] = {}
+        for name in READINGS[1:]:
+            files = {run.name: self._artifacts.file(run, final_detections(run, name)) for run in compared}
+            lacking = [run for run in compared if files[run.name] is None]
+            if lacking:
+                decoding, boxes = reads(name, lacking[0].reading)
+                self._missing.append(
+                    f"No comparison {WORDS[name]}: {_few([run.name for run in lacking])} left no detections of "
+                    f"{decoding} decoding and {boxes} boxes."
+                )
+                continue
+            by_group: dict[str, dict[int, Path]] = {}
+            for run in compared:
+                if (path := files[run.name]) is not None:
+                    by_group.setdefault(run.group, {})[run.seed] = path
+            found[name] = by_group
+        return found
 
-            return compare(
+    def _compared(
+        self, annotations: Path, readings: Mapping[ReadingName, Mapping[str, Mapping[int, Path]]]
+    ) -> dict[ReadingName, Comparison]:
+        files = [
+            (f"{name}/{group}/{seed}", path)
+            for name, groups in readings.items()
+            for group, seeds in groups.items()
+            for seed, path in seeds.items()
+        ]
+
+        def compute() -> dict[str, Comparison]:
+            from coordexp.statistics.comparison import compare_readings
+
+            found = compare_readings(
                 annotations,
-                detections,
+                readings,
                 resamples=self._resamples,
                 seed=self._settings.seed,
                 on_progress=lambda done, total: self._report("comparing groups", done, total),
             )
+            return {str(name): comparison for name, comparison in found.items()}
 
-        key = content_key([("annotations", annotations), *files], settings)
-        found = self._cache.get("comparison", key, compute, write=comparison_json, read=comparison_of)
-        if found is not None:
-            self._check_recorded(found)
+        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        made = self._cache.get("comparison", key, compute, write=comparisons_json, read=comparisons_of)
+        found: dict[ReadingName, Comparison] = {name: made[name] for name in readings}
+        self._check_recorded(found["own"])
         return found
 
     def _check_recorded(self, comparison: Comparison) -> None:
         """Name runs whose detections do not give the AP they logged: their files are not what was measured."""
         for run in self._finished:
-            logged, again = run.metrics.get(HEADLINE), comparison.value_by_seed.get(run.group, {}).get(run.seed)
+            logged, again = run.metrics.get(run.headline), comparison.value_by_seed.get(run.group, {}).get(run.seed)
             if logged is not None and again is not None and abs(logged - again.value) > _SAME_AP:
                 self._missing.append(
                     f"{run.name} logged AP {logged:.4f}, but its detections give {again.value:.4f}: they are not those "
@@ -231,7 +272,7 @@ class _StudyMaker:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
         for run in self._finished:
             found = self._artifacts.evaluations(run)
-            files = {step: path for step, at in found.items() if (path := at.detections("expected")).is_file()}
+            files = {step: path for step, at in found.items() if (path := at.detections(run.reading)).is_file()}
             if files:
                 detections.setdefault(run.group, {})[run.seed] = files
         if not detections:
@@ -239,7 +280,7 @@ class _StudyMaker:
         image_ids, truth = self._subset(), read_ground_truth(annotations)
         for run in self._finished:
             steps = detections.get(run.group, {}).get(run.seed)
-            final = self._artifacts.file(run, HEADLINE_DETECTIONS)
+            final = self._artifacts.file(run, final_detections(run))
             if steps is not None and final is not None:
                 # The last checkpoint was evaluated on the whole split, of which the subset is a part.
                 steps[run.step] = self._artifacts.only_images(final, truth, image_ids, run)

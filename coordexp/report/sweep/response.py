@@ -49,7 +49,7 @@ def write_response(
             panels = figure.subplots(1, len(space), squeeze=False, sharey=True)
             for axes, (key, parameter) in zip(panels[0], space.items(), strict=True):
                 _curve(axes, key, parameter, seen, ranked, joined=len(space) == 1)
-            panels[0][0].set_ylabel("AP, expected boxes, constrained decoding")
+            panels[0][0].set_ylabel("AP, constrained decoding")
             panels[0][0].legend(fontsize=9)
         figure.patch.set_facecolor(_PAPER)
         paths = save_figure(figure, output / "response")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coordexp.data.sources.source import recorded_source
-from coordexp.metrics import HEADLINE
-from coordexp.report.study.artifacts import HEADLINE_DETECTIONS
+from coordexp.metrics import BOX_KINDS
+from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -29,7 +29,7 @@ def summary(data: ExperimentData) -> str:
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
     lines: list[str] = []
-    evaluated = [run for run in data.runs if HEADLINE in run.metrics] or data.runs
+    evaluated = [run for run in data.runs if run.headline in run.metrics] or data.runs
     seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
     if any(len(found) == 1 for found in seeds):
         lines.append(
@@ -37,6 +37,7 @@ def notes(data: ExperimentData) -> list[str]:
             if all(len(found) == 1 for found in seeds)
             else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
         )
+    lines.append(reading_note(data))
     ceiling = codec_ceiling(data)
     if ceiling is not None:
         lines.append(
@@ -57,6 +58,14 @@ def _is_jsonl(params: Mapping[str, str]) -> bool:
     return params.get("data.format") == "jsonl" or params.get("data.val_annotations", "").endswith(".jsonl")
 
 
+def reading_note(data: ExperimentData) -> str:
+    """Return how each group's headline is read."""
+    words = {"argmax": "by argmax (the most likely bin)", "expected": "by expectation (the mean over bins)"}
+    groups = {kind: [group for group, own in data.readings.items() if own == kind] for kind in BOX_KINDS}
+    read = "; ".join(f"{', '.join(found)} {words[kind]}" for kind, found in groups.items() if found)
+    return f"Own reading: {read}. Another one needs no new run: report --reading GROUP=argmax, or =expected."
+
+
 def codec_ceiling(data: ExperimentData) -> float | None:
     """Return the AP of the ground truth after encode and decode, if any run logged it."""
     places = [data.shared, *(run.metrics for run in data.runs)]
@@ -66,7 +75,7 @@ def codec_ceiling(data: ExperimentData) -> float | None:
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
     """Return pairs of what a command shows and the command."""
     commands = [("Every run, curve and file", _ui(data))]
-    evaluated = next((run for run in data.runs if HEADLINE in run.metrics), None)
+    evaluated = next((run for run in data.runs if run.headline in run.metrics), None)
     if evaluated is not None:
         commands.append((f"AP of {evaluated.name} again, by pycocotools alone", _recompute(data, evaluated)))
     return commands
@@ -79,14 +88,15 @@ def _ui(data: ExperimentData) -> str:
 
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
+    detections = final_detections(run)
     fetch = (
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
-        f"--run-id {run.run_id} --artifact-path {HEADLINE_DETECTIONS} --dst-path {shlex.quote(run.name)}"
+        f"--run-id {run.run_id} --artifact-path {detections} --dst-path {shlex.quote(run.name)}"
     )
     evaluate = (
         "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
         f"gt = COCO({json.dumps(_annotations(data, run))}); "
-        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{HEADLINE_DETECTIONS.name}")}), "bbox"); '
+        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{detections.name}")}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
     return f"{fetch}\npython -c {shlex.quote(evaluate)}"

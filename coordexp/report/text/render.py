@@ -17,12 +17,14 @@ from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
 from coordexp.report.text.tables import MINUS, Table, TableRow, study_tables, tables
+from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
 
 COLUMNS = (
     "experiment", "kind", "group", "against", "seed", "state", "step", "run_id", "metric", "value", "low", "high",
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
+    "reading",
 )  # fmt: skip
 _Cell = str | int | float | None
 
@@ -146,12 +148,13 @@ def to_csv(study: Study) -> str:
     """Return one number a line; what is undefined is empty.
 
     ``kind`` is ``run`` (the last value of a metric of a run), ``group`` and ``seed`` (with intervals), ``pair``
-    (a difference, ``group`` minus ``against``) or ``convergence``.
+    (a difference, ``group`` minus ``against``) or ``convergence``; ``reading`` says how boxes are read, and is
+    empty in lines of each group's own reading.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for line in _lines(study):
+    for line in [*_lines(study), *_reading_lines(study)]:
         cells = {name: "" if value is None else value for name, value in line.items()}
         writer.writerow([study.data.name, *(cells.get(name, "") for name in COLUMNS[1:])])
     return out.getvalue()
@@ -170,6 +173,7 @@ def to_json(study: Study) -> str:
         "codec_ceiling": codec_ceiling(data),
         "groups": groups,
         "statistics": [line for line in _lines(study) if line["kind"] != "run"],
+        "readings": {name: _reading_json(study, name) for name in study.readings},
         "fairness": None if study.fairness is None else _fairness_json(study),
         "missing": list(study.missing),
         "notes": notes(data),
@@ -214,6 +218,15 @@ def _latex_table(table: Table) -> str:
     )
 
 
+def _reading_json(study: Study, name: ReadingName) -> dict[str, object]:
+    read = {group: reads(name, own) for group, own in study.data.readings.items()}
+    return {
+        "decoding": reads(name, "expected")[0],
+        "boxes": {group: read[group][1] for group in study.readings[name].groups},
+        "statistics": list(_comparison_lines(study.readings[name])),
+    }
+
+
 def _lines(study: Study) -> Iterator[dict[str, _Cell]]:
     for run in study.data.runs:
         lead: dict[str, _Cell] = {
@@ -232,6 +245,14 @@ def _lines(study: Study) -> Iterator[dict[str, _Cell]]:
         yield from _comparison_lines(study.comparison)
     if study.convergence is not None:
         yield from _convergence_lines(study.convergence)
+
+
+def _reading_lines(study: Study) -> Iterator[dict[str, _Cell]]:
+    """Yield the comparison under the other readings; its kinds are its own, so that nobody counts a pair twice."""
+    for name, comparison in study.readings.items():
+        if name != "own":
+            for line in _comparison_lines(comparison):
+                yield line | {"kind": f"{line['kind']} reading", "reading": name}
 
 
 def _comparison_lines(comparison: Comparison) -> Iterator[dict[str, _Cell]]:

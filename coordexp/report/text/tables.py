@@ -1,6 +1,6 @@
 """An experiment and its statistics -> tables as text, which every output format shows alike."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -8,10 +8,9 @@ from statistics import fmean
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import (
     AP_NAMES,
+    BOX_KINDS,
     DECODINGS,
     GENERATION_METRICS,
-    HEADLINE,
-    BoxKind,
     Decoding,
     Metric,
     MetricName,
@@ -19,12 +18,32 @@ from coordexp.metrics import (
 )
 from coordexp.report.study.data import ExperimentData, RunData, state_text
 from coordexp.report.study.study import Study
+from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
 
 UNDEFINED = "-"
-_TEXT_COLUMNS = {"group", "boxes", "seed", "seeds", "state", "pair", "verdict", "key", "interval", "95 % interval"}
+_TEXT_COLUMNS = {
+    "group",
+    "boxes",
+    "read by",
+    "reading",
+    "seed",
+    "seeds",
+    "state",
+    "pair",
+    "verdict",
+    "key",
+    "interval",
+    "95 % interval",
+}
 _KINDS = "free/malformed/"
 MINUS = "\u2212"
+READING_HEADS: Mapping[ReadingName, str] = {
+    "own": "own",
+    "expected": "all expected",
+    "argmax": "all argmax",
+    "free": "own, free decoding",
+}
 
 
 @dataclass(frozen=True)
@@ -63,15 +82,15 @@ def tables(data: ExperimentData) -> list[Table]:
 
 
 def headline_table(data: ExperimentData) -> Table:
-    """Return AP of both box kinds under constrained decoding, every seed."""
-    kinds: tuple[BoxKind, ...] = ("expected", "argmax")
+    """Return AP of both box kinds under constrained decoding, every seed, each group's own reading first."""
     rows: list[TableRow] = []
     for group, runs in data.groups.items():
-        for kind in kinds:
+        for kind in sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading):
             names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
             columns = [_NumberColumn(name, partial(_metric, name), _fraction) for name in names]
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
-    return Table("Average precision, constrained decoding", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+    title = "Average precision, constrained decoding, each group's own reading first"
+    return Table(title, ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
 
 def free_tables(data: ExperimentData) -> list[Table]:
@@ -80,9 +99,10 @@ def free_tables(data: ExperimentData) -> list[Table]:
     The last two stand there where there is something to tell.
     """
     precision = [
+        _NumberColumn("AP", partial(_own, "free", "AP"), _fraction),
         _NumberColumn("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
         _NumberColumn("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
-        _NumberColumn("AP50 exp.", partial(_metric, str(MetricName("free", "AP50", "expected"))), _fraction),
+        _NumberColumn("AP50", partial(_own, "free", "AP50"), _fraction),
     ]
     counts = [_evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
     names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
@@ -117,23 +137,27 @@ def _by_seed(data: ExperimentData, title: str, columns: Sequence[_NumberColumn])
 def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes, where it was measured: every metric of boxes but COCO's own AP."""
     measured = [
-        _evaluation_column(metric.declared, "constrained", "expected")
+        _NumberColumn(
+            metric.declared.column,
+            partial(_own, "constrained", metric.name),
+            _count if metric.declared.is_count else _fraction,
+        )
         for metric in detection_metrics()
         if metric.declared.in_report and metric.name not in AP_NAMES
     ]
     duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
     columns = [
-        _NumberColumn("AP", partial(_metric, HEADLINE), _fraction),
+        _NumberColumn("AP", partial(_own, "constrained", "AP"), _fraction),
         *measured,
         _evaluation_column(duplicates, "constrained"),
     ]
     if all(column.value(run) is None for column in columns[1:] for run in data.runs):
         return []
-    return [_by_seed(data, "Ranking and boxes apart: expected boxes, constrained decoding", columns)]
+    return [_by_seed(data, "Ranking and boxes apart: each group by its own reading, constrained decoding", columns)]
 
 
-def _evaluation_column(metric: Metric, decoding: Decoding, boxes: BoxKind | None = None) -> _NumberColumn:
-    name = str(MetricName(decoding, metric.name, boxes))
+def _evaluation_column(metric: Metric, decoding: Decoding) -> _NumberColumn:
+    name = str(MetricName(decoding, metric.name))
     return _NumberColumn(metric.column, partial(_metric, name), _count if metric.is_count else _fraction)
 
 
@@ -179,6 +203,11 @@ def _metric(name: str, run: RunData) -> float | None:
     return run.metrics.get(name)
 
 
+def _own(decoding: Decoding, metric: str, run: RunData) -> float | None:
+    """Return a metric of the boxes that are the run's headline."""
+    return run.metrics.get(str(MetricName(decoding, metric, run.reading)))
+
+
 def _fraction(value: float) -> str:
     return f"{value:.3f}"
 
@@ -198,7 +227,39 @@ def study_tables(study: Study) -> list[Table]:
         found.append(_groups(study.data, study.comparison))
         if study.comparison.pairs:
             found.append(_pairs(study.comparison))
+    found += readings_tables(study)
     return found + convergence_tables(study)
+
+
+def readings_tables(study: Study) -> list[Table]:
+    """Return AP and differences under every reading, where there are others than the own one."""
+    if len(study.readings) < 2:
+        return []
+    first = study.readings["own"]
+    by_group = [
+        TableRow(
+            (
+                group,
+                *(
+                    f"{written(found.value[group].value)} {interval(found.value[group])}"
+                    for found in study.readings.values()
+                ),
+            )
+        )
+        for group in first.groups
+    ]
+    heads = ("group", *(READING_HEADS[name] for name in study.readings))
+    tables = [Table(f"{first.metric} under each reading, with its 95 % interval", heads, tuple(by_group))]
+    if first.pairs:
+        rows = [
+            TableRow((cells[0], READING_HEADS[name], *cells[1:6], cells[-1]))  # the design is that of the table above
+            for index in range(len(first.pairs))
+            for name, found in study.readings.items()
+            for cells in [_pair_cells(found.pairs[index])]
+        ]
+        heads = (_PAIR_HEADS[0], "reading", *_PAIR_HEADS[1:6], _PAIR_HEADS[-1])
+        tables.append(Table(f"Differences of {first.metric} under each reading", heads, tuple(rows)))
+    return tables
 
 
 def convergence_tables(study: Study) -> list[Table]:
@@ -246,7 +307,6 @@ def verdict_of(pair: PairResult) -> str:
 
 def _groups(data: ExperimentData, comparison: Comparison) -> Table:
     heads = [name for name in AP_NAMES if name != comparison.metric]
-    others = [str(MetricName("constrained", name, "expected")) for name in heads]
     runs = {
         group: [run for run in data.groups.get(group, []) if run.seed in comparison.seeds[group]]
         for group in comparison.groups
@@ -255,41 +315,43 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
         TableRow(
             (
                 group,
+                data.readings[group],
                 ", ".join(map(str, comparison.seeds[group])),
                 written(comparison.value[group].value),
                 interval(comparison.value[group]),
-                *(written(_mean([run.metrics.get(name) for run in runs[group]])) for name in others),
+                *(written(_mean([_own("constrained", name, run) for run in runs[group]])) for name in heads),
             )
         )
         for group in comparison.groups
     ]
-    title = f"{comparison.metric} of expected boxes, constrained decoding, {comparison.num_images} images"
-    return Table(title, ("group", "seeds", comparison.metric, "95 % interval", *heads), tuple(rows))
+    title = f"{comparison.metric}, each group by its own reading, constrained decoding, {comparison.num_images} images"
+    return Table(title, ("group", "read by", "seeds", comparison.metric, "95 % interval", *heads), tuple(rows))
 
 
 def _pairs(comparison: Comparison) -> Table:
-    rows = [
-        TableRow(
-            (
-                pair_name(pair),
-                written(pair.difference.value, signed=True),
-                interval(pair.difference, signed=True),
-                p_value(pair.p_swap),
-                UNDEFINED if pair.p_bootstrap is None else p_value(pair.p_bootstrap),
-                p_value(pair.p_holm),
-                written(pair.detectable),
-                written(pair.image_std, digits=4),
-                written(pair.seed_std, digits=4),
-                verdict_of(pair),
-            )
-        )
-        for pair in comparison.pairs
-    ]
-    heads = (
-        "pair", "difference", "95 % interval", "p swaps", "p boot", "p Holm", "detectable", "std images", "std seeds",
-        "verdict",
-    )  # fmt: skip
-    return Table(f"Differences of {comparison.metric} on the same images", heads, tuple(rows))
+    rows = [TableRow(_pair_cells(pair)) for pair in comparison.pairs]
+    return Table(f"Differences of {comparison.metric} on the same images", _PAIR_HEADS, tuple(rows))
+
+
+_PAIR_HEADS = (
+    "pair", "difference", "95 % interval", "p swaps", "p boot", "p Holm", "detectable", "std images", "std seeds",
+    "verdict",
+)  # fmt: skip
+
+
+def _pair_cells(pair: PairResult) -> tuple[str, ...]:
+    return (
+        pair_name(pair),
+        written(pair.difference.value, signed=True),
+        interval(pair.difference, signed=True),
+        p_value(pair.p_swap),
+        UNDEFINED if pair.p_bootstrap is None else p_value(pair.p_bootstrap),
+        p_value(pair.p_holm),
+        written(pair.detectable),
+        written(pair.image_std, digits=4),
+        written(pair.seed_std, digits=4),
+        verdict_of(pair),
+    )
 
 
 def _convergence(convergence: Convergence) -> Table:

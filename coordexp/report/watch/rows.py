@@ -31,7 +31,7 @@ class RunRow:
         images_per_second: throughput there.
         seconds_left: of training, at ``last_seen``.
         seconds: wall time of the run, for one that has ended.
-        subset_ap: AP on the subset evaluated during training, by step.
+        subset_ap: AP on the subset evaluated during training, by the group's reading, by step.
         final_ap: AP on all validation images.
         restarts: how often its workers were started again.
         last_seen: Unix time of its last sign of life.

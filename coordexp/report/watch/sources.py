@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.errors import ConfigError, TrackingError
-from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
+from coordexp.metrics import BOX_KINDS, BoxKind, headline, subset_headline
 from coordexp.report.study.data import Point, State
 from coordexp.report.study.load import (
     MLFLOW_STATES,
@@ -18,6 +18,7 @@ from coordexp.report.study.load import (
     find_experiment,
     newest_runs,
     open_client,
+    recorded_reading,
     whole_tag,
 )
 from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
@@ -47,8 +48,8 @@ class FollowedRun:
         self.last: ProgressRow | None = None
         self.step_metrics: dict[str, float] = {}
         self.seconds_left: float | None = None
-        self.subset_ap: dict[int, float] = {}
-        self.final_ap: float | None = None
+        self._subset_ap: dict[BoxKind, dict[int, float]] = {kind: {} for kind in BOX_KINDS}
+        self._final_ap: dict[BoxKind, float] = {}
         self.alarm = ""
         self._times: deque[float] = deque(maxlen=_KEPT_PAUSES)
         self._num_bytes = 0
@@ -57,6 +58,14 @@ class FollowedRun:
     def pauses(self) -> list[float]:
         """Seconds between the last rows, without what lay between two tries."""
         return [after - before for before, after in pairwise(self._times) if after > before]
+
+    def subset_ap(self, reading: BoxKind) -> tuple[Point, ...]:
+        """Return AP on the subset, by step."""
+        return tuple(Point(*point) for point in sorted(self._subset_ap[reading].items()))
+
+    def final_ap(self, reading: BoxKind) -> float | None:
+        """Return AP on all images, once it is known."""
+        return self._final_ap.get(reading)
 
     def read(self) -> None:
         """Take in the rows that were added; a last line without its end is left for the next time."""
@@ -74,15 +83,19 @@ class FollowedRun:
         self.last = row
         if row.kind == "start":
             self._times.clear()
-            self.seconds_left = self.final_ap = None
-            self.subset_ap = {step: value for step, value in self.subset_ap.items() if step <= row.step}
+            self.seconds_left = None
+            self._final_ap.clear()
+            for kind, curve in self._subset_ap.items():
+                self._subset_ap[kind] = {step: value for step, value in curve.items() if step <= row.step}
         elif row.kind == "step":
             self.step_metrics, self.seconds_left = dict(row.metrics), row.seconds_left
         elif row.kind == "alarm":
             self.alarm = f"ALARM at step {row.step}: {row.message}"
-        if SUBSET_HEADLINE in row.metrics:
-            self.subset_ap[row.step] = row.metrics[SUBSET_HEADLINE]
-        self.final_ap = row.metrics.get(HEADLINE, self.final_ap)
+        for kind in BOX_KINDS:
+            if subset_headline(kind) in row.metrics:
+                self._subset_ap[kind][row.step] = row.metrics[subset_headline(kind)]
+            if headline(kind) in row.metrics:
+                self._final_ap[kind] = row.metrics[headline(kind)]
         self._times.append(row.time)
 
 
@@ -145,7 +158,7 @@ class FolderSource:
             state = "stopped" if status.state == "pruned" else status.state
         if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
             state = "waiting"  # left by an earlier command; this one will try again
-        last = run.last
+        last, reading = run.last, self._reading(group)
         committed = status.step if status else 0
         step = last.step if last and (state not in ENDED or not committed) else committed
         max_steps = last.max_steps if last else self._max_steps(group)
@@ -162,8 +175,8 @@ class FolderSource:
             images_per_second=run.step_metrics.get(SPEED),
             seconds_left=0.0 if is_evaluating else run.seconds_left,
             seconds=status.seconds if status else None,
-            subset_ap=tuple(Point(*point) for point in sorted(run.subset_ap.items())),
-            final_ap=run.final_ap,
+            subset_ap=run.subset_ap(reading),
+            final_ap=run.final_ap(reading),
             restarts=status.restarts if status else 0,
             last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
             patience=patience(run.pauses, is_evaluating=is_evaluating),
@@ -172,6 +185,13 @@ class FolderSource:
             and (status is None or status.since is None)
             and (last is None or last.time <= (changed or 0.0)),
         )
+
+    def _reading(self, group: str) -> BoxKind:
+        """Return which boxes of a group are its headline; the trials of a sweep have that of the group it tunes."""
+        recorded = self._record.reading if self._record else dict[str, BoxKind]()
+        if group in recorded:
+            return recorded[group]
+        return "argmax" if set(recorded.values()) == {"argmax"} else "expected"
 
     def _max_steps(self, group: str) -> int | None:
         """Return what the record of the experiment says of a run that has not begun."""
@@ -244,7 +264,9 @@ class MlflowSource:
         points = run.data.to_proto().metrics
         # A search gives the last point of each curve only; those before it are not asked for.
         subset_ap = self._subset_ap.setdefault(run.info.run_id, {})
-        subset_ap.update({int(point.step): point.value for point in points if point.key == SUBSET_HEADLINE})
+        reading = recorded_reading(run)
+        name = subset_headline(reading)
+        subset_ap.update({int(point.step): point.value for point in points if point.key == name})
         seen = max([point.timestamp for point in points] + [run.info.start_time, run.info.end_time or 0]) / 1000
         return RunRow(
             name=f"{tags['group']}-s{tags['seed']}",
@@ -259,7 +281,7 @@ class MlflowSource:
             seconds_left=seconds_per_step * max(0, max_steps - step) if seconds_per_step and max_steps else None,
             seconds=metrics.get("final/seconds"),
             subset_ap=tuple(Point(*point) for point in sorted(subset_ap.items())),
-            final_ap=metrics.get(HEADLINE),
+            final_ap=metrics.get(headline(reading)),
             last_seen=None if state == "waiting" else seen,
             patience=patience([pause] if pause else [], is_evaluating=max_steps is not None and step >= max_steps),
             message=tags.get(MESSAGE, ""),

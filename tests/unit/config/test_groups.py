@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from coordexp.config import diff, group_config, group_names, load_config, single_run, to_yaml
+from coordexp.config.identity.fingerprint import fingerprint
+from coordexp.config.keys import identity
 from coordexp.errors import ConfigError
 
 B = "objective: {use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}\n"
@@ -273,3 +275,38 @@ def test_the_weight_of_coordinate_cross_entropy_leaves_plain_cross_entropy_alone
         "objective: {use_coord_ce: true, lambda_coord_ce: 0.25}\ncustom: {coord_soft_ce_w1: {enabled: true}}\n": 0.25,
     }
     assert {text: _load(text).term_weights["coord_ce"].value for text in others} == others
+
+
+def test_a_group_is_read_by_what_trains_its_coordinates():
+    _write("groups/T.yaml", "custom: {coord_tokens: {enabled: false}}\n")
+    _write("groups/D.yaml", "custom: {coord_soft_ce_w1: {enabled: true}}\n")
+    _write("groups/S.yaml", "objective: {extra: {smooth_l1: 0.5}}\n")
+    _write("groups/Z.yaml", "objective: {extra: {smooth_l1: 0.0}}\n")
+    factor = "factor: [objective, custom]"
+    config = _load(f"ablation: {{groups: [A, B, D, S, T, Z], {factor}}}\n")
+    read = {group: group_config(config, group, 0).reading for group in group_names(config)}
+    assert read == {"A": "argmax", "B": "expected", "D": "expected", "S": "expected", "T": "argmax", "Z": "argmax"}
+
+
+def test_another_reading_is_the_same_run():
+    text = "ablation: {groups: [A, B]}\n"
+    config, other = _load(text), _load(text, "evaluation.reading.A=expected", "evaluation.reading={B: argmax}")
+    assert (group_config(other, "A", 0).reading, group_config(other, "B", 0).reading) == ("expected", "argmax")
+    for group in ("A", "B"):
+        before, after = group_config(config, group, 0), group_config(other, group, 0)
+        assert identity(before) == identity(after)
+        assert fingerprint(before) == fingerprint(after)
+    # A group that this command leaves out may keep its reading; a name that is no group at all would do nothing.
+    _load(text, "ablation.groups=[B]", "evaluation.reading.A=expected")
+    with pytest.raises(ConfigError, match=r"override .*: evaluation\.reading\.a: there is no group 'a'"):
+        _load(text, "evaluation.reading.a=expected")
+    with pytest.raises(ConfigError, match=r"evaluation\.reading\.A: .*'mean'.*expected 'argmax' or 'expected'"):
+        _load(text, "evaluation.reading.A=mean")
+
+
+def test_a_text_arm_has_one_reading():
+    _write("groups/T.yaml", "custom: {coord_tokens: {enabled: false}}\n")
+    text = "ablation: {groups: [A, T], factor: [objective, custom.coord_tokens]}\n"
+    assert group_config(_load(text, "evaluation.reading.T=argmax"), "T", 0).reading == "argmax"
+    with pytest.raises(ConfigError, match=r"evaluation\.reading\.T: got expected, but a text arm"):
+        _load(text, "evaluation.reading.T=expected")

@@ -15,7 +15,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
-from tests.unit.report.report_support import write_experiment
+from tests.unit.report.report_support import reading_of, write_experiment
 
 PARAMS = {"training": {"max_steps": 100}, "data": {"format": "shapes"}}
 FINAL_AP = {"A": 0.30, "B": 0.05, "C": 0.40}
@@ -52,7 +52,7 @@ def write_run(tracker: Tracker, parent: str, group: str, seed: int, *, last: int
         seed=seed,
         fingerprint=f"{group}{seed}",
         params=PARAMS,
-        tags={"run_dir": f"/r/tiny/{group}-s{seed}"},
+        tags={"run_dir": f"/r/tiny/{group}-s{seed}", "reading": reading_of(group)},
         status="SCHEDULED",
     )
     rows = curve(group, seed, last)

@@ -58,8 +58,9 @@ def write_evaluation(folder: Path, annotations: Path, *, off_px: float, missed: 
             found.append({"image_id": box["image_id"], "category_id": box["category_id"],
                           "bbox": [x, y, max(w, 1.0), max(h, 1.0)], "score": round(draw.random(), 3)})  # fmt: skip
     folder.mkdir(parents=True)
-    for kind in ("argmax", "expected"):
-        (folder / f"detections.{kind}.json").write_text(json.dumps(found))
+    snapped = [{**dt, "bbox": [2.0 * round(value / 2) for value in dt["bbox"]]} for dt in found]
+    for kind, entries in (("argmax", snapped), ("expected", found)):
+        (folder / f"detections.{kind}.json").write_text(json.dumps(entries))
     lines = [
         json.dumps({"image_id": key, "objects": [_object(dt) for dt in found if dt["image_id"] == key],
                     "failures": [], "truncated": False})
@@ -101,7 +102,11 @@ def write_run_files(run_dir: Path, annotations: Path, group: str, seed: int, **c
     (run_dir / "fingerprint.json").write_text(fingerprint_of(group, seed, **changed).to_json())
 
 
-def rows_of(group: str, seed: int, *, last: int = LAST, ap: float | None = None) -> list[Row]:
+def reading_of(group: str) -> str:
+    return "argmax" if group == "A" else "expected"
+
+
+def rows_of(group: str, seed: int, *, last: int = LAST, ap: dict[str, float] | None = None) -> list[Row]:
     level = ERRORS[group][0] + 0.1 * seed
     rows = [
         Row(
@@ -117,7 +122,8 @@ def rows_of(group: str, seed: int, *, last: int = LAST, ap: float | None = None)
         for step in range(10, last + 1, 10)
     ]
     if ap is not None:
-        final = {"final/steps": float(LAST), "constrained/expected/AP": ap, "free/num_objects": 20.0}
+        final = {f"constrained/{kind}/AP": value for kind, value in ap.items()}
+        final |= {"final/steps": float(LAST), "free/num_objects": 20.0}
         rows.append(Row(step=LAST, time=2000.0, metrics=final))
     return rows
 
@@ -158,11 +164,11 @@ def _record(tracker: Tracker, parent: str, name: str, group: str, seed: int, run
         seed=seed,
         fingerprint=f"{group}{seed}",
         params={"data": {"format": "shapes"}, "training": {"max_steps": LAST}},
-        tags={"run_dir": str(run_dir)},
+        tags={"run_dir": str(run_dir), "reading": reading_of(group)},
     )
-    detections = run_dir / "eval" / "final" / "constrained" / "detections.expected.json"
-    ap = evaluate_detections(run_dir.parent / "data" / "instances_val.json", detections).AP if is_whole else None
-    tracker.append_rows(run_id, rows_of(group, seed, last=LAST if is_whole else 20, ap=ap))
+    final, truth = run_dir / "eval" / "final" / "constrained", run_dir.parent / "data" / "instances_val.json"
+    ap = {kind: evaluate_detections(truth, final / f"detections.{kind}.json").AP for kind in ("argmax", "expected")}
+    tracker.append_rows(run_id, rows_of(group, seed, last=LAST if is_whole else 20, ap=ap if is_whole else None))
     if is_whole:
         for file in ("config.yaml", "fingerprint.json"):
             tracker.log_file(run_id, run_dir / file)

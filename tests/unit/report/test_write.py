@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.study.artifacts import Artifacts, final_detections
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.write import comparison_metrics, metric_part, record_report, store_report, study_of
@@ -42,7 +42,7 @@ def test_afterwards_a_report_needs_no_run_directory_at_all(paired: Study, paired
     data = dataclasses.replace(paired.data, runs=away)
     console = Console(file=io.StringIO())
     found, elsewhere = study_of(data, output=tmp_path / "b", runs_dir=tmp_path, console=console)
-    assert elsewhere.file(away[0], HEADLINE_DETECTIONS) is not None
+    assert elsewhere.file(away[0], final_detections(away[0])) is not None
     assert found.comparison is not None
     assert paired.comparison is not None
     assert found.comparison.value["C"].value == paired.comparison.value["C"].value

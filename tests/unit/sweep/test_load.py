@@ -39,11 +39,13 @@ def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
     assert config.objective.lambda_coord == 0.25
     assert config.training.max_steps == 7
     assert config.data.prompt == "Look."
+    assert (config.evaluation.reading["t001"], config.reading) == ("expected", "expected")
     changed = config.model_dump()
     for section, key, value in (
         ("objective", "lambda_coord", sweep.config.objective.lambda_coord),
         ("data", "prompt", sweep.config.data.prompt),
         ("experiment", "group", "C"),
+        ("evaluation", "reading", {"C": "expected"}),
     ):
         changed[section][key] = value
     assert changed == sweep.config.model_dump()

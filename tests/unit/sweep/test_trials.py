@@ -7,7 +7,7 @@ import optuna
 import pytest
 
 from coordexp.errors import ConfigError
-from coordexp.metrics import HEADLINE, SUBSET_HEADLINE
+from coordexp.metrics import headline, subset_headline
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import set_state
@@ -36,11 +36,14 @@ def report(trial: Trial, step: int, ap: float) -> None:
     """Do what a running trial does at an evaluation."""
     if trial.plan.status() is None:
         set_state(trial.plan.run_dir, "running")
-    append_rows(trial.plan.folder.metrics, [Row(step=step, time=float(step), metrics={SUBSET_HEADLINE: ap})])
+    metrics = {subset_headline(trial.plan.config.reading): ap}
+    append_rows(trial.plan.folder.metrics, [Row(step=step, time=float(step), metrics=metrics)])
 
 
 def finish(trials: SweepTrials, trial: Trial, ap: float, *, steps: int = 500) -> None:
-    append_rows(trial.plan.folder.metrics, [Row(step=steps, time=9.0, metrics={SUBSET_HEADLINE: ap, HEADLINE: ap})])
+    reading = trial.plan.config.reading
+    metrics = {subset_headline(reading): ap, headline(reading): ap}
+    append_rows(trial.plan.folder.metrics, [Row(step=steps, time=9.0, metrics=metrics)])
     set_state(trial.plan.run_dir, "finished")
     trials.on_end(trial.plan)
 

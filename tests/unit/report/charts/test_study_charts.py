@@ -40,7 +40,7 @@ def test_the_curves_are_the_studys_with_their_intervals(paired: Study) -> None:
         assert series_of(images)[group].points[-1][0] == 240
         assert series_of(tokens)[group].points[-1][0] == 5400
     (star,) = series_of(steps)["A, all images"].points
-    finals = [run.metrics["constrained/expected/AP"] for run in paired.data.runs if run.group == "A"]
+    finals = [run.metrics["constrained/argmax/AP"] for run in paired.data.runs if run.group == "A"]
     assert star == (60, pytest.approx(sum(finals) / len(finals)))
 
 

@@ -15,9 +15,9 @@ from coordexp.detection import evaluate_detections
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
-from coordexp.report.study.artifacts import HEADLINE_DETECTIONS, Artifacts
+from coordexp.report.study.artifacts import Artifacts, final_detections
 from coordexp.report.study.cache import StatisticsCache
-from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment, load_experiments, load_runs
 from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.report.text.render import render_report, to_json, to_markdown
@@ -26,6 +26,8 @@ from coordexp.tracking import open_tracker
 from coordexp.tracking.connection import connect
 from tests.unit.report.report_support import LAST, STEPS, write_experiment
 
+A_DETECTIONS = Path("eval/final/constrained/detections.argmax.json")
+C_DETECTIONS = Path("eval/final/constrained/detections.expected.json")
 QUICK = Settings(resamples=20, num_pictures=2)
 WHY = "step 21: the loss is nan"
 
@@ -39,7 +41,7 @@ def test_the_comparison_is_of_all_groups_and_seeds_and_equals_pycocotools(paired
     assert paired.comparison is not None
     assert paired.comparison.groups == ("A", "B<i>", "C")
     assert paired.comparison.seeds["C"] == (0, 1)
-    detections = paired_dir / "paired" / "C-s1" / HEADLINE_DETECTIONS
+    detections = paired_dir / "paired" / "C-s1" / C_DETECTIONS
     plain = evaluate_detections(paired_dir / "paired" / "data" / "instances_val.json", detections).AP
     assert paired.comparison.value_by_seed["C"][1].value == pytest.approx(plain, abs=1e-12)
     assert len(paired.comparison.pairs) == 3
@@ -68,7 +70,7 @@ def test_a_second_study_reads_what_the_first_computed(paired: Study, paired_dir:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("computed again")
 
-    for name in ("comparison.compare", "convergence.convergence"):
+    for name in ("comparison.compare_readings", "convergence.convergence"):
         monkeypatch.setattr(f"coordexp.statistics.{name}", refuse)
     again = study(paired.data, paired_dir, paired_dir / "cache", Settings(resamples=60, num_pictures=6))
     assert again.comparison == paired.comparison
@@ -83,11 +85,11 @@ def test_without_run_directories_the_files_come_from_mlflow(store: Path) -> None
     away = tuple(dataclasses.replace(run, run_dir="/nowhere/x", experiment="") for run in whole.runs)
     data = dataclasses.replace(whole, runs=away)
     artifacts = Artifacts(data, cache=store / "cache", runs_dir=store / "none")
-    path = artifacts.file(away[0], HEADLINE_DETECTIONS)
+    path = artifacts.file(away[0], A_DETECTIONS)
     assert path is not None
     assert not path.is_relative_to(store / "away")
-    assert path.read_bytes() == (store / "away" / "A-s0" / HEADLINE_DETECTIONS).read_bytes()
-    assert artifacts.file(away[0], HEADLINE_DETECTIONS.with_name("other.json")) is None
+    assert path.read_bytes() == (store / "away" / "A-s0" / A_DETECTIONS).read_bytes()
+    assert artifacts.file(away[0], A_DETECTIONS.with_name("other.json")) is None
     found = study(data, store / "none", store / "cache")
     assert found.comparison is None
     assert "annotations of the validation split are not on this machine" in "\n".join(found.missing)
@@ -105,12 +107,12 @@ def test_an_unfinished_experiment_gives_what_it_has_and_names_the_rest(store: Pa
     assert list(found.breakdowns) == ["A"]
     shutil.rmtree(store / "half" / "A-s0" / "eval" / "final")
     artifacts = Artifacts(found.data, cache=store / "cache2", runs_dir=store)
-    assert artifacts.file(found.data.runs[0], HEADLINE_DETECTIONS) is not None  # from MLflow
+    assert artifacts.file(found.data.runs[0], A_DETECTIONS) is not None  # from MLflow
 
 
 def test_a_broken_file_costs_its_part_and_not_the_report(store: Path) -> None:
     uri = write_experiment(store, "broken", groups=("A", "C"))
-    path = store / "broken" / "A-s0" / HEADLINE_DETECTIONS
+    path = store / "broken" / "A-s0" / A_DETECTIONS
     path.write_text("[{}]")
     found = study(load_experiment(uri, "broken"), store, store / "cache")
     assert found.comparison is None
@@ -200,7 +202,7 @@ def test_a_verdict_says_which_runs_it_is_without_and_that_they_differ(store: Pat
 def test_files_that_do_not_give_the_logged_ap_are_named(store: Path) -> None:
     data = load_experiment(write_experiment(store, "other_files", groups=("A", "C")), "other_files")
     assert not any("logged AP" in line for line in study(data, store, store / "cache").missing)
-    bad, good = (Path(run.run_dir) / HEADLINE_DETECTIONS for run in data.runs)
+    bad, good = (Path(run.run_dir) / final_detections(run) for run in data.runs)
     bad.write_bytes(good.read_bytes())
     for _ in range(2):  # also from the cache
         (line,) = [line for line in study(data, store, store / "cache").missing if "logged AP" in line]
@@ -216,9 +218,9 @@ def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None
         (place / "recorded.json").write_text(recorded)
         assert artifacts.run_dir(run) == place
     (place / "recorded.json").write_text(json.dumps({"uri": data.uri, "key": "lives/A/s0/of-the-life-after"}))
-    (place / HEADLINE_DETECTIONS).write_text("[]")
+    (place / A_DETECTIONS).write_text("[]")
     assert artifacts.run_dir(run) is None
-    kept = artifacts.file(run, HEADLINE_DETECTIONS)
+    kept = artifacts.file(run, A_DETECTIONS)
     assert kept is not None
     assert len(json.loads(kept.read_text())) > 1  # from MLflow
     assert artifacts.evaluations(run) == {}
@@ -230,10 +232,10 @@ def test_a_directory_of_another_life_is_not_taken_for_a_run(store: Path) -> None
     ("name", "text", "words"),
     [
         ("eval/step_000020/constrained/objects.jsonl", '{"image_id": 2}\n{"ima', "No convergence: "),
-        ("eval/step_000020/constrained/detections.expected.json", "[{", "No convergence: "),
+        ("eval/step_000020/constrained/detections.argmax.json", "[{", "No convergence: "),
         ("eval/final/constrained/analysis.json", '{"num_images": ', "No analysis of boxes: "),
         ("eval/final/constrained/distributions.json", "[", "No coordinate distributions: "),
-        ("eval/final/constrained/detections.expected.json", "", "No comparison: "),
+        ("eval/final/constrained/detections.argmax.json", "", "No comparison: "),
     ],
 )
 def test_a_truncated_file_costs_its_part_and_is_named(store: Path, name: str, text: str, words: str) -> None:
@@ -348,3 +350,58 @@ def test_a_failed_seed_of_two_is_left_out_and_the_difference_is_of_the_seeds_bot
     text = printed(found)
     assert "is better" not in text
     assert "Groups with one seed are checkpoints: a comparison with them is not one of losses." in text
+
+
+def test_every_reading_is_compared_and_the_verdict_says_under_which_it_holds(paired: Study, paired_dir: Path) -> None:
+    assert list(paired.readings) == ["own", "expected", "argmax", "free"]
+    assert paired.comparison == paired.readings["own"]
+    final = paired_dir / "paired" / "A-s1" / "eval" / "final"
+    annotations = paired_dir / "paired" / "data" / "instances_val.json"
+    for name, path in {
+        "own": "constrained/detections.argmax.json",
+        "expected": "constrained/detections.expected.json",
+        "argmax": "constrained/detections.argmax.json",
+        "free": "free/detections.argmax.json",
+    }.items():
+        plain = evaluate_detections(annotations, final / path).AP
+        assert paired.readings[name].value_by_seed["A"][1].value == pytest.approx(plain, abs=1e-12)
+    assert paired.readings["own"].value["A"] != paired.readings["expected"].value["A"]
+    assert paired.readings["own"].value["C"] == paired.readings["expected"].value["C"]
+    assert re.search(r" It holds (under all four readings|with each group by its own reading).*\.$", paired.verdict)
+
+
+def test_another_reading_changes_headline_breakdown_and_curve_and_needs_no_run(paired: Study, paired_dir: Path) -> None:
+    data = read_by(paired.data, {"A": "expected"})
+    again = study(data, paired_dir, paired_dir / "other", Settings(resamples=60, num_pictures=6))
+    assert again.readings["own"] == again.readings["expected"]
+    assert again.readings["expected"] == paired.readings["expected"]
+    assert again.readings["argmax"] == paired.readings["argmax"]
+    assert again.breakdowns["A"] != paired.breakdowns["A"]
+    assert again.breakdowns["C"] == paired.breakdowns["C"]
+    assert paired.convergence is not None
+    assert again.convergence is not None
+    assert again.convergence.curves["A"] != paired.convergence.curves["A"]
+    assert again.convergence.curves["C"] == paired.convergence.curves["C"]
+    assert not any("logged AP" in line for line in again.missing)
+
+
+def test_a_run_without_free_decoding_costs_that_reading_and_no_other(store: Path) -> None:
+    uri = write_experiment(store, "bound", groups=("A", "C"))
+    data = load_experiment(uri, "bound")
+    runs = tuple(dataclasses.replace(run, run_id="none") for run in data.runs)  # nothing of them in MLflow
+    for run in runs:
+        shutil.rmtree(Path(run.run_dir) / "eval" / "final" / "free")
+    found = study(dataclasses.replace(data, runs=runs), store, store / "cache")
+    assert list(found.readings) == ["own", "expected", "argmax"]
+    expected = "No comparison under free decoding: A-s0, C-s0 left no detections of free decoding and argmax boxes."
+    assert expected in found.missing
+    assert found.verdict.endswith("; nothing is known of it under free decoding.")
+
+
+def test_a_broken_file_of_another_reading_leaves_the_headline(store: Path) -> None:
+    uri = write_experiment(store, "bent", groups=("A", "C"))
+    (store / "bent" / "A-s0" / C_DETECTIONS).write_text("[{}]")
+    found = study(load_experiment(uri, "bent"), store, store / "cache")
+    assert list(found.readings) == ["own"]
+    assert found.comparison is not None
+    assert any(line.startswith("No other reading than each group's own: ") for line in found.missing)

@@ -38,7 +38,7 @@ def test_markdown_has_as_many_cells_in_every_line(bare: Study) -> None:
     widths = [line.count(" | ") for line in lines if line.startswith("| ")]
     head_and_rule = 2
     assert widths[: head_and_rule + 18] == [8] * 20  # 3 groups x 2 boxes x (mean + 2 seeds), 9 columns
-    assert widths[20 : 20 + head_and_rule + 9] == [4] * 11
+    assert widths[20 : 20 + head_and_rule + 9] == [5] * 11
     assert widths[31 : 31 + head_and_rule + 9] == [9] * 11
     assert "| **A** | **expected** | **mean of 2** | **0.310**" in "\n".join(lines)
 
@@ -116,8 +116,10 @@ def test_csv_has_every_number_of_the_statistics(paired: Study) -> None:
         difference.value, difference.low, difference.high, pair.p_swap, pair.p_bootstrap, pair.p_holm, pair.seed_std,
         pair.detectable,
     ]  # fmt: skip
-    kinds = {row["kind"] for row in found}
-    assert kinds == {"group", "seed", "pair", "convergence"}
+    own = {"group", "seed", "pair"}
+    assert {row["kind"] for row in found if not row["reading"]} == {*own, "convergence"}
+    assert {row["kind"] for row in found if row["reading"]} == {f"{kind} reading" for kind in own}
+    assert {row["reading"] for row in found} == {"", "expected", "argmax", "free"}
     assert sum(row["kind"] == "seed" for row in found) == 6
 
 
@@ -130,6 +132,12 @@ def test_json_holds_means_runs_statistics_and_fairness(paired: Study, bare: Stud
     assert whole["verdict"] == paired.verdict
     assert whole["fairness"]["comparable"]
     assert {line["kind"] for line in whole["statistics"]} == {"group", "seed", "pair", "convergence"}
+    assert list(whole["readings"]) == ["own", "expected", "argmax", "free"]
+    own, free = whole["readings"]["own"], whole["readings"]["free"]
+    assert own["statistics"] == [line for line in whole["statistics"] if line["kind"] != "convergence"]
+    assert (own["decoding"], free["decoding"]) == ("constrained", "free")
+    assert own["boxes"] == free["boxes"] == {"A": "argmax", "B<i>": "expected", "C": "expected"}
+    assert set(whole["readings"]["argmax"]["boxes"].values()) == {"argmax"}
 
 
 def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
@@ -137,7 +145,7 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
         r"50 \% \& a\_b \textbackslash{} \{x\} B$<$i$>$ $-$ 1 \#"
     )
     text = to_latex(paired)
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 6
     for table in text.split(r"\begin{tabular}{")[1:]:
         columns = len(table.partition("}")[0])
         rows = [line for line in table.splitlines() if line.endswith(r"\\")]
@@ -147,4 +155,4 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
 
 
 def test_without_statistics_latex_falls_back_to_the_table_of_seeds(bare: Study) -> None:
-    assert r"\caption{Average precision, constrained decoding}" in to_latex(bare)
+    assert r"\caption{Average precision, constrained decoding, each group's own reading first}" in to_latex(bare)
