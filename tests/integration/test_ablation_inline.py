@@ -68,7 +68,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
         "C-s0": ("finished", 0.5),
     }
     assert data.shared["codec_ceiling/AP"] > 0.9
-    files = [path for path in (runs_dir / "mlartifacts").rglob("*") if path.is_file()]
+    files = [path for path in (runs_dir / "mlartifacts" / "whole").rglob("*") if path.is_file()]
     # With the ablation itself: the report, and the annotations it was made from.
     shared = {path.name for path in files if path.parent.name in ("report", "data")}
     assert {"report.html", "report.json", "ap.png", "ap.svg", "instances_val.json"} <= shared
