@@ -52,7 +52,8 @@ def test_a_key_without_a_role_or_a_sentence_does_not_load(section: type[Section]
 
 def test_every_key_of_a_configuration_is_selected_by_its_own_declaration():
     config = ExperimentConfig.model_validate({"custom": {"coord_offset": {"ids": {"start": 0, "end": 999}}}})
-    every = set(leaves(config.model_dump(mode="json"))) | {"evaluation.aliases", "objective.extra", "ablation.groups"}
+    every = set(leaves(config.model_dump(mode="json")))
+    every |= {"evaluation.aliases", "evaluation.reading", "objective.extra", "ablation.groups"}
     assert every == set(KEYS) - {"custom.coord_offset.ids"}
     roles = {name: KEYS[name].role for name in every - {"evaluation.aliases", "objective.extra"}}
     assert set(leaves(scientific(config))) == {n for n, role in roles.items() if role in ("results", "rounding")}
