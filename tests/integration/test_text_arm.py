@@ -109,6 +109,7 @@ class _StopsAfter(LocalReporter):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_in_the_same_bits(finished, tmp_path):
     config = text_config(tmp_path, objective={"extra": {"ntl": {"weight": 10.0}}})
     prepared(config)
@@ -185,6 +186,7 @@ def test_a_digit_term_beside_coord_tokens_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.slow
 def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
     runs_dir = make_runs_dir()
     small = [

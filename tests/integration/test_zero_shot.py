@@ -22,7 +22,7 @@ from coordexp.statistics import paired_bootstrap
 from tests.integration.evaluate_support import NUM_IMAGES, make_shapes
 from tests.unit.metrics_support import unregistered
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a model is taught to answer in JSON
 BORDER = {"bbox_2d": [600, 500, 1000, 1000], "label": CATEGORIES[0]}
 OTHER = {"bbox_2d": [1, 2, 3, 4], "label": "cat"}
 FIVE = {"bbox_2d": [1, 2, 3, 4, 5], "label": CATEGORIES[0]}
