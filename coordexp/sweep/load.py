@@ -1,6 +1,7 @@
 """Load a sweep: its own file, the experiment it tunes, and what a trial of it is."""
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.losses.criterion import WeightedTerm
 from coordexp.sweep.schema import Asha, Parameter, Search, SweepConfig, TuningPart, Winners
-from coordexp.train.setup.weighted_terms import weighted_terms
+from coordexp.sweep.space import grid, point_text
+from coordexp.train.setup.weighted_terms import check_objective, weighted_terms
 
 PREFIX = "sweep."
 _SECTIONS: dict[str, type[Section]] = {
@@ -216,6 +218,28 @@ def _check_space(settings: SweepConfig, config: ExperimentConfig, where: Where) 
                 f"{place}: {key} has no effect in group {settings.group}, which trains on {on}; choose another group "
                 "or key"
             )
+    _check_points(settings, config, where)
+
+
+def _check_points(settings: SweepConfig, config: ExperimentConfig, where: Where) -> None:
+    """Refuse a space of which one point makes no valid run, so that none is found in the middle of the search.
+
+    A range that is sampled stands at its highest value here: its lowest is drawn exactly almost never.
+    """
+    if settings.search.method == "grid":
+        points = grid(settings.space)
+    else:
+        axes = [parameter.values or (parameter.ends[1],) for parameter in settings.space.values()]
+        points = [dict(zip(settings.space, values, strict=True)) for values in itertools.product(*axes)]
+    for point in points:
+        place = f"{where('space')}: space: point {point_text(point)}"
+        tree: Tree = config.model_dump(mode="json")
+        for key, value in point.items():
+            tree = with_value(tree, key.split("."), value, place=place)
+        try:
+            check_objective(validated(tree, where=lambda _, place=place: place))
+        except ConfigError as error:
+            raise ConfigError(str(error) if str(error).startswith(place) else f"{place}: {error}") from None
 
 
 def _has_effect(key: str, settings: SweepConfig, config: ExperimentConfig, place: str) -> bool:

@@ -4,12 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
-from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.files import JsonValue, replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import find_checkpoint, model_config
@@ -84,6 +85,7 @@ def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = Tru
     model = yield from attempt("checkpoint", lambda: model_config(directory))
     if model is None:
         return None
+    yield from attempt("attention", lambda: _check_half_precision(config, model))
     stored = (yield from guarded("weights", _check_weights(directory))) if weights else None
     encoding = yield from guarded("tokenizer", _check_tokenizer(config, directory, model))
     return CheckedBase(model, stored, encoding)
@@ -99,6 +101,16 @@ def check_attention_of(config: ExperimentConfig) -> None:
     # The driver of a cluster may have no GPU where its workers have.
     elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
     check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
+
+
+def _check_half_precision(config: ExperimentConfig, model: Qwen3VLConfig) -> None:
+    """Refuse FlashAttention for weights that stay in float32, as ``model.dtype: auto`` leaves them."""
+    flash = config.model.attn_implementation == "flash_attention_2"
+    if flash and config.model.dtype == "auto" and model.dtype == torch.float32:
+        raise ConfigError(
+            f"model.attn_implementation: flash_attention_2 computes in half precision only, but {config.model.path} is "
+            "stored in float32 and model.dtype is auto; set model.dtype: bfloat16, or model.attn_implementation: sdpa"
+        )
 
 
 def weights_hash(checkpoint: Path) -> str:

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main
+from coordexp.model.checkpoint.directory import local_checkpoint
+from coordexp.model.expand import cast_checkpoint
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+TINY_BASE = local_checkpoint("embedded", revision=None)
 TINY = EXPERIMENTS / "tiny.yaml"
 ALONE = "ablation.groups={}"
 B = "objective={use_coord_ce: false, use_coordexp_loss: true, use_geom_loss: true}"
@@ -87,6 +90,16 @@ def test_a_dry_run_finds_it(overrides, sentence, capsys, tmp_path, monkeypatch):
     assert said.startswith("error: ")
     assert all(line.startswith("  also ") for line in said.splitlines()[1:])  # of a further group
     assert list(tmp_path.iterdir()) == []
+
+
+def test_flash_attention_is_refused_for_weights_that_stay_in_float32(capsys, tmp_path):
+    (tmp_path / "base").mkdir()
+    cast_checkpoint(TINY_BASE, tmp_path / "base", dtype="float32")
+    keys = ["model.attn_implementation=flash_attention_2", "cluster.gpus_per_worker=1", "model.dtype=auto"]
+    command = ["ablation", "--config", str(TINY), "--dry-run", *keys, f"experiment.runs_dir={tmp_path / 'runs'}"]
+    assert main([*command, f"model.path={tmp_path / 'base'}"]) == 2
+    assert "base is stored in float32 and model.dtype is auto" in capsys.readouterr().err
+    assert main(command) == 0  # the embedded base is stored in bfloat16
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,19 @@ def test_what_changes_no_term_that_is_on_is_refused(overrides, sentence):
         load_sweep(LAMBDA, overrides)
 
 
+CORNER = "objective.alpha_l1: {low: 0, high: 1, num: 2}, objective.beta_giou: {low: 0, high: 1, num: 2}"
+
+
+def test_a_point_that_makes_no_run_is_refused_before_the_search():
+    with pytest.raises(ConfigError, match=r"space: point alpha_l1 0, beta_giou 0: .*objective.beta_giou is 0"):
+        load_sweep(LAMBDA, ["sweep.group=B", _space(CORNER)])
+    listed = CORNER.replace("low: 0, high: 1, num: 2", "values: [0, 1]")
+    sampled = ["sweep.search={method: random, num_trials: 3}", "sweep.group=B"]
+    with pytest.raises(ConfigError, match="point alpha_l1 0, beta_giou 0"):
+        load_sweep(LAMBDA, [*sampled, _space(listed)])
+    load_sweep(LAMBDA, [*sampled, _space(CORNER)])  # a range is hardly ever drawn at its end
+
+
 def test_a_knob_and_its_weight_are_distinguished_in_an_override():
     keys = "objective.extra.smooth_l1: {values: [1.0]}, objective.extra.smooth_l1.beta: {values: [1.0, 2.0]}"
     sweep = load_sweep(LAMBDA, [_space(keys), "sweep.space.objective.extra.smooth_l1.beta.values=[0.1, 0.5]"])
