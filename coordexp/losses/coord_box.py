@@ -1,13 +1,18 @@
-"""Geometric losses between boxes: L1 and generalised IoU.
+"""Geometric losses between boxes: L1, and IoU in its generalised, distance and complete forms.
 
 Shapes: M boxes, xyxy, in any one frame (here fractions of the image). Computed in float32 (or float64
 when given float64): in half precision the areas of small boxes underflow.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from coordexp.coord_tokens.soft_ce_w1 import at_least_float32
+
+# Image sides: what is no larger, a thousandth of a bin, is a point without a shape. Slopes go with 1 over the size.
+_POINT = 1e-6
 
 
 def l1(boxes: Tensor, targets: Tensor) -> Tensor:
@@ -64,13 +69,82 @@ def giou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
     return _ratio(overlap_M, union_M, otherwise_M=equal_M) - _ratio(outside_M, hull_M, otherwise_M=1 - equal_M)
 
 
+def diou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
+    """Distance IoU of box pairs: IoU - (distance of the centres / diagonal of the hull)^2.
+
+    Unlike GIoU it still pulls where one box lies within the other. Corners are ordered first. The IoU of boxes without
+    area is 1 if they are equal and 0 if not, without gradient; within ``1e-6`` everything is one place.
+
+    Args:
+        boxes_xyxy_M4: ``[M, 4]``.
+        targets_xyxy_M4: ``[M, 4]``.
+
+    Returns:
+        ``[M]`` in [-1, 1].
+
+    Raises:
+        ValueError: if the shapes are not one ``[M, 4]``.
+
+    Source: Zheng et al. 2019, arXiv 1911.08287, equations 6 and 7.
+    """
+    iou_M, apart_M, _ = _distance_iou(boxes_xyxy_M4, targets_xyxy_M4)
+    return iou_M - apart_M
+
+
+def ciou(boxes_xyxy_M4: Tensor, targets_xyxy_M4: Tensor) -> Tensor:
+    """Complete IoU of box pairs: DIoU - a v, which also compares the shapes of the boxes.
+
+    v = (2 / pi * difference of arctan(width / height))^2 and a = v / (1 - IoU + v), a weight without gradient, as
+    published. Shapes are those in the frame of the boxes: of fractions of an image, not of pixels. A box within
+    ``1e-6`` has no shape, and v is 0.
+
+    Args:
+        boxes_xyxy_M4: ``[M, 4]``.
+        targets_xyxy_M4: ``[M, 4]``.
+
+    Returns:
+        ``[M]`` in [-2, 1].
+
+    Raises:
+        ValueError: if the shapes are not one ``[M, 4]``.
+
+    Source: Zheng et al. 2019, arXiv 1911.08287, equations 8 to 11.
+    """
+    iou_M, apart_M, shape_M = _distance_iou(boxes_xyxy_M4, targets_xyxy_M4)
+    with torch.no_grad():
+        weight_M = _ratio(shape_M, (1 - iou_M).clamp(min=0) + shape_M, otherwise_M=torch.zeros_like(shape_M))
+    return iou_M - apart_M - weight_M * shape_M
+
+
+def _distance_iou(boxes_M4: Tensor, targets_M4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return IoU, the squared distance of the centres in diagonals of the hull, and the difference v of the shapes."""
+    _check_pair(boxes_M4, targets_M4)
+    a, b = order_corners(at_least_float32(boxes_M4)), order_corners(at_least_float32(targets_M4))
+    sides_a, sides_b = a[:, 2:] - a[:, :2], b[:, 2:] - b[:, :2]
+    overlap_M = _area((torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0))
+    around = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
+    union_M = _area(sides_a) + _area(sides_b) - overlap_M
+    iou_M = _ratio(overlap_M, union_M, otherwise_M=(a == b).all(dim=1).to(a.dtype))
+    between = (a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]) / 2
+    nowhere_M = torch.zeros_like(iou_M)
+    apart_M = _ratio(between.square().sum(dim=1), around.square().sum(dim=1), otherwise_M=nowhere_M, least=_POINT**2)
+    point_M = torch.minimum(sides_a.amax(dim=1), sides_b.amax(dim=1)) <= _POINT
+    turned_M = _arctan(sides_a, point_M) - _arctan(sides_b, point_M)
+    return iou_M, apart_M, (2 / math.pi * turned_M).square()
+
+
+def _arctan(sides_M2: Tensor, point_M: Tensor) -> Tensor:
+    """Return arctan(width / height), 0 without gradient at a point."""
+    return torch.atan2(sides_M2[:, 0].masked_fill(point_M, 0), sides_M2[:, 1].masked_fill(point_M, 1))
+
+
 def _area(sides_M2: Tensor) -> Tensor:
     return sides_M2[:, 0] * sides_M2[:, 1]
 
 
-def _ratio(part_M: Tensor, whole_M: Tensor, *, otherwise_M: Tensor) -> Tensor:
+def _ratio(part_M: Tensor, whole_M: Tensor, *, otherwise_M: Tensor, least: float = 0.0) -> Tensor:
     """Divide, with a value of its own where the whole is 0; dividing by 0 there would make every gradient NaN."""
-    empty_M = whole_M <= 0
+    empty_M = whole_M <= least
     return torch.where(empty_M, otherwise_M, part_M / whole_M.masked_fill(empty_M, 1))
 
 

@@ -16,7 +16,8 @@ from coordexp.losses.terms.soft_ce import SoftCe
 
 SHAPE = SoftCe(sigma=2.0, truncate=16, temperature=1.0)
 WARM = SoftCe(sigma=3.0, truncate=None, temperature=2.5)
-RESTRICTED = ("box_l1", "box_giou", "smooth_l1", "soft_ce", "w1", "coord_slice_ce")
+BOXES = ("box_l1", "box_giou", "smooth_l1", "box_diou", "box_ciou", "box_centre_l1")
+RESTRICTED = (*BOXES, "soft_ce", "w1", "coord_slice_ce", "soft_target", "emd2", "ordinal_ce")
 
 
 def terms(shape=SHAPE):

@@ -1,4 +1,4 @@
-"""GIoU and L1: hand-derived configurations, an independent reference, gradients.
+"""GIoU, DIoU, CIoU and L1: hand-derived configurations, an independent reference, gradients.
 
 Tolerance in float32 (u = 2^-24), for coordinates within [-1, 1]: a side is a difference, off by u at most (its
 operands are exact), so an area by 2 u + u, union and hull by 10 u; divided by a hull or union of at least
@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from coordexp.losses.coord_box import giou, l1, order_corners
+from coordexp.losses.coord_box import ciou, diou, giou, l1, order_corners
 
 UNIT = 2.0**-24
 AREA = 1e-3
@@ -65,6 +65,31 @@ CONFIGURATIONS = {
 }
 
 
+# IoU, squared distance of the centres over that of the hull's corners, and arctan(width / height) of both boxes.
+DISTANCES = {
+    "identical": (1, 0, math.pi / 4, math.pi / 4),
+    "half overlapping": (1 / 3, 0.25 / (2.25 + 1), math.pi / 4, math.pi / 4),
+    "disjoint in x": (0, 4 / (9 + 1), math.pi / 4, math.pi / 4),
+    "disjoint in y": (0, 16 / (25 + 1), math.pi / 4, math.pi / 4),
+    "touching at a corner": (0, 2 / 8, math.pi / 4, math.pi / 4),
+    "contained": (1 / 4, 0, math.pi / 4, math.pi / 4),
+    # A unit square in the left half of a 2 x 1 box: half a unit apart, hull 2 x 1.
+    "contained at an edge": (1 / 2, 0.25 / 5, math.atan(2), math.pi / 4),
+    "crossing": (1 / 5, 0, math.atan(3), math.atan(1 / 3)),
+    "point inside": (0, 0, 0, 0),  # a point has no shape
+    "point outside": (0, (1.5**2 + 0.5**2) / (4 + 1), 0, 0),
+    # A line from 0 to 1.5 through the middle of a unit square: a quarter apart, hull 1.5 x 1; it lies flat.
+    "line across": (0, 0.0625 / 3.25, math.pi / 2, math.pi / 4),
+    "equal points": (1, 0, 0, 0),
+    "equal lines": (1, 0, math.pi / 2, math.pi / 2),
+    "points apart": (0, 1, 0, 0),
+    "points apart on one horizontal": (0, 1, 0, 0),
+    "crossing lines": (0, 0, math.pi / 2, 0),
+    "inverted in both": (1 / 4, 0, math.pi / 4, math.pi / 4),
+    "both inverted": (1 / 3, 0.25 / (2.25 + 1), math.pi / 4, math.pi / 4),
+}
+
+
 def plain_giou(a, b):
     """One pair in Python floats: areas by intervals, no tensor."""
     (ax1, ax2), (ay1, ay2) = sorted((a[0], a[2])), sorted((a[1], a[3]))
@@ -92,11 +117,43 @@ def test_giou_by_hand(name):
     assert giou(*_pair([c / 1000 for c in a], [c / 1000 for c in b])).item() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", DISTANCES)
+def test_diou_and_ciou_by_hand(name):
+    iou, apart, angle_a, angle_b = DISTANCES[name]
+    a, b, _ = CONFIGURATIONS[name]
+    v = (2 / math.pi * (angle_a - angle_b)) ** 2
+    complete = iou - apart - (v * v / (1 - iou + v) if v else 0)
+    for first, second in ((a, b), (b, a)):
+        assert diou(*_pair(first, second)).item() == pytest.approx(iou - apart, abs=1e-12)
+        assert ciou(*_pair(first, second)).item() == pytest.approx(complete, abs=1e-12)
+    smaller = _pair([c / 1000 for c in a], [c / 1000 for c in b], torch.float32)
+    assert ciou(*smaller).item() == pytest.approx(complete, abs=20 * UNIT)
+
+
+def test_diou_and_ciou_pull_where_giou_does_not():
+    """One box within the other: the centres in DIoU, and about one centre the shape in CIoU."""
+    target = torch.tensor([[0.0, 0.0, 0.8, 0.8]], dtype=torch.float64)
+
+    def slopes(function, box):
+        boxes = torch.tensor([box], dtype=torch.float64, requires_grad=True)
+        return torch.autograd.grad(function(boxes, target).sum(), boxes)[0][0]
+
+    shift = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    left = [0.1, 0.3, 0.3, 0.5]
+    assert slopes(giou, left) @ shift == pytest.approx(0)
+    assert slopes(diou, left) @ shift > 0.1  # to the right, where the centre is
+    flatter = torch.tensor([0.0, 0.25, 0.0, -0.25], dtype=torch.float64)  # 2 x 1 about the centre
+    same_area = flatter + torch.tensor([-0.5, 0.0, 0.5, 0.0], dtype=torch.float64)
+    wide = [0.2, 0.3, 0.6, 0.5]
+    assert slopes(diou, wide) @ same_area == pytest.approx(0)
+    assert slopes(ciou, wide) @ same_area < -0.02
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_every_configuration_has_finite_gradients(name):
     boxes, targets = _pair(*CONFIGURATIONS[name][:2], torch.float32)
     boxes.requires_grad_()
-    (1 - giou(boxes, targets) + l1(boxes, targets)).sum().backward()
+    (3 - giou(boxes, targets) - diou(boxes, targets) - ciou(boxes, targets) + l1(boxes, targets)).sum().backward()
     assert boxes.grad is not None
     assert boxes.grad.isfinite().all()
     assert boxes.grad.abs().max() < 100  # and of the size of the boxes: no division by a guard value
@@ -135,10 +192,12 @@ _BOXES = st.tuples(_COORDINATES, _COORDINATES, _COORDINATES, _COORDINATES)
 def test_giou_of_any_boxes_is_bounded_symmetric_and_differentiable(pairs):
     boxes = torch.tensor([a for a, _ in pairs]).reshape(-1, 4).requires_grad_()
     targets = torch.tensor([b for _, b in pairs]).reshape(-1, 4)
-    found = giou(boxes, targets)
-    found.sum().backward()
-    assert found.shape == (len(pairs),)
+    found, complete = giou(boxes, targets), ciou(boxes, targets)
+    (found + diou(boxes, targets) + complete).sum().backward()
+    assert found.shape == complete.shape == (len(pairs),)
     assert (found.abs() <= 1).all()
+    assert ((complete >= -2) & (complete <= diou(boxes, targets)) & (diou(boxes, targets) <= 1)).all()
+    assert torch.equal(ciou(targets, targets), torch.ones(len(pairs)))
     assert torch.equal(found, giou(targets, boxes))
     assert torch.equal(giou(targets, targets), torch.ones(len(pairs)))
     assert torch.equal(found, giou(boxes[:, [2, 3, 0, 1]], targets))
@@ -149,7 +208,8 @@ def test_giou_of_any_boxes_is_bounded_symmetric_and_differentiable(pairs):
 def test_giou_is_invariant_to_shift_and_scale():
     torch.manual_seed(0)
     a, b = torch.rand(500, 4, dtype=torch.float64), torch.rand(500, 4, dtype=torch.float64)
-    torch.testing.assert_close(giou(640 * a + 7, 640 * b + 7), giou(a, b), rtol=1e-9, atol=1e-11)
+    for function in (giou, diou, ciou):
+        torch.testing.assert_close(function(640 * a + 7, 640 * b + 7), function(a, b), rtol=1e-9, atol=1e-11)
 
 
 def test_half_precision_is_computed_in_float32():
@@ -161,6 +221,7 @@ def test_half_precision_is_computed_in_float32():
     expected = plain_giou(boxes[0].tolist(), targets[0].tolist())
     assert giou(boxes, targets).item() == pytest.approx(expected, rel=1e-6)
     assert giou(torch.zeros(1, 4).half(), torch.zeros(1, 4).half()).item() == 1
+    assert torch.equal(ciou(boxes, targets), ciou(boxes.float(), targets.float()))
     assert giou(torch.tensor([[0, 0, 4000, 3000]]), torch.tensor([[0, 0, 2000, 3000]])).item() == 0.5  # integer pixels
 
 
@@ -187,13 +248,13 @@ def test_disjoint_boxes_are_pulled_together_by_giou_and_not_by_iou():
 
 def test_empty_boxes_stay_differentiable():
     boxes = torch.zeros(0, 4, requires_grad=True)
-    total = giou(boxes, torch.zeros(0, 4)).sum() + l1(boxes, torch.zeros(0, 4)).sum()
+    total = sum(function(boxes, torch.zeros(0, 4)).sum() for function in (giou, diou, ciou, l1))
     total.backward()
     assert total.item() == 0
     assert boxes.grad is not None
 
 
-@pytest.mark.parametrize("function", [giou, l1])
+@pytest.mark.parametrize("function", [giou, diou, ciou, l1])
 @pytest.mark.parametrize(
     "shapes", [((3, 4), (1, 4)), ((3, 4), (4,)), ((4,), (4,)), ((3, 5), (3, 5)), ((2, 3, 4), (2, 3, 4))]
 )
@@ -212,6 +273,7 @@ def test_gradcheck():
     boxes = torch.rand(6, 4, dtype=torch.float64, requires_grad=True)
     targets = torch.rand(6, 4, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda b: giou(b, targets), (boxes,))
+    assert torch.autograd.gradcheck(lambda b: diou(b, targets), (boxes,))
     assert torch.autograd.gradcheck(lambda b: l1(b, targets), (boxes,))
     assert torch.autograd.gradcheck(order_corners, (boxes,))
 

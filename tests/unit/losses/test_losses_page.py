@@ -11,17 +11,16 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.config import group_config, load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
 from coordexp.losses import coord_box, table, term
-from coordexp.losses.coord_box import giou
+from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
 from coordexp.train.setup.weighted_terms import build_criterion
-from tests.unit.losses.term_support import PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
+from tests.unit.losses.term_support import BOXES, PAGE, RESTRICTED, ROOT, SHAPE, WARM, terms
 
 
 def page_table(section):
     """Return the first table of a section of the page, by the name in its first column."""
     body = PAGE.split(f"## {section}\n")[1].split("\n## ")[0]
-    rows = [line for line in body.splitlines() if line.startswith("|")]
-    rows = rows[: next((i for i in range(2, len(rows)) if rows[i].startswith("| weight of")), len(rows))]
+    rows = body[body.index("\n|") + 1 :].split("\n\n")[0].splitlines()
     header, _, *cells = ([cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows)
     return {row[0].strip("`"): dict(zip(header[1:], row[1:], strict=True)) for row in cells}
 
@@ -72,6 +71,18 @@ def test_groups_weigh_what_the_page_says(monkeypatch):
         assert {weighted.term.name: weighted.weight for weighted in criterion.terms} == on_page
 
 
+def test_further_groups_train_on_what_the_page_says(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    body = PAGE.split("## Groups\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`text_ce`[^|]*) \|", body, flags=re.MULTILINE))
+    assert len(rows) == 8
+    config = load_config("experiments/base.yaml", [f"ablation.groups=[{', '.join(rows)}]"])
+    for group, row in rows.items():
+        found = {one.term.name: one.weight for one in build_criterion(group_config(config, group, 0)).terms}
+        on_page = {name: float(weight or 1) for weight, name in re.findall(r"(?:(\d+) x )?`(\w+)`", row)}
+        assert {name: weight for name, weight in found.items() if weight} == on_page
+
+
 def test_numbers_of_the_page():
     q = gaussian_soft_targets(torch.tensor([500, 0]), sigma=2.0, truncate=16)
     entropy = soft_cross_entropy(q.log().clamp(min=-1e4), q)
@@ -83,6 +94,9 @@ def test_numbers_of_the_page():
     one_bin = wasserstein_1(on_the_bin, F.one_hot(torch.tensor([501]), 1000)).item()
     assert one_bin == pytest.approx(1 / 999)
     assert f"{one_bin:.3f}" == "0.001"
+    # The sum of (j / 1000)^2 below the bin and of its mirror image above, over 999.
+    rps = [sum(((j + 1) / 1000 - (j >= y)) ** 2 for j in range(999)) / 999 for y in (500, 0)]
+    assert rps == pytest.approx([0.083, 0.333], abs=1e-3)
     assert math.log(1000) == pytest.approx(6.908, abs=5e-4)
 
 
@@ -118,11 +132,43 @@ def test_gradient_reaches_what_the_page_says(name, shape, make_case):
     assert {block: "yes" if values.any() else "no" for block, values in found.items()} == on_page
 
 
-def _giou_slopes(boxes_M4, targets_M4):
-    """dGIoU/dc by central differences, in float64."""
+def _slopes(value, boxes_M4, targets_M4):
+    """The slopes of a value of box pairs in c, by central differences in float64."""
     step = 1e-7 * torch.eye(4, dtype=torch.float64)
-    slopes = [(giou(boxes_M4 + row, targets_M4) - giou(boxes_M4 - row, targets_M4)) / 2e-7 for row in step]
+    slopes = [(value(boxes_M4 + row, targets_M4) - value(boxes_M4 - row, targets_M4)) / 2e-7 for row in step]
     return torch.stack(slopes, dim=1)
+
+
+def _shape_difference(boxes_M4, targets_M4):
+    """The v of CIoU."""
+    angles = []
+    for boxes in (boxes_M4, targets_M4):
+        width, height = ((boxes[:, i + 2] - boxes[:, i]).abs() for i in (0, 1))
+        angles.append((width / height).atan())
+    return (2 / math.pi * (angles[0] - angles[1])) ** 2
+
+
+def _force(name, boxes, targets):
+    """What pulls at each coordinate of the expected boxes."""
+    if name == "box_l1":
+        return (boxes - targets).sign()
+    if name == "smooth_l1":
+        return ((boxes - targets) / 0.1).clamp(-1, 1)
+    if name == "box_giou":
+        return -_slopes(giou, boxes, targets)
+    if name == "box_centre_l1":
+        off = boxes - targets
+        centre, size = (off[:, :2] + off[:, 2:]).sign() / 2, (off[:, 2:] - off[:, :2]).sign()
+        return torch.cat([centre - size, centre + size], dim=1)
+    force = -_slopes(diou, boxes, targets)
+    if name == "box_ciou":
+        ordered = torch.cat([torch.minimum(boxes[:, :2], boxes[:, 2:]), torch.maximum(boxes[:, :2], boxes[:, 2:])], 1)
+        overlap = torch.minimum(ordered[:, 2:], targets[:, 2:]) - torch.maximum(ordered[:, :2], targets[:, :2])
+        area = [(each[:, 2:] - each[:, :2]).prod(dim=1) for each in (ordered, targets)]
+        shared = overlap.clamp(min=0).prod(dim=1)
+        v, iou = _shape_difference(boxes, targets), shared / (sum(area) - shared)
+        force += (v / (1 - iou + v)).unsqueeze(1) * _slopes(_shape_difference, boxes, targets)
+    return force
 
 
 def _page_formula(name, case, shape):
@@ -149,11 +195,8 @@ def _page_formula(name, case, shape):
         gradient[~is_coord] = (-mass * p / (1 - mass))[~is_coord]
         gradient[:, coord] = torch.where(is_coord.unsqueeze(1), 0, p[:, coord])
         return gradient
-    elif name in ("box_l1", "box_giou", "smooth_l1"):
-        boxes, targets = c[: case.boxes.numel()].view(-1, 4), case.boxes
-        force = (boxes - targets).sign() if name == "box_l1" else -_giou_slopes(boxes, targets)
-        if name == "smooth_l1":
-            force = ((boxes - targets) / 0.1).clamp(-1, 1)
+    elif name in BOXES:
+        force = _force(name, c[: case.boxes.numel()].view(-1, 4), case.boxes)
         spread = s * (k / 1000 - c)
         inside[: force.numel()] = force.view(-1, 1) * spread[: force.numel()]
     elif name == "soft_ce":
@@ -163,6 +206,14 @@ def _page_formula(name, case, shape):
         signs[:, 999] = 0
         g = signs.flip(1).cumsum(dim=1).flip(1)
         inside = t * (g - (t * g).sum(dim=1, keepdim=True)) / shape.temperature
+    elif name in ("emd2", "ordinal_ce"):
+        cdf, below = s.cumsum(dim=1), k >= bins.unsqueeze(1)
+        each = 2 * (cdf - below.double()) if name == "emd2" else torch.where(below, -1 / cdf, 1 / (1 - cdf))
+        each[:, 999] = 0
+        g = each.flip(1).cumsum(dim=1).flip(1) / 999
+        inside = s * (g - (s * g).sum(dim=1, keepdim=True))
+    elif name == "soft_target":
+        inside = s - (-(k - bins.unsqueeze(1)).abs()).softmax(dim=1)
     elif name == "coord_slice_ce":
         inside = s - F.one_hot(bins, 1000)
     gradient[coord_rows[:, None], torch.arange(coord.start, coord.stop)] = inside
@@ -174,14 +225,14 @@ def _page_formula(name, case, shape):
 def test_gradient_is_the_formula_of_the_page(name, shape, make_case):
     case = make_case()
     found, expected = case.gradient(terms(shape)[name]), _page_formula(name, case, shape)
-    # GIoU's slopes come by differences; the float32 targets sum to 1 up to 2^-24, which multiplies t.
-    atol = {"box_giou": 1e-7, "soft_ce": 1e-7}.get(name, 1e-12)
+    # IoU's slopes come by differences; the float32 targets sum to 1 up to 2^-24, which multiplies t.
+    atol = {"box_giou": 1e-7, "box_diou": 1e-7, "box_ciou": 1e-7, "soft_ce": 1e-7, "soft_target": 1e-7}.get(name, 1e-12)
     torch.testing.assert_close(found, expected, rtol=0, atol=atol)
     assert expected.abs().max() > 100 * atol
 
 
 @pytest.mark.parametrize("shape", [SHAPE, WARM], ids=["default", "warm"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "box_ciou"])  # its weight a has no gradient
 def test_gradcheck_of_every_term(name, shape, make_case):
     case = make_case(num_boxes=2)
 
@@ -229,12 +280,14 @@ def test_a_sure_and_wrong_distribution_moves_only_under_cross_entropy(make_one_h
     assert size["coord_ce"] == pytest.approx(1, abs=1e-6)
     assert size["coord_slice_ce"] == pytest.approx(1, abs=1e-6)
     assert size["soft_ce"] > 0.5
-    assert max(size["box_l1"], size["box_giou"], size["w1"]) < 1e-8
+    assert size["ordinal_ce"] > 0.05  # 100 of 999 thresholds
+    assert size["soft_target"] > 0.5
+    assert max(size[name] for name in (*BOXES, "w1", "emd2")) < 1e-8
 
 
 def test_a_cut_object_has_no_gradient_from_boxes(make_case):
     case = make_case(num_boxes=1, num_loose=2)
-    for name in ("box_l1", "box_giou", "smooth_l1"):
+    for name in BOXES:
         rows = case.gradient(terms()[name]).any(dim=1)
         assert rows.tolist() == [True] * 4 + [False] * (len(rows) - 4)
     assert case.gradient(terms()["soft_ce"]).any(dim=1).tolist() == [True] * 6 + [False] * (len(rows) - 6)

@@ -28,8 +28,16 @@ def test_shipped_sweeps_load_and_every_point_is_a_valid_run(path):
     assert sweep.experiment.experiment.name == "tiny"
 
 
-def test_the_four_shipped_sweeps_are_there():
-    assert [path.stem for path in SWEEPS] == ["alpha_beta", "lambda_coord", "lambda_coord_ce", "sigma_w1"]
+def test_every_term_beyond_the_specification_is_searched_on_one_budget():
+    assert {path.stem for path in SWEEPS} >= {"alpha_beta", "lambda_coord", "lambda_coord_ce", "sigma_w1"}
+    sweeps = [load_sweep(path).settings for path in SWEEPS if path.stem[0].isupper()]
+    assert [f"sweep_{sweep.group}" for sweep in sweeps] == [sweep.name for sweep in sweeps]
+    keys = {key.removeprefix("objective.extra.") for sweep in sweeps for key in sweep.space}
+    weights = {f"{name}.weight" for name in ("emd2", "ordinal_ce", "box_diou", "box_ciou", "box_centre_l1")}
+    assert keys == {"soft_target.weight", "soft_target.width", *weights}
+    left_out = {"name", "group", "space"}
+    assert len({sweep.model_dump_json(exclude=left_out) for sweep in sweeps}) == 1
+    assert {sweep.num_points for sweep in sweeps} == {16}
 
 
 def test_a_point_and_overrides_reach_the_trial_and_nothing_else_changes():
