@@ -150,6 +150,7 @@ GENERATION_METRICS = (
     ),
     Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty"),
     Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
+    Metric("truncated_fraction", "the same, of all evaluated images", "fraction", "lower", in_report=False),
     Metric(
         "coord_mass",
         "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm",
@@ -175,6 +176,18 @@ GENERATION_METRICS = (
     ),
     Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),
 )
+STOP_MARGINS: Mapping[str, tuple[int, int | None]] = {
+    "stop_margin/after_0": (0, 1),
+    "stop_margin/after_1": (1, 2),
+    "stop_margin/after_2": (2, 3),
+    "stop_margin/after_3": (3, 4),
+    "stop_margin/after_4": (4, 5),
+    "stop_margin/after_5_to_9": (5, 10),
+    "stop_margin/after_10_to_19": (10, 20),
+    "stop_margin/after_20_or_more": (20, None),
+}
+"""Name -> half-open range of objects that an answer has already, for the mean of the stop margin there."""
+_STOP_MARGIN = Metric("stop_margin/{written}", "log-odds of another object against the end, from raw logits", "nats")
 _MALFORMED_KIND = Metric("malformed/{kind}", "malformed pieces of one kind", "pieces", "lower")
 _LOSSES: dict[str, str] = {
     "total_loss": "the weighted sum that is minimised; its terms differ between groups",
@@ -206,6 +219,8 @@ _COORD_DIAG: dict[str, tuple[str, str, Direction]] = {
 _OTHERS = (
     Metric("learning_rate", "learning rate of the linear layers", gauge="coordexp_learning_rate"),
     Metric("grad_norm", "norm of the whole gradient before clipping", gauge="coordexp_grad_norm"),
+    Metric("mean_grad_norm", "the same, mean over every step so far"),
+    Metric("clipped_fraction", "steps whose gradient was scaled down to max_grad_norm, of all so far", "fraction"),
     Metric(
         "alarms",
         "alarms raised so far in this run: silent terms, train and eval losses far apart",
@@ -383,6 +398,8 @@ def _find_in_evaluation(name: MetricName) -> tuple[Metric, dict[str, str]] | Non
         return metric, dict(zip(_BOX_LABELS, values, strict=True))
     if name.boxes is None and name.metric.startswith("malformed/"):
         return _MALFORMED_KIND, {}
+    if name.boxes is None and name.metric in STOP_MARGINS:
+        return _STOP_MARGIN, {}
     found = next((known for known in GENERATION_METRICS if known.name == name.metric), None)
     return (found, {}) if found is not None and name.boxes is None else None
 

@@ -60,6 +60,7 @@ class ImageRecord:
         coord_mass: probability of the coord vocabulary at each position that emitted a coord token; in the text arm
             that of the digits at each digit of a box.
         num_tokens: generated tokens, the end token excluded.
+        stop_margins: log-odds of another object against the end after 0, 1, 2, ... closed objects.
         curves: bin distributions of its first objects, where the image is one of those that keep them.
     """
 
@@ -69,6 +70,7 @@ class ImageRecord:
     truncated: bool = False
     coord_mass: tuple[float, ...] = ()
     num_tokens: int = 0
+    stop_margins: tuple[float, ...] = ()
     curves: tuple[ObjectCurves, ...] | None = None
 
 
@@ -80,6 +82,7 @@ class ImageLine:
     objects: tuple[DetectedObject, ...]
     failures: tuple[str, ...]
     truncated: bool
+    stop_margins: tuple[float, ...] = ()
 
 
 _LINE = TypeAdapter(ImageLine)
@@ -154,6 +157,7 @@ def write_objects(path: Path, records: Sequence[ImageRecord]) -> None:
             "objects": [vars(item) for item in record.objects],
             "failures": record.failures,
             "truncated": record.truncated,
+            "stop_margins": record.stop_margins,
         }
         for record in records
     )

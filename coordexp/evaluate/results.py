@@ -19,7 +19,7 @@ from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_objects
 from coordexp.files import write_json
-from coordexp.metrics import BOX_KINDS, BoxKind, Decoding, MetricName
+from coordexp.metrics import BOX_KINDS, STOP_MARGINS, BoxKind, Decoding, MetricName
 from coordexp.runs.folder import DecodingFolder
 
 _DUPLICATE_IOU = 0.9
@@ -110,6 +110,7 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
 
     - ``duplicates``: objects with the description, after folding, of an earlier object of their image
       and an IoU above 0.9 with it (arg-max boxes, as emitted).
+    - ``stop_margin/...``: mean log-odds of another object against the end, by the objects that stand there already.
     - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
     """
     failures = Counter(kind for record in records for kind in record.failures)
@@ -123,10 +124,15 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
         "unknown_category": float(unknown_descriptions(records).total()),
         "empty_images": float(sum(not record.objects for record in records)),
         "truncated_images": float(sum(record.truncated for record in records)),
+        "truncated_fraction": sum(record.truncated for record in records) / max(1, len(records)),
         "duplicates": float(num_duplicates(record.objects for record in records)),
     }
     if num_objects:
         metrics["tokens_per_object"] = sum(record.num_tokens for record in records) / num_objects
+    for name, (first, last) in STOP_MARGINS.items():
+        margins = [margin for record in records for margin in record.stop_margins[first:last]]
+        if margins:
+            metrics[name] = math.fsum(margins) / len(margins)
     metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
     return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
 

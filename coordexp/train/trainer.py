@@ -213,8 +213,13 @@ class CoordTrainer(Trainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
-        norm = torch.as_tensor(super()._clip_grad_norm(model))
+        norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
         self._check_finite(norm)
+        # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
+        share = 1 / self.args.world_size
+        self.averages.add("num_steps", share)
+        self.averages.add("num_clipped", (norm > self.args.max_grad_norm).double() * share)
+        self.averages.add("all_grad_norms", norm.double() * share)
         self._image_ids.clear()
         self._loss = torch.zeros_like(self._loss)
         self._deepspeed_step_checked = False

@@ -168,6 +168,37 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
     assert lengths[-1] - sum(lengths[:-1]) <= total[2] <= sum(lengths)
 
 
+class _StopsAtTwo(LocalReporter):
+    def commit(self, rows, *, step, checkpoint):
+        super().commit(rows, step=step, checkpoint=checkpoint)
+        if step == 2:
+            raise KeyboardInterrupt
+
+
+def test_clipped_steps_are_counted_at_every_step_also_between_rows_and_across_a_resume(base, tmp_path):
+    limit = 2.27
+    each = prepared(small_config(base, tmp_path / "each", max_grad_norm=limit))
+    _, norms = _norms(each, tmp_path / "scratch-each")
+    shares = [row.metrics["clipped_fraction"] for row in _rows_with(each, "clipped_fraction")]
+    expected = [sum(norm > limit for norm in list(norms.values())[:at]) / at for at in range(1, 5)]
+    assert 0 < expected[-1] < 1, f"the limit must part these norms: {norms}"
+    assert shares == pytest.approx(expected)
+    rare = prepared(small_config(base, tmp_path / "rare", max_grad_norm=limit, logging_steps=3))
+    folder = RunFolder.of(rare)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(rare, reporter=_StopsAtTwo(folder.path), print_line=lambda line: None)
+    assert _rows_with(rare, "clipped_fraction") == []
+    train_run(rare, reporter=LocalReporter(folder.path), print_line=lambda line: None)
+    first, last = _rows_with(rare, "clipped_fraction")
+    assert (first.step, first.metrics["clipped_fraction"]) == (3, pytest.approx(expected[2]))
+    assert last.metrics["clipped_fraction"] == pytest.approx(expected[3])
+    assert last.metrics["mean_grad_norm"] == pytest.approx(sum(norms.values()) / 4, rel=1e-5)
+
+
+def _rows_with(config, name):
+    return [row for row in read_rows(RunFolder.of(config).metrics) if name in row.metrics]
+
+
 def test_the_optimizer_groups_are_printed_and_kept(base, tmp_path):
     config = prepared(small_config(base, tmp_path, max_steps=1, checkpoint_steps=1))
     lines = []

@@ -15,6 +15,7 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     GenerationSpec,
     MeasuredSamples,
+    ObjectMarkers,
     evaluation_mode,
     generate_sequences,
     static_batches,
@@ -34,6 +35,11 @@ class AnswerFormat(Protocol):
     @property
     def number_ids(self) -> range:
         """The tokens that carry numbers, in the order of their values; empty where none are looked at."""
+        ...
+
+    @property
+    def markers(self) -> ObjectMarkers | None:
+        """The tokens that open and close an object; None where there are no such tokens."""
         ...
 
     def grammar(self, vocab_size: int) -> ObjectGrammar | None:
@@ -86,6 +92,7 @@ class SplitDecoder:
             image_spec=image_spec,
             end_id=answers.end_id,
             number_ids=answers.number_ids,
+            markers=answers.markers,
         )
         self._grammar: ObjectGrammar | None = None
         self.batches = static_batches(samples.lengths, batch_size=evaluation.spec.batch_size)

@@ -51,6 +51,25 @@ class _Generates(Protocol):
 
 
 @dataclass(frozen=True)
+class ObjectMarkers:
+    """The tokens between which an answer goes on or ends.
+
+    Attributes:
+        open_id: opens an object.
+        close_id: closes it.
+        end_id: ends the answer.
+    """
+
+    open_id: int
+    close_id: int
+    end_id: int
+
+    def boundaries(self, ids: Sequence[int]) -> list[int]:
+        """Return the positions at which an answer goes on or ends: its first, and those behind closed objects."""
+        return [0, *(at + 1 for at, token in enumerate(ids) if token == self.close_id)]
+
+
+@dataclass(frozen=True)
 class TokenStatistics:
     """Statistics of the tokens of one sequence, one entry a token; all are from raw logits.
 
@@ -75,10 +94,12 @@ class RecordedStatistics:
 
     Attributes:
         values_SBT: in the order of the fields of :class:`TokenStatistics`; of digits the first two.
+        margins_BT: log-odds of another object against the end at every step; 0 where answers have no such tokens.
         probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
     """
 
     values_SBT: Tensor
+    margins_BT: Tensor
     probs_RTK: Tensor
 
     def is_finite(self, row: int, length: int) -> bool:
@@ -98,8 +119,11 @@ class RawLogitsRecorder(LogitsProcessor):
     Digits have no distribution over bins; without any number ids the mass is 0.
     """
 
-    def __init__(self, number_ids: range, *, curve_rows: Sequence[int] = ()) -> None:
+    def __init__(
+        self, number_ids: range, *, markers: ObjectMarkers | None = None, curve_rows: Sequence[int] = ()
+    ) -> None:
         self._numbers = slice(number_ids.start, number_ids.stop)
+        self._markers = markers
         self._are_bins = len(number_ids) == NUM_BINS
         self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
         self._pending: tuple[Tensor, Tensor] | None = None
@@ -115,7 +139,10 @@ class RawLogitsRecorder(LogitsProcessor):
         number_BK = logits_BV[:, self._numbers]
         # A sum over no number is no probability, but the statistics of every step have one shape.
         mass_B = (number_BK.logsumexp(dim=1) - total_B).exp() if number_BK.shape[1] else torch.zeros_like(total_B)
-        self._steps.append(torch.stack((mass_B, *(self._of_bins(number_BK) if self._are_bins else ()))))
+        margin_B = torch.zeros_like(total_B)
+        if self._markers is not None:
+            margin_B = logits_BV[:, self._markers.open_id] - logits_BV[:, self._markers.end_id]
+        self._steps.append(torch.stack((margin_B, mass_B, *(self._of_bins(number_BK) if self._are_bins else ()))))
         self._pending = (logits_BV, total_B)
         return scores
 
@@ -124,9 +151,9 @@ class RawLogitsRecorder(LogitsProcessor):
         self._settle(sequences_BL)
         log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
         others_SBT = torch.stack(self._steps[:num_steps], dim=2)
-        values_SBT = torch.cat((log_probs_BT.unsqueeze(0), others_SBT)).cpu()
+        margins_BT, *values = torch.cat((others_SBT[:1], log_probs_BT.unsqueeze(0), others_SBT[1:])).cpu()
         probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
-        return RecordedStatistics(values_SBT, probs_RTK=probs)
+        return RecordedStatistics(torch.stack(values), margins_BT, probs_RTK=probs)
 
     def _of_bins(self, bin_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Return expected coordinates and widths of a step."""
@@ -169,6 +196,8 @@ class GeneratedSequence:
         ids: generated token ids.
         statistics: what is kept of each token.
         truncated: the length limit came before the end token.
+        stop_margins: log-odds of another object against the end, from raw logits: before the first token, and behind
+            each closed object; entry ``n`` is that after ``n`` objects. Empty where answers have no such tokens.
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
     """
 
@@ -176,6 +205,7 @@ class GeneratedSequence:
     ids: tuple[int, ...]
     statistics: TokenStatistics
     truncated: bool
+    stop_margins: tuple[float, ...] = ()
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
@@ -191,6 +221,7 @@ class GenerationSpec:
         end_id: ends an answer.
         number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
             none are looked at.
+        markers: what objects stand between; None where no one token opens or closes them.
     """
 
     max_new_tokens: int
@@ -199,6 +230,7 @@ class GenerationSpec:
     image_spec: ImageSpec
     end_id: int
     number_ids: range
+    markers: ObjectMarkers | None = None
 
 
 def static_batches(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
@@ -275,7 +307,7 @@ def _generate_batch(
     batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True).to(device)
     has_curves = len(spec.number_ids) == NUM_BINS
     curve_rows = [row for row, sample in enumerate(samples) if has_curves and sample.image_id in curves_of]
-    recorder = RawLogitsRecorder(spec.number_ids, curve_rows=curve_rows)
+    recorder = RawLogitsRecorder(spec.number_ids, markers=spec.markers, curve_rows=curve_rows)
     with _no_inherited_defaults(model), float32_head(model):
         sequences = cast(_Generates, model).generate(
             input_ids=batch.input_ids,
@@ -288,10 +320,9 @@ def _generate_batch(
         )
     answers = sequences[:, batch.input_ids.shape[1] :]
     recorded = recorder.finish(sequences, num_steps=answers.shape[1])
-    ends = {spec.end_id, spec.pad_id}
     curve_of_row = {row: at for at, row in enumerate(curve_rows)}
     return [
-        _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), ends=ends)
+        _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), spec=spec)
         for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
     ]
 
@@ -325,18 +356,22 @@ def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None
 
 
 def _trimmed(
-    image_id: int, ids: list[int], recorded: RecordedStatistics, *, row: int, curve: int | None, ends: set[int]
+    image_id: int, ids: list[int], recorded: RecordedStatistics, *, row: int, curve: int | None, spec: GenerationSpec
 ) -> GeneratedSequence:
     """Cut a row at its end token."""
-    length = next((at for at, token in enumerate(ids) if token in ends), len(ids))
+    length = next((at for at, token in enumerate(ids) if token in (spec.end_id, spec.pad_id)), len(ids))
     if not recorded.is_finite(row, length + 1):
         raise TrainingError(
             f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
         )
+    boundaries = [] if spec.markers is None else spec.markers.boundaries(ids[:length])
+    margins = recorded.margins_BT[row].tolist()
     return GeneratedSequence(
         image_id=image_id,
         ids=tuple(ids[:length]),
         statistics=recorded.of_sequence(row, length),
         truncated=length == len(ids),
+        # An answer that is cut right behind an object was not asked whether it goes on.
+        stop_margins=tuple(margins[at] for at in boundaries if at < len(ids)),
         coord_probs=None if curve is None else recorded.probs_RTK[curve, :length].numpy(),
     )

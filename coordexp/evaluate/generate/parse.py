@@ -18,7 +18,7 @@ from coordexp.coord_tokens.grammar.parse import ObjectSpan, parse_generated
 from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, ObjectCurves
-from coordexp.evaluate.generate.generation import GeneratedSequence
+from coordexp.evaluate.generate.generation import GeneratedSequence, ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
 
 _COORD_WEIGHT = 0.7
@@ -57,6 +57,11 @@ class SequenceParser:
         """The tokens that carry numbers."""
         return self._vocab.numbers.ids
 
+    @property
+    def markers(self) -> ObjectMarkers:
+        """The tokens that open and close an object."""
+        return ObjectMarkers(self._vocab.obj_start_id, self._vocab.obj_end_id, self._vocab.end_id)
+
     def grammar(self, vocab_size: int) -> ObjectGrammar:
         """Return what constrained decoding allows, for a model with so many logits."""
         return ObjectGrammar.for_model(self._vocab, self._tokenizer, vocab_size=vocab_size)
@@ -71,6 +76,7 @@ class SequenceParser:
             failures=parsed.failures,
             truncated=seq.truncated,
             coord_mass=self._masses(seq, parsed.objects),
+            stop_margins=seq.stop_margins,
             num_tokens=len(seq.ids),
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
         )

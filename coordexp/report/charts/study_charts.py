@@ -93,6 +93,19 @@ def loss_charts(study: Study) -> list[Chart]:
     return charts
 
 
+def gradient_charts(study: Study) -> list[Chart]:
+    """Return the norms of the gradients before clipping, and the limit where all runs have one."""
+    lines = _mean_lines(study.data, lambda _: "grad_norm")
+    limits = {run.number("training.max_grad_norm") for run in study.data.runs}
+    limit = limits.pop() if len(limits) == 1 else None
+    end = max((x for item in lines for x, _ in item.points), default=0.0)
+    if limit is not None and lines:
+        lines.append(Series("limit", None, [(0.0, limit), (end, limit)]))
+    x, y = AxisRange("optimizer step", 0.0), AxisRange("norm", 0.0)
+    note = "Above the limit a step is scaled down to it."
+    return [LineChart(title="Gradient norm before clipping", series=lines, x=x, y=y, note=note)] if lines else []
+
+
 def forest_charts(study: Study) -> list[Chart]:
     """Return the pairwise differences."""
     if study.comparison is None or not study.comparison.pairs:

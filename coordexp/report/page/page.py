@@ -19,17 +19,19 @@ from coordexp.report.charts.study_charts import (
     breakdown_charts,
     edge_charts,
     forest_charts,
+    gradient_charts,
     group_numbers,
     loss_charts,
 )
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
+from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.tables import (
     Table,
     convergence_tables,
-    free_tables,
+    gradients_table,
     headline_table,
     quality_tables,
     runs_table,
@@ -81,7 +83,9 @@ class Page:
     convergence_tables: Sequence[Table]
     headline: Table
     free: Sequence[Table]
+    stop: Sequence[Table]
     quality: Sequence[Table]
+    gradients: Sequence[Table]
     runs: Table
     notes: Sequence[str]
     forest: Sequence[DrawnChart]
@@ -124,11 +128,13 @@ def _page(study: Study) -> Page:
         convergence_tables=convergence,
         headline=headline_table(data),
         free=free_tables(data),
+        stop=stop_tables(data),
         quality=quality,
+        gradients=gradients_table(data),
         runs=runs_table(data),
         notes=notes(data),
         forest=_drawn(forest_charts(study)),
-        curves=_drawn([*ap_charts(study), *loss_charts(study)]),
+        curves=_drawn([*ap_charts(study), *loss_charts(study), *gradient_charts(study)]),
         boxes=_drawn(box_charts(study)),
         breakdowns=_drawn(breakdown_charts(study)),
         gallery=study.gallery,
@@ -171,7 +177,7 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
         ("boxes", "Boxes", has_boxes),
         ("gallery", "Images", bool(study.gallery)),
         ("distributions", "Coordinate distributions", bool(study.coord_curves)),
-        ("free", "Free decoding", True),
+        ("free", "Answers", True),
         ("fairness", "Fairness", study.fairness is not None),
         ("runs", "Runs", True),
         ("again", "Compute it again", True),

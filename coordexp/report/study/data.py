@@ -67,6 +67,17 @@ class RunData:
         """``A-s0``."""
         return f"{self.group}-s{self.seed}"
 
+    def values(self, metric: str) -> list[float]:
+        """Return the values of a curve, without their steps."""
+        return [point.value for point in self.curves.get(metric, ())]
+
+    def number(self, key: str) -> float | None:
+        """Return a number of its configuration; None where that is not known, since anyone may edit parameters."""
+        try:
+            return float(self.params[key])
+        except (KeyError, ValueError):
+            return None
+
 
 @dataclass(frozen=True)
 class ExperimentData:

@@ -25,7 +25,7 @@ MLFLOW_STATES: dict[str, State] = {
     "KILLED": "stopped",
 }
 CURVES = re.compile(
-    r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|num_images|num_supervised_tokens"
+    r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|grad_norm|num_images|num_supervised_tokens"
 )
 
 

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS
@@ -12,6 +13,8 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
+
+CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
 
 
 def summary(data: ExperimentData) -> str:
@@ -37,6 +40,7 @@ def notes(data: ExperimentData) -> list[str]:
             if all(len(found) == 1 for found in seeds)
             else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
         )
+    lines += clipping_note(data)
     lines.append(reading_note(data))
     ceiling = codec_ceiling(data)
     if ceiling is not None:
@@ -52,6 +56,22 @@ def notes(data: ExperimentData) -> list[str]:
     if data.num_older:
         lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
     return lines
+
+
+def clipping_note(data: ExperimentData) -> list[str]:
+    """Return a warning where clipping scales down the steps of one group far more often than those of another."""
+    shares = {
+        group: fmean(known)
+        for group, runs in data.groups.items()
+        if (known := [run.metrics["clipped_fraction"] for run in runs if "clipped_fraction" in run.metrics])
+    }
+    if not shares or max(shares.values()) - min(shares.values()) < CLIPPING_DIFFERS:
+        return []
+    listed = ", ".join(f"{group} {share:.0%}" for group, share in sorted(shares.items(), key=lambda item: -item[1]))
+    return [
+        f"WARNING: gradients were clipped at {listed} of the steps, so that these groups do not take equal steps "
+        "although every key is equal; compare them again with training.max_grad_norm above the largest norm."
+    ]
 
 
 def _is_jsonl(params: Mapping[str, str]) -> bool:

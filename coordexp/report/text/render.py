@@ -12,11 +12,21 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from coordexp.files import JsonValue
-from coordexp.report.study.data import RunData
+from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
+from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
-from coordexp.report.text.tables import MINUS, Table, TableRow, study_tables, tables
+from coordexp.report.text.tables import (
+    MINUS,
+    Table,
+    TableRow,
+    gradients_table,
+    headline_table,
+    quality_tables,
+    runs_table,
+    study_tables,
+)
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Estimate
 from coordexp.tracking.connection import without_secrets
@@ -80,7 +90,13 @@ def to_markdown(study: Study) -> str:
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    return [*study_tables(study), *tables(study.data)]
+    return [*study_tables(study), *run_tables(study.data)]
+
+
+def run_tables(data: ExperimentData) -> list[Table]:
+    """Return the last values of runs: the headline, answers, quality where it was measured, gradients and losses."""
+    answers = [*free_tables(data), *stop_tables(data)]
+    return [headline_table(data), *answers, *quality_tables(data), *gradients_table(data), runs_table(data)]
 
 
 def fairness_table(fairness: Fairness) -> Table:
@@ -183,7 +199,7 @@ def to_json(study: Study) -> str:
 
 def to_latex(study: Study) -> str:
     """Return the tables for a paper that uses the package booktabs, each with its caption above."""
-    found = study_tables(study) or tables(study.data)[:1]
+    found = study_tables(study) or [headline_table(study.data)]
     head = f"% {study.data.name}: {study.verdict or 'nothing to compare yet'}".replace("\n", " ")
     return "\n\n".join([head, "% \\usepackage{booktabs}", *(_latex_table(table) for table in found)]) + "\n"
 

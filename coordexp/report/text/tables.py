@@ -9,7 +9,6 @@ from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import (
     AP_NAMES,
     BOX_KINDS,
-    DECODINGS,
     GENERATION_METRICS,
     Decoding,
     Metric,
@@ -36,7 +35,6 @@ _TEXT_COLUMNS = {
     "interval",
     "95 % interval",
 }
-_KINDS = "free/malformed/"
 MINUS = "\u2212"
 READING_HEADS: Mapping[ReadingName, str] = {
     "own": "own",
@@ -68,17 +66,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _NumberColumn:
+class NumberColumn:
     """A numeric column: its head, a run's value, and how a value is written."""
 
     head: str
     value: Callable[[RunData], float | None]
     write: Callable[[float], str]
-
-
-def tables(data: ExperimentData) -> list[Table]:
-    """Return the headline, free decoding, quality where it was measured, and the runs with their losses."""
-    return [headline_table(data), *free_tables(data), *quality_tables(data), runs_table(data)]
 
 
 def headline_table(data: ExperimentData) -> Table:
@@ -87,45 +80,14 @@ def headline_table(data: ExperimentData) -> Table:
     for group, runs in data.groups.items():
         for kind in sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading):
             names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
-            columns = [_NumberColumn(name, partial(_metric, name), _fraction) for name in names]
+            columns = [NumberColumn(name, partial(last_value, name), as_fraction) for name in names]
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
     title = "Average precision, constrained decoding, each group's own reading first"
     return Table(title, ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
 
-def free_tables(data: ExperimentData) -> list[Table]:
-    """Return what models write without the grammar: AP, counts, malformed objects by kind and what an object costs.
-
-    The last two stand there where there is something to tell.
-    """
-    precision = [
-        _NumberColumn("AP", partial(_own, "free", "AP"), _fraction),
-        _NumberColumn("AP exp.", partial(_metric, str(MetricName("free", "AP", "expected"))), _fraction),
-        _NumberColumn("AP argmax", partial(_metric, str(MetricName("free", "AP", "argmax"))), _fraction),
-        _NumberColumn("AP50", partial(_own, "free", "AP50"), _fraction),
-    ]
-    counts = [_evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
-    names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
-    kinds = [
-        _NumberColumn(name.removeprefix(_KINDS).replace("_", " "), partial(_metric, name), _count) for name in names
-    ]
-    found = [
-        _by_seed(data, "Free decoding: average precision", precision),
-        _by_seed(data, "Free decoding: what was written", counts),
-    ]
-    if kinds:
-        found.append(_by_seed(data, "Free decoding: malformed objects by kind", kinds))
-    costs = [
-        _NumberColumn(f"{head}, {decoding}", partial(_metric, str(MetricName(decoding, name))), _fraction)
-        for decoding in DECODINGS
-        for name, head in (("tokens_per_object", "tokens"), ("seconds_per_object", "seconds"))
-    ]
-    if any(column.value(run) is not None for column in costs for run in data.runs):
-        found.append(_by_seed(data, "What an object costs: generated tokens, and seconds of generation", costs))
-    return found
-
-
-def _by_seed(data: ExperimentData, title: str, columns: Sequence[_NumberColumn]) -> Table:
+def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
+    """Return a table with a row for each seed, below the mean over seeds."""
     rows = [
         row
         for group, runs in data.groups.items()
@@ -137,36 +99,51 @@ def _by_seed(data: ExperimentData, title: str, columns: Sequence[_NumberColumn])
 def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes, where it was measured: every metric of boxes but COCO's own AP."""
     measured = [
-        _NumberColumn(
+        NumberColumn(
             metric.declared.column,
-            partial(_own, "constrained", metric.name),
-            _count if metric.declared.is_count else _fraction,
+            partial(own_value, "constrained", metric.name),
+            as_count if metric.declared.is_count else as_fraction,
         )
         for metric in detection_metrics()
         if metric.declared.in_report and metric.name not in AP_NAMES
     ]
     duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
     columns = [
-        _NumberColumn("AP", partial(_own, "constrained", "AP"), _fraction),
+        NumberColumn("AP", partial(own_value, "constrained", "AP"), as_fraction),
         *measured,
-        _evaluation_column(duplicates, "constrained"),
+        evaluation_column(duplicates, "constrained"),
     ]
     if all(column.value(run) is None for column in columns[1:] for run in data.runs):
         return []
-    return [_by_seed(data, "Ranking and boxes apart: each group by its own reading, constrained decoding", columns)]
+    return [by_seed(data, "Ranking and boxes apart: each group by its own reading, constrained decoding", columns)]
 
 
-def _evaluation_column(metric: Metric, decoding: Decoding) -> _NumberColumn:
+def evaluation_column(metric: Metric, decoding: Decoding) -> NumberColumn:
+    """Return the column of a metric that does not depend on boxes."""
     name = str(MetricName(decoding, metric.name))
-    return _NumberColumn(metric.column, partial(_metric, name), _count if metric.is_count else _fraction)
+    return NumberColumn(metric.column, partial(last_value, name), as_count if metric.is_count else as_fraction)
+
+
+def gradients_table(data: ExperimentData) -> list[Table]:
+    """Return how often gradients were scaled down, and their norms before that, where it was measured."""
+    columns = [
+        NumberColumn("clipped steps", partial(last_value, "clipped_fraction"), as_fraction),
+        NumberColumn("mean norm", partial(last_value, "mean_grad_norm"), as_fraction),
+        NumberColumn("smallest logged", lambda run: min(run.values("grad_norm"), default=None), as_fraction),
+        NumberColumn("largest logged", lambda run: max(run.values("grad_norm"), default=None), as_fraction),
+        NumberColumn("limit", lambda run: run.number("training.max_grad_norm"), as_fraction),
+    ]
+    if all(columns[0].value(run) is None for run in data.runs):
+        return []
+    return [by_seed(data, "Gradients: share of all steps that were scaled down, and norms before that", columns)]
 
 
 def runs_table(data: ExperimentData) -> Table:
     """Return where each run stands, and its last losses."""
     columns = [
-        _NumberColumn("steps", lambda run: float(run.step), _count),
-        _NumberColumn("seconds", partial(_metric, "final/train_seconds"), _count),
-    ] + [_NumberColumn(loss_head(name), partial(_metric, f"train_{name}"), _loss) for name in data.loss_names]
+        NumberColumn("steps", lambda run: float(run.step), as_count),
+        NumberColumn("seconds", partial(last_value, "final/train_seconds"), as_count),
+    ] + [NumberColumn(loss_head(name), partial(last_value, f"train_{name}"), _loss) for name in data.loss_names]
     rows: list[TableRow] = []
     for group, runs in data.groups.items():
         states = {str(run.seed): state_text(run) for run in runs}
@@ -178,7 +155,7 @@ def runs_table(data: ExperimentData) -> Table:
 
 
 def _group_rows(
-    runs: Sequence[RunData], columns: Sequence[_NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
+    runs: Sequence[RunData], columns: Sequence[NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
 ) -> list[TableRow]:
     """Return a row for each seed; if there are several, the mean over the finished ones above them."""
     values = [[column.value(run) for column in columns] for run in runs]
@@ -195,20 +172,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(there) if there else None
 
 
-def _written(values: Sequence[float | None], columns: Sequence[_NumberColumn]) -> list[str]:
+def _written(values: Sequence[float | None], columns: Sequence[NumberColumn]) -> list[str]:
     return [UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)]
 
 
-def _metric(name: str, run: RunData) -> float | None:
+def last_value(name: str, run: RunData) -> float | None:
+    """Return the last value of a metric."""
     return run.metrics.get(name)
 
 
-def _own(decoding: Decoding, metric: str, run: RunData) -> float | None:
+def own_value(decoding: Decoding, metric: str, run: RunData) -> float | None:
     """Return a metric of the boxes that are the run's headline."""
     return run.metrics.get(str(MetricName(decoding, metric, run.reading)))
 
 
-def _fraction(value: float) -> str:
+def as_fraction(value: float) -> str:
+    """Return a number with three digits."""
     return f"{value:.3f}"
 
 
@@ -216,7 +195,13 @@ def _loss(value: float) -> str:
     return f"{value:.4f}"
 
 
-def _count(value: float) -> str:
+def as_signed(value: float) -> str:
+    """Return a number as log-odds are written."""
+    return written(value, signed=True, digits=2)
+
+
+def as_count(value: float) -> str:
+    """Return a whole number, or one digit of a small mean."""
     return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
 
 
@@ -319,7 +304,7 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
                 ", ".join(map(str, comparison.seeds[group])),
                 written(comparison.value[group].value),
                 interval(comparison.value[group]),
-                *(written(_mean([_own("constrained", name, run) for run in runs[group]])) for name in heads),
+                *(written(_mean([own_value("constrained", name, run) for run in runs[group]])) for name in heads),
             )
         )
         for group in comparison.groups

@@ -27,7 +27,7 @@ class StepLog:
     Attributes:
         step: optimizer steps done.
         means: mean of each term and diagnostic since the last logging step.
-        sums: units, images, tokens and waiting since then.
+        sums: units, images, tokens, steps, clipped ones, their gradient norms and waiting since then.
         seconds: wall time since then.
         grad_norm: norm before clipping, of the last step.
         learning_rate: rate of the first group.

@@ -22,6 +22,8 @@ from coordexp.train.loop.averages import StepLog
 from coordexp.train.loop.messages import data_wait_line, progress_line
 from coordexp.train.loop.throughput import Utilisation
 
+_GRADIENT_SUMS = ("num_steps", "num_clipped", "all_grad_norms")
+
 
 @dataclass(frozen=True)
 class TrainingState:
@@ -31,12 +33,14 @@ class TrainingState:
         train_seconds: wall time of training up to the last logging step.
         seconds_since_log: training time since then.
         train_means: means of the last logging step, with which validation is compared.
+        gradients: steps, clipped ones and the sum of their gradient norms, up to the last logging step.
         alarms: raised so far, and how long each term has had no effect.
     """
 
     train_seconds: float
     seconds_since_log: float
     train_means: dict[str, float]
+    gradients: dict[str, float]
     alarms: AlarmState
 
 
@@ -72,6 +76,7 @@ class RunLog:
         self._print_line = print_line
         self._alarms = Alarms(criterion, patience=training.alarm_patience, factor=training.alarm_factor)
         self._train_means: dict[str, float] = {}
+        self._gradients: dict[str, float] = dict.fromkeys(_GRADIENT_SUMS, 0.0)
         self._last_log = time.monotonic()
         self._paused_seconds = 0.0
         self._pause_started: float | None = None
@@ -94,6 +99,8 @@ class RunLog:
         metrics = train_metrics(log, config=self._config, criterion=self._criterion, utilisation=self._utilisation)
         self.train_seconds += log.seconds
         self._train_means = log.means
+        self._gradients = {name: total + log.sums[name] for name, total in self._gradients.items()}
+        metrics |= self._gradient_metrics()
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
         finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
@@ -151,6 +158,7 @@ class RunLog:
                 train_seconds=self.train_seconds,
                 seconds_since_log=self._seconds_since_log(),
                 train_means={name: mean for name, mean in self._train_means.items() if math.isfinite(mean)},
+                gradients=self._gradients,
                 alarms=self._alarms.state(),
             )
             write_json(CheckpointFolder(checkpoint).training_state, asdict(state))
@@ -164,6 +172,7 @@ class RunLog:
         self.train_seconds = state.train_seconds
         self._paused_seconds = -state.seconds_since_log  # the next row covers that time too
         self._train_means = state.train_means
+        self._gradients = state.gradients
         self._alarms.resume(state.alarms)
 
     @contextlib.contextmanager
@@ -175,6 +184,11 @@ class RunLog:
         finally:
             self._paused_seconds += time.monotonic() - started
             self._pause_started = None
+
+    def _gradient_metrics(self) -> dict[str, float]:
+        """Return the share of clipped steps and the mean norm, over all steps so far."""
+        steps, clipped, norms = (self._gradients[name] for name in _GRADIENT_SUMS)
+        return {"clipped_fraction": clipped / steps, "mean_grad_norm": norms / steps}
 
     def _seconds_since_log(self) -> float:
         """Return the training time since the last logging step: without pauses, also the one that goes on."""

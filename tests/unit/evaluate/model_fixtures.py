@@ -14,7 +14,7 @@ from coordexp.data.batch import EncodedSample
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
-from coordexp.evaluate.generate.generation import GeneratedSequence, GenerationSpec, TokenStatistics
+from coordexp.evaluate.generate.generation import GeneratedSequence, GenerationSpec, ObjectMarkers, TokenStatistics
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -53,6 +53,7 @@ class Base:
             image_spec=self.image_spec,
             end_id=self.vocab.end_id,
             number_ids=self.vocab.coord_ids,
+            markers=ObjectMarkers(self.vocab.obj_start_id, self.vocab.obj_end_id, self.vocab.end_id),
         )
 
 

@@ -12,7 +12,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, read_objects
 from coordexp.evaluate.results import generation_metrics, num_duplicates
-from coordexp.metrics import BOX_KINDS
+from coordexp.metrics import BOX_KINDS, find_metric
 from tests.unit.detection.detection_support import crowded_scene, scene
 from tests.unit.evaluate.evaluate_support import evaluated, item
 
@@ -62,9 +62,30 @@ def test_counts_by_hand() -> None:
         "duplicates": 1,  # within an image: the one of image 2 is new there
         "empty_images": 1,
         "truncated_images": 1,
+        "truncated_fraction": 1 / 3,
         "tokens_per_object": 81 / 4,
         "coord_mass": pytest.approx((12 * 0.5 + 4) / 16),
     }
+
+
+def test_stop_margins_are_means_by_the_objects_written() -> None:
+    records = [
+        ImageRecord(1, (), stop_margins=(4.0, 2.0, *(0.5 * n for n in range(20)), -9.0)),
+        ImageRecord(2, (), stop_margins=(2.0, -3.0)),
+        ImageRecord(3, ()),  # cut before its first token
+    ]
+    found = generation_metrics(records, FAILURE_KINDS)
+    assert {name: value for name, value in found.items() if name.startswith("stop_margin/")} == {
+        "stop_margin/after_0": 3.0,
+        "stop_margin/after_1": -0.5,
+        "stop_margin/after_2": 0.0,
+        "stop_margin/after_3": 0.5,
+        "stop_margin/after_4": 1.0,
+        "stop_margin/after_5_to_9": 2.5,
+        "stop_margin/after_10_to_19": 6.25,
+        "stop_margin/after_20_or_more": pytest.approx((9.0 + 9.5 - 9.0) / 3),
+    }
+    assert all(find_metric(f"constrained/{name}") is not None for name in found)
 
 
 def test_no_coord_token_no_mass() -> None:
@@ -118,6 +139,7 @@ def test_the_files_of_a_decoding(tmp_path: Path) -> None:
         ],
         "failures": [],
         "truncated": False,
+        "stop_margins": [],
     }
     assert metrics["argmax/AP"] == metrics["expected/AP"] == pytest.approx(1.0)
     assert metrics["unknown_category"] == 2

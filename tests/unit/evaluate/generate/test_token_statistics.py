@@ -97,6 +97,16 @@ def test_one_step_of_logits_is_held_and_nothing_touched() -> None:
     assert found.probs_RTK.shape == (1, 3, NUM_BINS)
 
 
+def margins_of(base, seq: GeneratedSequence, logits_TV: torch.Tensor) -> list[float]:
+    """Another object against the end, before the first token and behind each closed object that is not the last."""
+    boundaries = [0] + [at + 1 for at, token in enumerate(seq.ids) if token == base.vocab.obj_end_id]
+    pairs = logits_TV.log_softmax(-1)[:, [base.vocab.obj_start_id, base.vocab.end_id]]
+    odds = (pairs[:, 0] - pairs[:, 1]).tolist()
+    # The end itself is not among these rows; there the answer chose it, unless it was cut before.
+    at_end = [] if boundaries[-1] < len(seq.ids) or seq.truncated else [seq.stop_margins[-1]]
+    return [odds[at] for at in boundaries if at < len(seq.ids)] + at_end
+
+
 @pytest.mark.parametrize("constrained", [True, False])
 def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
     """Generation: left padding, four rows of mixed sizes, a cache. The second pass: one forward, right padding."""
@@ -128,6 +138,7 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
             assert torch.tensor(seq.statistics.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
             num_coords += sum(token in base.vocab.coord_ids for token in seq.ids)
             assert (seq.coord_probs is None) == (seq.image_id != 2)
+            assert seq.stop_margins == pytest.approx(margins_of(base, seq, logits_TV), abs=2e-4)
             if seq.coord_probs is not None:
                 assert np.abs(seq.coord_probs - p_TK.numpy()).max() < 1e-4
         assert num_coords > 8

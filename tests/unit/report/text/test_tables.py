@@ -4,14 +4,10 @@ import pytest
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
+from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import notes, summary
-from coordexp.report.text.tables import (
-    Table,
-    free_tables,
-    quality_tables,
-    runs_table,
-    tables,
-)
+from coordexp.report.text.render import run_tables
+from coordexp.report.text.tables import Table, gradients_table, quality_tables, runs_table
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -20,7 +16,7 @@ def cells(table: Table, *lead: str) -> dict[str, str]:
 
 
 def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) -> None:
-    headline = tables(tiny)[0]
+    headline = run_tables(tiny)[0]
     # A: 0.30 and 0.32, argmax 0.01 lower
     assert cells(headline, "A", "expected", "mean of 2")["AP"] == "0.310"
     assert cells(headline, "A", "expected", "0")["AP"] == "0.300"
@@ -30,7 +26,7 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
 
 
 def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:
-    headline = tables(tiny)[0]
+    headline = run_tables(tiny)[0]
     assert cells(headline, "A", "expected", "mean of 2")["AP_large"] == "-"
     assert cells(headline, "B", "expected", "mean of 1")["AP"] == "0.050"  # B-s1 failed
     assert cells(headline, "B", "expected", "1")["AP"] == "-"
@@ -108,7 +104,7 @@ def test_one_evaluated_seed_of_two_is_one_seed(tiny: ExperimentData) -> None:
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_every_row_fills_every_column(tiny: ExperimentData, index: int) -> None:
-    table = tables(tiny)[index]
+    table = run_tables(tiny)[index]
     assert {len(row.cells) for row in table.rows} == {len(table.columns)}
 
 
@@ -129,6 +125,34 @@ def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
         "-",
     )
     assert quality_tables(tiny) == []
+
+
+def with_metrics(data: ExperimentData, **by_group: dict[str, float]) -> ExperimentData:
+    runs = [dataclasses.replace(run, metrics={**run.metrics, **by_group.get(run.group, {})}) for run in data.runs]
+    return dataclasses.replace(data, runs=tuple(runs))
+
+
+def test_where_answers_stop_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
+    assert stop_tables(tiny) == []
+    found = {"free/truncated_images": 3.0, "free/truncated_fraction": 0.25, "constrained/stop_margin/after_0": 4.125}
+    cut, margins = stop_tables(with_metrics(tiny, A=found, B={"constrained/stop_margin/after_5_to_9": -0.5}))
+    assert cells(cut, "A", "0") == {"group": "A", "seed": "0", "images, free": "3", "share, free": "0.250"}
+    assert margins.columns == ("group", "seed", "0", "5 to 9")
+    assert cells(margins, "A", "0")["0"] == "+4.12"
+    assert cells(margins, "B", "0")["5 to 9"] == "\N{MINUS SIGN}0.50"
+
+
+def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentData) -> None:
+    assert gradients_table(tiny) == []
+    alike = with_metrics(tiny, A={"clipped_fraction": 0.2, "mean_grad_norm": 0.75}, B={"clipped_fraction": 0.4})
+    (table,) = gradients_table(alike)
+    assert cells(table, "A", "0")["clipped steps"] == "0.200"
+    assert cells(table, "A", "mean of 2")["mean norm"] == "0.750"
+    assert cells(table, "C", "0")["clipped steps"] == "-"
+    assert not any("clipped" in note for note in notes(alike))
+    apart = with_metrics(alike, C={"clipped_fraction": 0.97})
+    (warning,) = [note for note in notes(apart) if "clipped" in note]
+    assert warning.startswith("WARNING: gradients were clipped at C 97%, B 40%, A 20% of the steps")
 
 
 def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: ExperimentData) -> None:

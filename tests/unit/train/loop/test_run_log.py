@@ -16,7 +16,8 @@ from coordexp.train.setup.weighted_terms import build_criterion
 SUMS = {
     "num_coord_tokens": 8.0, "num_text_tokens": 12.0, "num_tokens": 20.0, "num_boxes": 2.0, "num_images": 4.0,
     "num_sequence_tokens": 300.0, "num_sequence_tokens_squared": 30_000.0, "num_patches": 100.0,
-    "num_patches_squared": 5_000.0, "data_wait_seconds": 0.0,
+    "num_patches_squared": 5_000.0, "data_wait_seconds": 0.0, "num_steps": 10.0, "num_clipped": 4.0,
+    "all_grad_norms": 12.0,
 }  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""What models write: free decoding, where answers stop, and what an object costs; last values of runs as tables."""
+
+from functools import partial
+
+from coordexp.metrics import DECODINGS, GENERATION_METRICS, STOP_MARGINS, MetricName
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.text.tables import (
+    NumberColumn,
+    Table,
+    as_count,
+    as_fraction,
+    as_signed,
+    by_seed,
+    evaluation_column,
+    last_value,
+    own_value,
+)
+
+_KINDS = "free/malformed/"
+
+
+def free_tables(data: ExperimentData) -> list[Table]:
+    """Return what models write without the grammar: AP, counts, malformed objects by kind and what an object costs.
+
+    The last two stand there where there is something to tell.
+    """
+    precision = [
+        NumberColumn("AP", partial(own_value, "free", "AP"), as_fraction),
+        NumberColumn("AP exp.", partial(last_value, str(MetricName("free", "AP", "expected"))), as_fraction),
+        NumberColumn("AP argmax", partial(last_value, str(MetricName("free", "AP", "argmax"))), as_fraction),
+        NumberColumn("AP50", partial(own_value, "free", "AP50"), as_fraction),
+    ]
+    counts = [evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
+    names = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
+    kinds = [
+        NumberColumn(name.removeprefix(_KINDS).replace("_", " "), partial(last_value, name), as_count) for name in names
+    ]
+    found = [
+        by_seed(data, "Free decoding: average precision", precision),
+        by_seed(data, "Free decoding: what was written", counts),
+    ]
+    if kinds:
+        found.append(by_seed(data, "Free decoding: malformed objects by kind", kinds))
+    costs = [
+        NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), as_fraction)
+        for decoding in DECODINGS
+        for name, head in (("tokens_per_object", "tokens"), ("seconds_per_object", "seconds"))
+    ]
+    if any(column.value(run) is not None for column in costs for run in data.runs):
+        found.append(by_seed(data, "What an object costs: generated tokens, and seconds of generation", costs))
+    return found
+
+
+def stop_tables(data: ExperimentData) -> list[Table]:
+    """Return how many answers were cut off, and how surely a model goes on after so many objects; where measured."""
+    cut = [
+        NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), write)
+        for decoding in DECODINGS
+        for name, head, write in (
+            ("truncated_images", "images", as_count),
+            ("truncated_fraction", "share", as_fraction),
+        )
+    ]
+    margins = [
+        NumberColumn(
+            name.partition("_margin/after_")[2].replace("_", " "),
+            partial(last_value, str(MetricName("constrained", name))),
+            as_signed,
+        )
+        for name in STOP_MARGINS
+    ]
+    titles = (
+        "Answers cut off at the token limit",
+        "Stop margin: log-odds of another object against the end, by the objects written, constrained decoding",
+    )
+    return [
+        by_seed(data, title, there)
+        for title, columns in zip(titles, (cut, margins), strict=True)
+        if (there := [column for column in columns if any(column.value(run) is not None for run in data.runs)])
+    ]
