@@ -28,6 +28,7 @@ class TuningSplit:
         num_train: images to train on.
         num_val: images to compare on.
         num_excluded: training images left out, since the final validation split holds the same picture.
+        is_lvis: whether the two files are LVIS's, as the annotations are that they come from; else COCO's.
     """
 
     train_annotations: Path
@@ -36,6 +37,7 @@ class TuningSplit:
     num_train: int
     num_val: int
     num_excluded: int
+    is_lvis: bool
 
     def data_keys(self) -> dict[str, JsonValue]:
         """Return the keys of section ``data`` that lead a trial here.
@@ -43,7 +45,7 @@ class TuningSplit:
         The whole file has passed the experiment's ``max_bad_fraction``; a part of it may hold a larger share.
         """
         return {
-            "format": "coco",
+            "format": "lvis" if self.is_lvis else "coco",
             "bbox_format": None,
             "train_annotations": str(self.train_annotations),
             "train_images": str(self.images),
@@ -98,7 +100,8 @@ def write_tuning_split(
     }
     known = _known(directory, stamp)
     if known is not None:
-        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, source.images, **known)
+        is_lvis = data_config.format == "lvis"
+        return TuningSplit(directory / TRAIN_NAME, directory / VAL_NAME, source.images, is_lvis=is_lvis, **known)
     shared = shared_pictures(train.samples, final.samples)
     free = [sample for sample in train.samples if sample.image.resolve() not in shared]
     count = num_images if num_images is not None else round((fraction or 0.0) * len(free))
@@ -114,6 +117,7 @@ def write_tuning_split(
         num_train=len(train_ids),
         num_val=len(val_ids),
         num_excluded=len(train.samples) - len(free),
+        is_lvis=data_config.format == "lvis",
     )
     counts = {name: value for name, value in asdict(made).items() if name.startswith("num_")}
     write_json(directory / RECORD_NAME, {"source": stamp, "counts": counts})

@@ -1,13 +1,14 @@
 """The detections of one box kind against the ground truth, matched once for all metrics; and what a metric is."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
+from coordexp.detection.boxes import Ints
 from coordexp.detection.ground_truth import Detections, GroundTruth
 from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Metric
@@ -68,8 +69,33 @@ class BoxEvaluation:
         return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
 
     @cached_property
+    def every_match(self) -> "Matches":
+        """Matches of all detections, however many of a category there are in an image."""
+        return self._matcher.matches(max_detections=None)
+
+    @cached_property
+    def positive_only(self) -> PrecisionTable:
+        """Precision and recall as the positive-only F1 has them.
+
+        Detections of a category without any annotation in their image are deleted first, all others have one score,
+        and so go in the order in which they stand.
+        """
+        truth, found = self.truth, self.detections
+        annotated = np.isin(_cells(found, truth), _cells(truth, truth))
+        scored = Detections(found.image_ids, found.category_ids, found.boxes_px_xywh, np.full(len(found), 0.2))
+        matches = Matcher(replace(truth, federated=None), scored.rows(annotated)).matches()
+        return PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+
+    @cached_property
     def _matches(self) -> "Matches":
         return self._matcher.matches()
+
+
+def _cells(boxes: Detections | GroundTruth, truth: GroundTruth) -> Ints:
+    """Return ``[M]`` a number for the image and category of each box."""
+    category_ids = np.array(sorted(truth.categories), np.int64)
+    image = np.searchsorted(np.array(sorted(truth.sizes_px), np.int64), boxes.image_ids)
+    return image * len(category_ids) + np.searchsorted(category_ids, boxes.category_ids)
 
 
 @dataclass(frozen=True)

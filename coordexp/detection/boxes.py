@@ -17,6 +17,9 @@ RECALL_LEVELS: Floats = np.linspace(0.0, 1.0, 101)
 MAX_DETECTIONS = 100
 """COCO looks at this many detections of a category in an image, best first."""
 
+LVIS_MAX_DETECTIONS = 300
+"""LVIS looks at this many detections of all categories together in an image, best first."""
+
 AREA_RANGES_PX2: dict[str, tuple[float, float]] = {
     "all": (0.0, 1e10),
     "small": (0.0, 32.0**2),

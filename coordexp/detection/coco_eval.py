@@ -10,7 +10,8 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.average_precision import mean_of_defined
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
+from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
 from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
 
@@ -19,7 +20,10 @@ _THRESHOLDS = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """COCO's twelve numbers for boxes, in its order; None where COCO defines no value."""
+    """COCO's twelve numbers for boxes, in its order; None where COCO defines no value.
+
+    On LVIS's ground truth the six average precisions are LVIS's, by our matcher, and there is no recall.
+    """
 
     AP: float | None
     AP50: float | None
@@ -41,7 +45,7 @@ def evaluate_detections(
     """Evaluate a file of detections against an annotation file, by pycocotools, at original pixel size.
 
     Args:
-        annotations_json: ground truth in COCO format.
+        annotations_json: ground truth in COCO or LVIS format.
         detections_json: detections in COCO's results format; an empty list is legal.
         image_ids: only these images; None for every image of the annotation file.
 
@@ -60,6 +64,9 @@ def evaluate_detections(
 
 def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> DetectionMetrics:
     """Return COCO's twelve numbers for detections in the images of the ground truth; :func:`evaluate_detections`."""
+    if ground_truth.federated is not None:
+        boxes = BoxEvaluation(ground_truth, detections)
+        return DetectionMetrics(*map(boxes.average_precision, AVERAGE_PRECISIONS), *[None] * 6)
     precision, recall = _accumulate(ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=(1, 10, 100))
     sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
     return DetectionMetrics(
@@ -71,7 +78,12 @@ def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> Detecti
 
 
 def published_precision(ground_truth: GroundTruth, detections: Detections) -> dict[str, float]:
-    """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer."""
+    """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer.
+
+    Of LVIS, whose rules pycocotools does not know, nothing.
+    """
+    if ground_truth.federated is not None:
+        return {}
     precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
     values = {name: mean_of_defined(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
     return {name: value for name, value in values.items() if value is not None}

@@ -4,11 +4,12 @@ Legend of shapes: ``G`` ground-truth boxes, ``D`` detections.
 """
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ from coordexp.data.sources.coco_file import (
     AnnotationColumns,
     BadEntry,
     Box,
+    Category,
+    CocoFile,
     Id,
     Image,
     Number,
     read_coco_file,
     read_entries,
 )
+from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.errors import DataError, show
 from coordexp.files import write_json
@@ -31,6 +35,32 @@ from coordexp.files import write_json
 _LARGEST_NUMBER = 1e300
 
 BoxPxXywh = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Federated:
+    """What an LVIS file says of categories that were not looked for in every image.
+
+    A detection of a category that is neither annotated nor verified to be absent in its image counts neither for nor
+    against; where not all objects of a category are annotated, so does one that matches none.
+
+    Attributes:
+        negative: ``[P, 2]`` image and category ids: the category is verified to be absent.
+        not_exhaustive: ``[P, 2]`` image and category ids: not every object of it is annotated.
+        frequency: category id -> ``r``, ``c`` or ``f``, for rare, common and frequent.
+    """
+
+    negative: Ints
+    not_exhaustive: Ints
+    frequency: Mapping[int, str]
+
+    def on_images(self, image_ids: Collection[int]) -> "Federated":
+        """Return what is said of some images."""
+        wanted = list(image_ids)
+        negative, not_exhaustive = (
+            pairs[np.isin(pairs[:, 0], wanted)] for pairs in (self.negative, self.not_exhaustive)
+        )
+        return Federated(negative, not_exhaustive, self.frequency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +76,7 @@ class GroundTruth:
         boxes_px_xywh: ``[G, 4]`` left, top, width and height.
         areas_px2: ``[G]``, of the segmentation where the file says so.
         is_crowd: ``[G]``.
+        federated: what an LVIS file says beyond a COCO file; None for COCO's rules.
     """
 
     path: Path
@@ -56,6 +87,7 @@ class GroundTruth:
     boxes_px_xywh: Floats
     areas_px2: Floats
     is_crowd: Bools
+    federated: Federated | None = None
 
     def sizes_of(self, image_ids: Ints) -> Floats:
         """Return ``[M, 2]`` width and height of images.
@@ -89,6 +121,7 @@ class GroundTruth:
             boxes_px_xywh=self.boxes_px_xywh[kept],
             areas_px2=self.areas_px2[kept],
             is_crowd=self.is_crowd[kept],
+            federated=None if self.federated is None else self.federated.on_images(image_ids),
         )
 
 
@@ -124,7 +157,8 @@ class Detections:
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 
-    Annotation ids are not used: 0 and repeated ones are harmless.
+    Annotation ids are not used: 0 and repeated ones are harmless. A file is LVIS's, and AP on it LVIS's federated one,
+    if all its images have ``neg_category_ids`` and ``not_exhaustive_category_ids``, and all categories a ``frequency``.
 
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
@@ -143,7 +177,7 @@ def _known_ground_truth(path: Path, changed_ns: int, num_bytes: int) -> GroundTr
 
 
 def _read_ground_truth(path: Path) -> GroundTruth:
-    file = read_coco_file(path)
+    file = read_coco_file(path, image_type=_AnyImage, category_type=_AnyCategory)
     for section, entries in (("images", file.images), ("categories", file.categories)):
         _refuse_bad(entries.bad, f"{path}: {section}")
         seen: set[int] = set()
@@ -168,6 +202,41 @@ def _read_ground_truth(path: Path) -> GroundTruth:
         boxes_px_xywh=columns.box_px_xywh,
         areas_px2=_areas(file.annotations.good, columns.box_px_xywh, where),
         is_crowd=columns.is_crowd,
+        federated=_federated(file, categories),
+    )
+
+
+class _AnyImage(Image, gc=False):
+    """An image of COCO or of LVIS."""
+
+    neg_category_ids: object = None
+    not_exhaustive_category_ids: object = None
+
+
+class _AnyCategory(Category, gc=False):
+    """A category of COCO or of LVIS."""
+
+    frequency: object = None
+
+
+def _federated(file: CocoFile, categories: Collection[int]) -> Federated | None:
+    """Return what only LVIS says, if the whole file says it."""
+    try:
+        images = msgspec.convert(file.images.good, list[LvisImage], from_attributes=True)
+        kinds = msgspec.convert(file.categories.good, list[LvisCategory], from_attributes=True)
+    except msgspec.ValidationError:
+        return None
+    if not images or not kinds:
+        return None
+
+    def pairs(lists: Iterable[tuple[int, list[int]]]) -> Ints:
+        found = [(image_id, key) for image_id, keys in lists for key in keys if key in categories]
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    return Federated(
+        negative=pairs((image.id, image.neg_category_ids) for image in images),
+        not_exhaustive=pairs((image.id, image.not_exhaustive_category_ids) for image in images),
+        frequency={kind.id: kind.frequency for kind in kinds},
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from coordexp.detection.boxes import (
     AREA_RANGES_PX2,
     IOU_THRESHOLDS,
+    LVIS_MAX_DETECTIONS,
     MAX_DETECTIONS,
     Bools,
     Floats,
@@ -38,7 +39,8 @@ class Pairs:
     Attributes:
         gt_of_dt: ``[D]`` row of the matched ground-truth box, -1 for none.
         iou: ``[D]`` with it, 0 for none.
-        ignored: ``[D]`` unmatched, but on a crowd: neither right nor wrong.
+        ignored: ``[D]`` unmatched, but on a crowd, or where LVIS does not say whether there is something: neither
+            right nor wrong.
         num_gt: ground-truth boxes that could be matched, crowds left out.
     """
 
@@ -72,19 +74,31 @@ class Matcher:
         self._dt_order = np.lexsort((-detections.scores, cell))  # stable: equal scores stay in the order of the file
         self._dt_cell = cell[self._dt_order]
         self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
+        self._set_exemptions()
+
+    def _set_exemptions(self) -> None:
+        """Find the detections that LVIS does not count: in a cell nobody looked at, or unmatched in an open one."""
+        federated = self.truth.federated
+        if federated is None:
+            self._is_unjudged = self._is_exempt = np.zeros(len(self._dt_cell), np.bool_)
+            return
+        negative, not_exhaustive = (self._cells(*pairs.T) for pairs in (federated.negative, federated.not_exhaustive))
+        self._is_unjudged = ~np.isin(self._dt_cell, np.concatenate([self._gt_cell, negative]))
+        self._is_exempt = self._is_unjudged | np.isin(self._dt_cell, not_exhaustive)
 
     @property
     def num_images(self) -> int:
         """``N``."""
         return len(self.image_ids)
 
-    def matches(self, area: str = "all", *, max_detections: int = MAX_DETECTIONS) -> "Matches":
-        """Match at COCO's ten thresholds, as COCOeval does.
+    def matches(self, area: str = "all", *, max_detections: int | None = MAX_DETECTIONS) -> "Matches":
+        """Match at COCO's ten thresholds, as COCOeval does, or LVISEval on LVIS's ground truth.
 
         Args:
             area: a key of :data:`~coordexp.detection.boxes.AREA_RANGES_PX2`; ground truth outside the range is
                 ignored, and so are unmatched detections outside it.
-            max_detections: how many of a category in an image are looked at, best first.
+            max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
+                another limit, 300 of all categories together in an image, and None lifts it too.
         """
         from coordexp.detection.kernels import Matches  # here: numba takes half a second
 
@@ -92,7 +106,7 @@ class Matcher:
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
         gt_of_dt = self._match(gt_ignored, IOU_THRESHOLDS)
         dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
-        outside = (dt_area < low) | (dt_area > high)
+        outside = (dt_area < low) | (dt_area > high) | self._is_exempt
         hit, ignored = (np.zeros(len(self._dt_cell), np.uint16) for _ in range(2))
         for t, gt in enumerate(gt_of_dt):
             is_matched = gt != _NO_MATCH
@@ -102,7 +116,7 @@ class Matcher:
             ignored |= is_ignored.astype(np.uint16) << np.uint16(t)
 
         rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
-        kept = np.flatnonzero(rank < max_detections)
+        kept = np.flatnonzero(self._is_looked_at(rank, max_detections))
         scores = self.detections.scores[self._dt_order]
         category = self._dt_cell // self.num_images
         order = kept[np.lexsort((-scores[kept], category[kept]))]
@@ -124,6 +138,18 @@ class Matcher:
             gt_count=gt_count.astype(np.int32),
         )
 
+    def _is_looked_at(self, rank: Ints, max_detections: int | None) -> Bools:
+        """Return ``[D]`` which detections in order of cells count, by their rank in their cell."""
+        if max_detections is None:
+            return ~self._is_unjudged
+        if self.truth.federated is None:
+            return rank < max_detections
+        image = self.detections.image_ids
+        order = np.lexsort((-self.detections.scores, image))
+        in_image = np.empty_like(order)
+        in_image[order] = np.arange(len(order)) - np.searchsorted(image[order], image[order], side="left")
+        return ~self._is_unjudged & (in_image[self._dt_order] < LVIS_MAX_DETECTIONS)
+
     def pairs(self, min_iou: float) -> Pairs:
         """Match all detections at one threshold, best score first.
 
@@ -136,6 +162,7 @@ class Matcher:
         ignored = gt_of_dt != _NO_MATCH
         ignored[ignored] = self.truth.is_crowd[gt_of_dt[ignored]]
         gt_of_dt[ignored] = _NO_MATCH
+        ignored[self._dt_order[self._is_exempt]] |= gt_of_dt[self._dt_order[self._is_exempt]] == _NO_MATCH
         overlap = np.zeros(len(gt))
         matched = gt_of_dt != _NO_MATCH
         true = self.truth.boxes_px_xywh[gt_of_dt[matched]]

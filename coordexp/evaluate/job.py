@@ -11,6 +11,7 @@ from coordexp.coord_tokens.vocab import AnswerVocab, text_vocab
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.lvis import read_lvis
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
@@ -60,11 +61,12 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
     Raises:
         DataError: if they cannot be used, or an alias stands for no category.
     """
-    samples = read_coco(job.annotations, job.images).samples
+    truth = read_ground_truth(job.annotations)
+    samples = (read_coco if truth.federated is None else read_lvis)(job.annotations, job.images).samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
     if job.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
-    return SplitEvaluation(read_ground_truth(job.annotations), samples, job.spec, subset=is_subset)
+    return SplitEvaluation(truth, samples, job.spec, subset=is_subset)
 
 
 def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecoder:

@@ -34,11 +34,12 @@ class Shapes(Section):
 class Data(Section):
     """Where the data is and how a sample becomes a sequence."""
 
-    format: Literal["shapes", "coco", "jsonl"] = key(
+    format: Literal["shapes", "coco", "lvis", "jsonl"] = key(
         "shapes",
         "results",
         "shapes: a generated data set, written as COCO files; coco: the four paths below data, annotations in COCO's "
-        "format, or JSONL where a name ends in .jsonl; jsonl: the same four paths, annotations one image a line.",
+        "format, or JSONL where a name ends in .jsonl; lvis: the same four paths in LVIS's format, whose federated AP "
+        "is then what AP means; jsonl: the same four paths, annotations one image a line.",
         decides=["data", "tokens"],
     )
     train_annotations: Path | None = key(

@@ -101,7 +101,13 @@ class CocoSource:
 
 
 def read_coco(
-    annotations: Path, images: Path, *, max_bad_fraction: float = 0.0, check_images: bool = True
+    annotations: Path,
+    images: Path,
+    *,
+    max_bad_fraction: float = 0.0,
+    check_images: bool = True,
+    image_type: type[Image] = Image,
+    category_type: type[Category] = Category,
 ) -> SplitData:
     """Read a COCO ``instances`` file.
 
@@ -116,13 +122,16 @@ def read_coco(
         max_bad_fraction: largest accepted fraction of bad images, annotations or categories.
             COCO's own train2017 has 2 boxes of zero height among 860,001.
         check_images: whether image files must exist.
+        image_type: what an entry of ``images`` must hold.
+        category_type: what an entry of ``categories`` must hold.
 
     Raises:
         DataError: if the file is missing, no JSON, of another structure, or more than the
             accepted fraction of its records is bad.
     """
     folder = ImageFolder(images, check=check_images)
-    table = build_table(read_coco_file(annotations), folder, max_bad_fraction=max_bad_fraction)
+    file = read_coco_file(annotations, image_type=image_type, category_type=category_type)
+    table = build_table(file, folder, max_bad_fraction=max_bad_fraction)
     is_target = table.kinds == TARGET
     category_ids = np.array(sorted(table.categories), np.int64)
     samples = Samples(

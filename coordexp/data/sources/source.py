@@ -8,6 +8,7 @@ from coordexp.config.schema.data import Data
 from coordexp.data.sample import Generated, SplitData
 from coordexp.data.sources.coco import CocoSource
 from coordexp.data.sources.jsonl import JsonlSource, ground_truth_name
+from coordexp.data.sources.lvis import LvisSource
 from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
 from coordexp.errors import ConfigError
 
@@ -92,7 +93,7 @@ def source_of(data: Data, split: Split, *, data_dir: Path) -> Source:
     if data.is_jsonl(annotations):
         made = data_dir / ground_truth_name(split)
         return JsonlSource(annotations, images, split, made, data.bbox_format, data.max_bad_fraction)
-    return CocoSource(annotations, images)
+    return (LvisSource if data.format == "lvis" else CocoSource)(annotations, images)
 
 
 def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path | None) -> Source | None:
@@ -113,4 +114,4 @@ def recorded_source(params: Mapping[str, str], split: Split, *, data_dir: Path |
     folder = path / "images" if images is None else Path(images)
     if params["data.format"] == "jsonl" or path.suffix == ".jsonl":
         return None if data_dir is None else JsonlSource(path, folder, split, data_dir / ground_truth_name(split))
-    return CocoSource(path, folder)
+    return (LvisSource if params["data.format"] == "lvis" else CocoSource)(path, folder)

@@ -11,7 +11,7 @@ def _average_precision(name: str, boxes: BoxEvaluation) -> float | None:
 
 
 def _average_recall(boxes: BoxEvaluation) -> float | None:
-    return boxes.table().average_recall()
+    return boxes.table().average_recall() if boxes.truth.federated is None else None
 
 
 METRICS = (

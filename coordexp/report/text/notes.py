@@ -47,6 +47,11 @@ def notes(data: ExperimentData) -> list[str]:
         lines.append(
             f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
         )
+    if any(_is_lvis(run) for run in data.runs):
+        lines.append(
+            "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
+            "categories by frequency."
+        )
     if any(_is_jsonl(run.params) for run in data.runs):
         lines.append(
             "The ground truth was made of JSONL: descriptions are the categories, and an object's area is its box's."
@@ -74,6 +79,10 @@ def clipping_note(data: ExperimentData) -> list[str]:
     ]
 
 
+def _is_lvis(run: RunData) -> bool:
+    return run.params.get("data.format") == "lvis"
+
+
 def _is_jsonl(params: Mapping[str, str]) -> bool:
     return params.get("data.format") == "jsonl" or params.get("data.val_annotations", "").endswith(".jsonl")
 
@@ -97,7 +106,8 @@ def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
     commands = [("Every run, curve and file", _ui(data))]
     evaluated = next((run for run in data.runs if run.headline in run.metrics), None)
     if evaluated is not None:
-        commands.append((f"AP of {evaluated.name} again, by pycocotools alone", _recompute(data, evaluated)))
+        judge = "lvis-api, which needs numpy below 1.24," if _is_lvis(evaluated) else "pycocotools"
+        commands.append((f"AP of {evaluated.name} again, by {judge} alone", _recompute(data, evaluated)))
     return commands
 
 
@@ -113,10 +123,12 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
         f"--run-id {run.run_id} --artifact-path {detections} --dst-path {shlex.quote(run.name)}"
     )
+    annotations, found = json.dumps(_annotations(data, run)), json.dumps(f"{run.name}/{detections.name}")
     evaluate = (
-        "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
-        f"gt = COCO({json.dumps(_annotations(data, run))}); "
-        f'e = COCOeval(gt, gt.loadRes({json.dumps(f"{run.name}/{detections.name}")}), "bbox"); '
+        f'from lvis import LVISEval; e = LVISEval({annotations}, {found}, "bbox"); e.run(); e.print_results()'
+        if _is_lvis(run)
+        else "from pycocotools.coco import COCO; from pycocotools.cocoeval import COCOeval; "
+        f'gt = COCO({annotations}); e = COCOeval(gt, gt.loadRes({found}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
     return f"{fetch}\npython -c {shlex.quote(evaluate)}"

@@ -6,6 +6,7 @@ from functools import partial
 from statistics import fmean
 
 from coordexp.detection.metrics import detection_metrics
+from coordexp.detection.metrics.f1 import F1_PERCENTS
 from coordexp.metrics import (
     AP_NAMES,
     BOX_KINDS,
@@ -24,6 +25,7 @@ UNDEFINED = "-"
 _TEXT_COLUMNS = {
     "group",
     "boxes",
+    "F1 of",
     "read by",
     "reading",
     "seed",
@@ -97,7 +99,7 @@ def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -
 
 
 def quality_tables(data: ExperimentData) -> list[Table]:
-    """Return what separates ranking from boxes, where it was measured: every metric of boxes but COCO's own AP."""
+    """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
     measured = [
         NumberColumn(
             metric.declared.column,
@@ -113,9 +115,41 @@ def quality_tables(data: ExperimentData) -> list[Table]:
         *measured,
         evaluation_column(duplicates, "constrained"),
     ]
-    if all(column.value(run) is None for column in columns[1:] for run in data.runs):
+    columns = [column for column in columns if any(column.value(run) is not None for run in data.runs)]
+    if all(column.head == "AP" for column in columns):
         return []
-    return [by_seed(data, "Ranking and boxes apart: each group by its own reading, constrained decoding", columns)]
+    title = "Ranking and boxes apart: each group by its own reading, constrained decoding"
+    return [by_seed(data, title, columns), *f1_tables(data)]
+
+
+def f1_tables(data: ExperimentData) -> list[Table]:
+    """Return macro F1 with every detection, in the positive-only protocol, and how much of that is the protocol."""
+    names = {f".{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean .50:.95": ""}
+
+    def protocols_part(suffix: str, run: RunData) -> float | None:
+        honest, positive = (own_value("constrained", f"F1_{kind}{suffix}", run) for kind in ("macro", "positive"))
+        return None if honest is None or positive is None else positive - honest
+
+    kinds: dict[str, Callable[[str, RunData], float | None]] = {
+        "all detections": lambda suffix, run: own_value("constrained", f"F1_macro{suffix}", run),
+        "positive-only": lambda suffix, run: own_value("constrained", f"F1_positive{suffix}", run),
+        "protocol's part": protocols_part,
+    }
+    rows: list[TableRow] = []
+    for group, runs in data.groups.items():
+        for kind, value in kinds.items():
+            write = partial(written, signed=value is protocols_part)
+            columns = [NumberColumn(head, partial(value, suffix), write) for head, suffix in names.items()]
+            rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+    if all(cell == UNDEFINED for row in rows for cell in row.cells[3:]):
+        return []
+    return [
+        Table(
+            "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers",
+            ("group", "F1 of", "seed", *names),
+            tuple(rows),
+        )
+    ]
 
 
 def evaluation_column(metric: Metric, decoding: Decoding) -> NumberColumn:

@@ -16,6 +16,7 @@ from coordexp.data.sources.source import Split, source_of
 from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import DataError
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.base import check_attention_of, prepare_base, weights_hash
@@ -63,6 +64,11 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         _check_images([*train.samples, *val.samples])
     # A bad annotation or alias would otherwise show only after training.
     ground_truth = read_ground_truth(sources[1].ground_truth())
+    if config.data.format == "lvis" and ground_truth.federated is None:
+        raise DataError(
+            f"{ground_truth.path}: expected neg_category_ids and not_exhaustive_category_ids in every image and a "
+            "frequency (r, c or f) in every category; without them there is no LVIS AP, but COCO's by data.format: coco"
+        )
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
     return PreparedExperiment(

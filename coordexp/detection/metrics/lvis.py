@@ -1,0 +1,38 @@
+"""What LVIS adds to COCO's numbers: average precision by how rare a category is, and recall with 300 detections."""
+
+from functools import partial
+
+import numpy as np
+
+from coordexp.detection.average_precision import mean_of_defined
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.metrics import Metric
+
+_FREQUENCIES = {"rare": "r", "common": "c", "frequent": "f"}
+
+
+def _by_frequency(letter: str, boxes: BoxEvaluation) -> float | None:
+    federated = boxes.truth.federated
+    if federated is None:
+        return None
+    chosen = np.array([federated.frequency[key] == letter for key in sorted(boxes.truth.categories)])
+    return mean_of_defined(boxes.table().precision[:, :, chosen])
+
+
+def _average_recall(boxes: BoxEvaluation) -> float | None:
+    return None if boxes.truth.federated is None else boxes.table().average_recall()
+
+
+METRICS = (
+    *(
+        DetectionMetric(
+            Metric(f"AP_{name}", f"LVIS AP, mean over the {name} categories", direction="higher"),
+            partial(_by_frequency, letter),
+        )
+        for name, letter in _FREQUENCIES.items()
+    ),
+    DetectionMetric(
+        Metric("AR300", "LVIS average recall with 300 detections an image", direction="higher", in_report=False),
+        _average_recall,
+    ),
+)

@@ -1,0 +1,73 @@
+"""Our matcher on federated ground truth against lvis.json, which lvis-api itself computed."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.detection import evaluate_detections
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, unit_weights
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.ground_truth import GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.matching import Matcher
+from coordexp.detection.metrics import measure
+from coordexp.statistics import paired_bootstrap
+
+HERE = Path(__file__).parent
+GOLDEN = json.loads((HERE / "lvis.json").read_text(encoding="utf-8"))
+MAKE = runpy.run_path(str(HERE / "derive_lvis.py"))["make_scene"]
+NAMES = {
+    "AP": "AP", "AP50": "AP50", "AP75": "AP75", "APs": "AP_small", "APm": "AP_medium", "APl": "AP_large",
+    "APr": "AP_rare", "APc": "AP_common", "APf": "AP_frequent", "AR@300": "AR300",
+}  # fmt: skip
+EXACT = {"rel": 0, "abs": 1e-12}
+
+
+def written(folder: Path, scene: dict) -> tuple[Path, Path]:
+    for name in ("truth", "detections"):
+        (folder / f"{name}.json").write_text(json.dumps(scene[name]))
+    return folder / "truth.json", folder / "detections.json"
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: f"scene {golden['seed']}")
+def test_every_number_is_that_of_lvis_api(golden: dict, tmp_path: Path) -> None:
+    scene = MAKE(golden["seed"])
+    annotations, found = written(tmp_path, scene)
+    truth = read_ground_truth(annotations)
+    detections = read_detections(found, truth)
+    metrics = measure(BoxEvaluation(truth, detections))
+    assert {name: metrics.get(ours) for name, ours in NAMES.items()} == pytest.approx(golden["once"], **EXACT)
+    assert "AR100" not in metrics
+    assert evaluate_detections(annotations, found).AP_medium == metrics["AP_medium"]
+    copies = np.array(scene["copies"], np.uint16)
+    for name, which in AVERAGE_PRECISIONS.items():
+        value = mean_precision(Matcher(truth, detections).matches(which.area), which, copies)
+        expected = golden["repeated"][{ours: theirs for theirs, ours in NAMES.items()}[name]]
+        assert value == pytest.approx(np.nan if expected is None else expected, nan_ok=True, **EXACT)
+
+
+def test_statistics_read_a_federated_file_by_its_rules(tmp_path: Path) -> None:
+    annotations, found = written(tmp_path, MAKE(0))
+    report = paired_bootstrap(annotations, {"A": found}, resamples=20)
+    assert report.ap["A"] == pytest.approx(GOLDEN[0]["once"]["AP"], **EXACT)
+
+
+def test_each_rule_matters(tmp_path: Path) -> None:
+    """A negative control: without one of its three rules, some scene has another AP."""
+    changed = dict.fromkeys(("negative", "not_exhaustive", "coco"), 0)
+    for golden in GOLDEN:
+        annotations, found = written(tmp_path, MAKE(golden["seed"]))
+        truth = read_ground_truth(annotations)
+        assert truth.federated is not None
+        detections = read_detections(found, truth)
+        none = np.zeros((0, 2), np.int64)
+        others: dict[str, GroundTruth] = {"coco": GroundTruth(**{**vars(truth), "federated": None})}
+        for name in ("negative", "not_exhaustive"):
+            less = type(truth.federated)(**{**vars(truth.federated), name: none})
+            others[name] = GroundTruth(**{**vars(truth), "federated": less})
+        for name, other in others.items():
+            ap = mean_precision(Matcher(other, detections).matches(), AVERAGE_PRECISIONS["AP"], unit_weights(8))
+            changed[name] += abs(ap - golden["once"]["AP"]) > 1e-9
+    assert min(changed.values()) > 0
