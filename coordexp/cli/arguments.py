@@ -1,8 +1,11 @@
 """Arguments that several verbs take."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,6 +79,23 @@ def fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
     return value
+
+
+def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the files of each name.
+
+    Raises:
+        ConfigError: if an argument is no ``NAME=FILE``, or a name is there twice.
+    """
+    found: dict[str, list[Path]] = {}
+    for text in texts:
+        name, separator, paths = text.partition("=")
+        if not separator or not name.strip() or not all(paths.split(",")):
+            raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
+        if name in found:
+            raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
+        found[name] = [Path(path) for path in paths.split(",")]
+    return found
 
 
 def _at_least(low: int, text: str) -> int:

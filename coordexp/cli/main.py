@@ -7,6 +7,7 @@ from typing import Protocol
 
 from coordexp.cli import (
     ablation,
+    compare,
     doctor,
     evaluate,
     expand_vocab,
@@ -46,6 +47,7 @@ VERBS: Mapping[str, Verb] = {
     "sweep": sweep,
     "train": train,
     "evaluate": evaluate,
+    "compare": compare,
     "report": report,
     "doctor": doctor,
     "inspect": inspect,

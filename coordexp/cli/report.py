@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import positive
+from coordexp.cli.arguments import named_files, positive
 from coordexp.cli.console import error_console, output_console
 from coordexp.errors import ConfigError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from coordexp.metrics import BoxKind
     from coordexp.report.study.data import ExperimentData
-    from coordexp.report.study.study import Study
 
 HELP = "tables, plots and a page of an experiment, or a live view of it"
 
@@ -46,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[GROUP=]BOXES",
         help="read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them",
     )
+    parser.add_argument(
+        "--with",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="NAME=FILE[,FILE...]",
+        help="add another detector's COCO results on the same images as a row, repeatable; several files are seeds",
+    )
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
@@ -58,6 +65,8 @@ def run(options: argparse.Namespace) -> None:
     """Report, or watch."""
     if options.runs and len(options.experiment) != 1:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
+    if options.watch and options.files:
+        raise ConfigError("--with has no effect on --watch, which shows runs alone")
     if options.watch and (options.runs or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment")
     if options.watch:
@@ -81,20 +90,23 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.report.study.data import read_by
+    from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
+    from coordexp.report.text.render import print_report
     from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
 
     data = _load(options)
     data = read_by(data, readings_of(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
+    data = with_files(data, named_files(options.files), output=output, runs_dir=options.runs_dir)
     settings = Settings(
         resamples=options.resamples,
         num_pictures=options.pictures,
         allow_differences=options.allow_differences,
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
-    _show(study, options.format, console)
+    print_report(study, options.format, console)
     messages = console if options.format == "terminal" else errors
     paths = write_report(study, output)
     print_paths(paths, messages)
@@ -109,16 +121,6 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
     if options.runs:
         return load_runs(uri, names[0], options.runs)
     return load_experiments(uri, names) if names else load_experiment(uri)
-
-
-def _show(study: "Study", form: str, console: "Console") -> None:
-    from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
-
-    if form == "terminal":
-        render_report(study, console)
-        return
-    text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
-    console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
 def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":

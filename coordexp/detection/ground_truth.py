@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from coordexp.data.sources.coco_file import (
+    MAX_ID,
     Annotation,
     AnnotationColumns,
     BadEntry,
@@ -29,6 +30,7 @@ from coordexp.data.sources.coco_file import (
 )
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
+from coordexp.detection.categories import CategoryIndex
 from coordexp.errors import DataError, show
 from coordexp.files import write_json
 
@@ -134,12 +136,14 @@ class Detections:
         category_ids: ``[D]``.
         boxes_px_xywh: ``[D, 4]`` left, top, width and height.
         scores: ``[D]``.
+        has_scores: whether the scores are a detector's own; else all are 1.
     """
 
     image_ids: Ints
     category_ids: Ints
     boxes_px_xywh: Floats
     scores: Floats
+    has_scores: bool = True
 
     def __len__(self) -> int:
         """Return ``D``."""
@@ -147,7 +151,13 @@ class Detections:
 
     def rows(self, rows: NDArray[np.int64] | Bools) -> "Detections":
         """Return some of them, chosen or ordered as by numpy's indexing."""
-        return Detections(self.image_ids[rows], self.category_ids[rows], self.boxes_px_xywh[rows], self.scores[rows])
+        return Detections(
+            self.image_ids[rows],
+            self.category_ids[rows],
+            self.boxes_px_xywh[rows],
+            self.scores[rows],
+            has_scores=self.has_scores,
+        )
 
     def on_images(self, image_ids: Collection[int]) -> "Detections":
         """Return those in some images."""
@@ -240,41 +250,144 @@ def _federated(file: CocoFile, categories: Collection[int]) -> Federated | None:
     )
 
 
+_Text = Annotated[str | None, Meta(description="the name of a category")]
+
+
 class _ResultEntry(Struct, gc=False):
-    """A detection in COCO's results format."""
+    """A detection in COCO's results format, or one that names its category or has no score."""
 
     image_id: Id
-    category_id: Id
     bbox: Box
-    score: Annotated[Number, Meta(description="a number")]
+    category_id: Annotated[int | str | None, Meta(description="a whole number")] = None
+    score: Annotated[Number | None, Meta(description="a number")] = None
+    category_name: _Text = None
+    category: _Text = None
+    label: _Text = None
 
     def __post_init__(self) -> None:
-        """Check that its numbers are finite."""
+        """Check that its numbers are finite and that it has a category."""
         if not all(abs(value) < _LARGEST_NUMBER for value in self.bbox):
             raise ValueError(f"bbox is {show(list(self.bbox))}, expected finite numbers")
-        if not abs(self.score) < _LARGEST_NUMBER:
+        if self.score is not None and not abs(self.score) < _LARGEST_NUMBER:
             raise ValueError(f"score is {show(self.score)}, expected a finite number")
+        if self.category_id is None:
+            self.category_id = self.category_name or self.category or self.label
+        if self.category_id is None:
+            raise ValueError("category_id is missing, expected a whole number, or a name in category_name")
+        if isinstance(self.category_id, int) and abs(self.category_id) > MAX_ID:
+            raise ValueError(f"category_id is {show(self.category_id)}, expected a whole number")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A file of detections as it stands, its boxes in whatever frame; one row a detection.
+
+    Attributes:
+        path: where it was read.
+        image_ids: ``[D]``.
+        categories: ``[D]`` ids, or rows of ``names`` where there are any.
+        names: the categories' names, where the file has names instead of ids.
+        boxes: ``[D, 4]``.
+        scores: ``[D]``; None where no entry has one.
+    """
+
+    path: Path
+    image_ids: Ints
+    categories: Ints
+    names: tuple[str, ...]
+    boxes: Floats
+    scores: Floats | None
+
+    def __len__(self) -> int:
+        """Return ``D``."""
+        return len(self.image_ids)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether pycocotools reads it as well: it has ids for categories and scores, and is not packed."""
+        return not self.names and self.scores is not None and self.path.suffix != ".gz"
+
+
+def read_results(path: Path) -> Results:
+    """Read a file of detections without asking whether it belongs to a ground truth.
+
+    Raises:
+        DataError: naming the file, the entry and what is wrong with it.
+    """
+    blocks: list[tuple[Ints, Ints, Floats, Floats]] = []
+    names: dict[str, int] = {}
+    kinds: dict[str, int] = {}  # what there is -> the first entry with it
+    where, first = f"{path}: detection", 0
+    for entries in read_entries(path, _ResultEntry):
+        _refuse_bad(entries.bad, where)
+        rows = entries.good
+        for place, row in enumerate(rows, start=first):
+            kinds.setdefault("name" if isinstance(row.category_id, str) else "id", place)
+            kinds.setdefault("no score" if row.score is None else "score", place)
+        blocks.append(
+            (
+                np.array([row.image_id for row in rows], np.int64),
+                np.array([_number_of(row.category_id, names) for row in rows], np.int64),
+                np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
+                np.array([np.nan if row.score is None else row.score for row in rows], np.float64),
+            )
+        )
+        first += len(rows)
+    if "score" in kinds and "no score" in kinds:
+        raise DataError(f"{where}[{kinds['no score']}]: score is missing, which others have; expected a number")
+    if "name" in kinds and "id" in kinds:
+        raise DataError(
+            f"{where}[{kinds['name']}]: its category is a name, where others have ids; expected one of both"
+        )
+    image_ids, categories, boxes, scores = (
+        (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        if blocks
+        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
+    )
+    return Results(path, image_ids, categories, tuple(names), boxes, None if "no score" in kinds else scores)
+
+
+def _number_of(category: int | str | None, names: dict[str, int]) -> int:
+    return names.setdefault(category, len(names)) if isinstance(category, str) else category or 0
 
 
 def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
     """Read and check a file of detections in COCO's results format.
 
+    A file without scores gives every detection the score 1; categories may be named.
+
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
-    entries, where = read_entries(path, _ResultEntry), f"{path}: detection"
-    _refuse_bad(entries.bad, where)
-    rows = entries.good
-    found = Detections(
-        image_ids=np.array([row.image_id for row in rows], np.int64),
-        category_ids=np.array([row.category_id for row in rows], np.int64),
-        boxes_px_xywh=np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
-        scores=np.array([row.score for row in rows], np.float64),
-    )
-    _check_boxes(found.boxes_px_xywh, where)
-    _check_known("image_id", found.image_ids, ground_truth.sizes_px.keys(), where)
-    _check_known("category_id", found.category_ids, ground_truth.categories.keys(), where)
-    return found
+    return detections_of(read_results(path), ground_truth)
+
+
+def detections_of(results: Results, ground_truth: GroundTruth) -> Detections:
+    """Check a file of detections against the ground truth that it belongs to.
+
+    Raises:
+        DataError: naming the file, the entry and what is wrong with it.
+    """
+    where = f"{results.path}: detection"
+    _check_known("image_id", results.image_ids, ground_truth.sizes_px.keys(), where)
+    category_ids = _category_ids(results, ground_truth.categories, where)
+    _check_known("category_id", category_ids, ground_truth.categories.keys(), where)
+    _check_boxes(results.boxes, where)
+    has_scores = results.scores is not None
+    scores = results.scores if results.scores is not None else np.ones(len(results))
+    return Detections(results.image_ids, category_ids, results.boxes, scores, has_scores=has_scores)
+
+
+def _category_ids(results: Results, categories: Mapping[int, str], where: str) -> Ints:
+    if not results.names:
+        return results.categories
+    index = CategoryIndex(categories)
+    ids = [index.find(name) for name in results.names]
+    for name, category_id in zip(results.names, ids, strict=True):
+        if category_id is None:
+            is_it = results.categories == results.names.index(name)
+            _refuse(is_it, where, f"no category of the annotation file is called {show(name)}")
+    return np.array(ids, np.int64)[results.categories]
 
 
 def write_detections(path: Path, detections: Detections) -> None:

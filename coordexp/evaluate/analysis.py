@@ -125,11 +125,12 @@ class BoxAnalysis:
         num_missed: ground truth without a pair.
         matched_iou: histogram of the pairs' IoU, 20 bins from 0 to 1.
         coordinates: a map of each coordinate: ``x1``, ``y1``, ``x2``, ``y2`` (ordered corners).
-        width_by_error: of all four coordinates together; empty in the text arm, which has no widths.
+        width_by_error: of all four coordinates together; empty where boxes have no widths, as in the text arm.
         categories: every category, in the order of their ids.
         sizes: small, medium, large.
         object_counts: by the number of objects in the image: 1, 2-3, 4-7, 8 and more.
-        score_bins: reliability diagram, 10 bins of the score; correct is a match at IoU .5.
+        score_bins: reliability diagram, 10 bins of the score; correct is a match at IoU .5. Empty where scores are no
+            probabilities.
     """
 
     num_matched: int
@@ -193,18 +194,18 @@ def analyse(annotations_json: Path, folder: Path) -> Analysis:
     return analyse_boxes(evaluated, ObjectTable.of(read_objects(files.objects)))
 
 
-def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTable) -> Analysis:
+def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTable | None) -> Analysis:
     """Analyse matched detections of each box kind.
 
     Args:
         evaluated: by box kind, over the same images.
-        objects: the object behind each detection, in the same order.
+        objects: the object behind each detection, in the same order; None for detections alone, of any detector.
 
     Raises:
         DataError: if objects and detections do not belong together, or an image has no size.
     """
     for kind, boxes in evaluated.items():
-        if not np.array_equal(objects.image_ids, boxes.detections.image_ids):
+        if objects is not None and not np.array_equal(objects.image_ids, boxes.detections.image_ids):
             raise DataError(
                 f"{boxes.truth.path}: {len(boxes.detections)} {kind} detections do not belong to the "
                 f"{len(objects.image_ids)} objects of known categories beside them; expected files of one evaluation"
@@ -215,24 +216,32 @@ def analyse_boxes(evaluated: Mapping[BoxKind, BoxEvaluation], objects: ObjectTab
         num_gt=first.pairs(MIN_IOU).num_gt,
         min_iou=MIN_IOU,
         coordinate_edges=tuple(_COORDINATE_EDGES.tolist()),
-        boxes={kind: _analyse_boxes(boxes, objects.ordered_width(kind)) for kind, boxes in evaluated.items()},
+        boxes={
+            kind: _analyse_boxes(boxes, None if objects is None else objects.ordered_width(kind))
+            for kind, boxes in evaluated.items()
+        },
     )
 
 
-def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats) -> BoxAnalysis:
+def _analyse_boxes(boxes: BoxEvaluation, width_D4: Floats | None) -> BoxAnalysis:
     pairs, truth = boxes.pairs(MIN_IOU), boxes.truth
     dt = np.flatnonzero(pairs.matched)
-    sizes_px = truth.sizes_of(boxes.detections.image_ids[dt])
-    predicted = to_boxes_norm_xyxy(boxes.detections.boxes_px_xywh[dt], sizes_px)
-    true = to_boxes_norm_xyxy(truth.boxes_px_xywh[pairs.gt_of_dt[dt]], sizes_px)
+    maps: dict[str, CoordinateMap] = {}
+    widths: tuple[WidthByError, ...] = ()
+    if width_D4 is not None or None not in truth.sizes_px.values():  # a ground truth of others may lack sizes
+        sizes_px = truth.sizes_of(boxes.detections.image_ids[dt])
+        predicted = to_boxes_norm_xyxy(boxes.detections.boxes_px_xywh[dt], sizes_px)
+        true = to_boxes_norm_xyxy(truth.boxes_px_xywh[pairs.gt_of_dt[dt]], sizes_px)
+        maps = {name: _map(true[:, at], predicted[:, at]) for at, name in enumerate(_COORDINATES)}
+        widths = () if width_D4 is None else _width_by_error(np.abs(predicted - true), width_D4[dt])
     iou_counts, _ = np.histogram(pairs.iou[dt], _IOU_EDGES)
     return BoxAnalysis(
         num_matched=len(dt),
         num_unmatched=int(np.count_nonzero(~pairs.matched & ~pairs.ignored)),
         num_missed=pairs.num_gt - len(dt),
         matched_iou=IouHistogram(edges=tuple(_IOU_EDGES.tolist()), counts=tuple(iou_counts.tolist())),
-        coordinates={name: _map(true[:, at], predicted[:, at]) for at, name in enumerate(_COORDINATES)},
-        width_by_error=_width_by_error(np.abs(predicted - true), width_D4[dt]),
+        coordinates=maps,
+        width_by_error=widths,
         categories=_categories(boxes),
         sizes=_sizes(boxes),
         object_counts=_object_counts(boxes),

@@ -86,7 +86,7 @@ def study_of(
         CoordExpError: as :func:`coordexp.report.study.study.make_study`.
         ResourceError: if ``output`` cannot be written.
     """
-    with _writing(output):
+    with writing(output):
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
         with _progress(console) as show:
             study = make_study(data, artifacts, StatisticsCache(output / STATISTICS), settings, on_progress=show)
@@ -106,7 +106,7 @@ def write_report(study: Study, output: Path) -> list[Path]:
         "report.csv": to_csv,
         "report.tex": to_latex,
     }
-    with _writing(output):
+    with writing(output):
         for name, make in texts.items():
             write_text(output / name, make(study))
         return [*(output / name for name in texts), *write_plots(study, output)]
@@ -129,7 +129,12 @@ def print_paths(paths: list[Path], console: Console) -> None:
 
 
 @contextmanager
-def _writing(output: Path) -> Generator[None]:
+def writing(output: Path) -> Generator[None]:
+    """Make a folder to write to, and say so where that cannot be done.
+
+    Raises:
+        ResourceError: if it cannot be written.
+    """
     try:
         output.mkdir(parents=True, exist_ok=True)
         yield
@@ -182,7 +187,7 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     tracker.set_final(data.parent_id, comparison_metrics(study))
     if study.verdict:
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
-    for run in data.runs:
+    for run in data.trained:
         tracker.set_tags(run.run_id, {READING: run.reading})  # of the numbers that are stored with the ablation now
     return True
 

@@ -1,6 +1,6 @@
 """What a comparison says, in one sentence that claims no more than the design allows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coordexp.statistics.intervals import ALPHA
 from coordexp.statistics.resampling import enough_resamples
@@ -9,7 +9,35 @@ from coordexp.statistics.results import Comparison, Estimate, PairResult
 _MAX_NAMED = 3
 
 
-def verdict(comparison: Comparison) -> str:
+@dataclass(frozen=True)
+class Wording:
+    """How a sentence calls what is compared.
+
+    Attributes:
+        one: stands before the name of a group with one seed.
+        many: stands before the name of one with several.
+        between: stands before names of which no difference can be shown.
+        scope: what a difference of single seeds is about.
+    """
+
+    one: str
+    many: str
+    between: str
+    scope: str
+
+
+RUNS = Wording(
+    one="The checkpoint of group ",
+    many="Group ",
+    between="the checkpoints of ",
+    scope="with one seed this is about these checkpoints, not about their losses",
+)
+FILES = Wording(
+    one="", many="", between="", scope="with one file each this is about these detectors, not about how they were made"
+)
+
+
+def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     """Return one sentence: which group is best, by how much, and against which that cannot be said.
 
     With one seed it speaks of checkpoints, with several of groups. Where no difference is shown, it
@@ -17,51 +45,51 @@ def verdict(comparison: Comparison) -> str:
     them may be highest by its seeds alone: a group is above another only by the seeds both have.
     """
     if not comparison.pairs:
-        return _alone(comparison)
+        return _alone(comparison, words)
     best = max(comparison.groups, key=lambda group: comparison.value[group].value)
     ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
     shown, open_ = [p for p in ours if p.significant], [p for p in ours if not p.significant]
     beaten, above = [p for p in shown if p.difference.value > 0], [p for p in shown if p.difference.value <= 0]
     if above:
-        return _contradiction(comparison, above)
+        return _contradiction(comparison, above, words)
     if not beaten:
-        return f"{_nothing(comparison, open_)}{_scope(ours)}."
-    subject = _subject(comparison, best) if _one_seed(ours) else "Group"
-    sentence = f"{subject} {best} has the highest {comparison.metric}, {comparison.value[best].value:.3f}: " + _above(
+        return f"{_nothing(comparison, open_, words)}{_scope(ours, words)}."
+    subject = _subject(comparison, best, words) if _one_seed(ours) else words.many
+    sentence = f"{subject}{best} has the highest {comparison.metric}, {comparison.value[best].value:.3f}: " + _above(
         beaten
     )
     if open_:
         names = " or ".join(pair.b for pair in open_)
         sentence += f", but no difference from {names} can be shown ({_all_open(open_)})"
-    return f"{sentence}{_scope(ours)}."
+    return f"{sentence}{_scope(ours, words)}."
 
 
-def _alone(comparison: Comparison) -> str:
+def _alone(comparison: Comparison, words: Wording) -> str:
     group = comparison.groups[0]
     found = comparison.value[group]
     has = f"has {comparison.metric} {found.value:.3f}{_interval(found)}"
-    return f"{_subject(comparison, group)} {group} {has}; there is no other to compare."
+    return f"{_subject(comparison, group, words)}{group} {has}; there is no other to compare."
 
 
-def _subject(comparison: Comparison, group: str) -> str:
-    return "The checkpoint of group" if len(comparison.seeds[group]) == 1 else "Group"
+def _subject(comparison: Comparison, group: str, words: Wording) -> str:
+    return words.one if len(comparison.seeds[group]) == 1 else words.many
 
 
-def _contradiction(comparison: Comparison, above: list[PairResult]) -> str:
+def _contradiction(comparison: Comparison, above: list[PairResult], words: Wording) -> str:
     best = above[0].a
     others = " and ".join(f"{pair.b} is {_by(_from(pair, pair.b))} above {best}" for pair in above)
     return (
-        f"{_subject(comparison, best)} {best} has the highest {comparison.metric} over all its seeds, "
+        f"{_subject(comparison, best, words)}{best} has the highest {comparison.metric} over all its seeds, "
         f"{comparison.value[best].value:.3f}, but over the seeds both have {others}: "
         "to compare groups, evaluate the same seeds of each."
     )
 
 
-def _nothing(comparison: Comparison, pairs: list[PairResult]) -> str:
+def _nothing(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
     """Say that the best group does not differ significantly from any other."""
     names = [pairs[0].a, *(pair.b for pair in pairs)]
     who = " and ".join(names) if len(names) == 2 else f"{', '.join(names[:-1])} and {names[-1]}"
-    kind = "the checkpoints of " if _one_seed(pairs) else ""
+    kind = words.between if _one_seed(pairs) else ""
     is_any = any(pair.significant for pair in comparison.pairs)
     between = f"between {kind}{who}" if not is_any else f"between {names[0]}, the highest, and {' or '.join(names[1:])}"
     found = _all_open(pairs)
@@ -121,10 +149,10 @@ def p_text(pair: PairResult) -> str:
     return f"{pair.p_holm:.2g}" if pair.p_holm >= 0.001 else f"{pair.p_holm:.1e}"
 
 
-def _scope(pairs: list[PairResult]) -> str:
+def _scope(pairs: list[PairResult], words: Wording) -> str:
     """Say whether the sentence is about checkpoints or about groups."""
     if _one_seed(pairs):
-        return "; with one seed this is about these checkpoints, not about their losses"
+        return f"; {words.scope}"
     fewest = min(pair.num_seeds for pair in pairs)
     more = "" if all(pair.num_seeds == fewest for pair in pairs) else " or more"
     # Measured: with two, chance is called a difference nearly twice as often as it should be.

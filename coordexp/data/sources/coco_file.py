@@ -8,9 +8,11 @@ that other programs write, and names line and column where a file is damaged.
 What needs several entries (repeated ids, objects without an image) is decided by those who call this.
 """
 
+import gzip
 import json
 import math
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Generic, Literal, NamedTuple, Self, TypeAlias, TypeGuard, TypeVar, get_args
@@ -29,6 +31,9 @@ MAX_ID = 2**63 - 1
 
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BLOCK = 50_000
 
 _Pairs = list[tuple[str, object]]
 Id: TypeAlias = Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID, description="a whole number")]
@@ -203,8 +208,10 @@ def read_coco_file(
         )
 
 
-def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
-    """Read a file that is one list of entries, such as detections in COCO's results format.
+def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Generator[Entries[_AnyEntry]]:
+    """Yield a file that is one list of entries, such as detections in COCO's results format, a block at a time.
+
+    As objects, entries take far more memory than as text: whoever makes arrays of each block never has them all.
 
     Args:
         path: the file.
@@ -221,7 +228,8 @@ def read_entries(path: Path, entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
             found = _parse_json(content, path, dict)
         if not isinstance(found, list):
             raise DataError(f"{path}: the top level is {kind_of(found)}, expected a list")
-        return _typed(found, entry_type)
+        for first in range(0, len(found), _BLOCK):
+            yield _typed(found[first : first + _BLOCK], entry_type, first=first)
 
 
 def read_without_outlines(path: Path) -> object:
@@ -293,11 +301,11 @@ def _lenient_members(content: bytes, path: Path) -> _Pairs:
     raise DataError(f"{path}: the top level is {kind_of(value)}, expected an object (COCO instances format)")
 
 
-def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry]) -> Entries[_AnyEntry]:
+def _typed(entries: list[Raw] | list[object], entry_type: type[_AnyEntry], *, first: int = 0) -> Entries[_AnyEntry]:
     decode = msgspec.json.Decoder(entry_type).decode
     good: list[_AnyEntry] = []
     bad: list[BadEntry] = []
-    for place, entry in enumerate(entries):
+    for place, entry in enumerate(entries, start=first):
         try:
             good.append(decode(entry) if isinstance(entry, Raw) else msgspec.convert(entry, entry_type))
         except UNFIT as error:
@@ -330,13 +338,17 @@ def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: s
 
 
 def _read_utf8(path: Path) -> bytes:
-    """Return the bytes of a file that holds UTF-8."""
+    """Return the bytes of a file that holds UTF-8, packed by gzip or not."""
     try:
         content = path.read_bytes()
+        if content.startswith(_GZIP_MAGIC):
+            content = gzip.decompress(content)
         if not content.isascii():
             content.decode("utf-8")
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:

@@ -34,8 +34,11 @@ class ScoreBin:
 def score_bins(boxes: BoxEvaluation) -> tuple[ScoreBin, ...]:
     """Return the reliability diagram: score bins with the share that is correct, a match at IoU .5.
 
-    Detections on crowds are left out.
+    Detections on crowds are left out. Without scores, or with scores outside [0, 1], there is none.
     """
+    scores = boxes.detections.scores
+    if not boxes.detections.has_scores or (len(scores) and not 0 <= scores.min() <= scores.max() <= 1):
+        return ()
     pairs = boxes.pairs(0.5)
     counted = ~pairs.ignored
     return bins_of(boxes.detections.scores[counted], pairs.matched[counted])

@@ -59,6 +59,8 @@ def group_numbers(study: Study) -> dict[str, int]:
 
 def ap_charts(study: Study) -> list[Chart]:
     """Return AP by each group's reading over steps, images and tokens, with bands where there are intervals."""
+    if not study.data.trained:
+        return []
     title, x, y = "AP on the subset", AxisRange("optimizer step", 0.0), AxisRange("AP", 0.0)
     stars = _final_points(study.data)
     note = f" {_STARS}" if stars else ""
@@ -80,7 +82,7 @@ def ap_charts(study: Study) -> list[Chart]:
 def loss_charts(study: Study) -> list[Chart]:
     """Return the losses in training and on validation images."""
     charts: list[Chart] = []
-    for name in study.data.loss_names:
+    for name in study.data.loss_names if study.data.trained else ():
         lines = _mean_lines(study.data, lambda _, name=name: f"train_{name}")
         points = [
             replace(item, label=f"{item.label}, validation", band=(), joined=False)
@@ -297,7 +299,8 @@ def _final_points(data: ExperimentData) -> list[Series]:
     """Return AP on all validation images at the end, mean over seeds."""
     found: list[Series] = []
     for index, (group, runs) in enumerate(data.groups.items()):
-        ends = [(run.step, run.metrics[run.headline]) for run in runs if run.headline in run.metrics]
+        there = [run for run in runs if run.headline in run.metrics and run.foreign is None]
+        ends = [(run.step, run.metrics[run.headline]) for run in there]
         if ends:
             at = (float(max(step for step, _ in ends)), fmean(ap for _, ap in ends))
             found.append(Series(f"{group}, all images", index, [at], marked=True, joined=False, marker="*"))

@@ -31,6 +31,7 @@ from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.tables import (
     Table,
     convergence_tables,
+    files_table,
     gradients_table,
     headline_table,
     quality_tables,
@@ -79,6 +80,7 @@ class Page:
     style: dict[str, int]
     layer: dict[str, int]
     has_statistics: bool
+    has_runs: bool
     result_tables: Sequence[Table]
     convergence_tables: Sequence[Table]
     headline: Table
@@ -86,7 +88,7 @@ class Page:
     stop: Sequence[Table]
     quality: Sequence[Table]
     gradients: Sequence[Table]
-    runs: Table
+    runs: Sequence[Table]
     notes: Sequence[str]
     forest: Sequence[DrawnChart]
     curves: Sequence[DrawnChart]
@@ -114,7 +116,7 @@ def _page(study: Study) -> Page:
     quality = quality_tables(data)
     found, convergence = study_tables(study), convergence_tables(study)
     return Page(
-        title=f"Experiment {data.name}",
+        title=data.title,
         verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
         summary=summary(data),
         undeclared=study.fairness is not None and not study.fairness.comparable,
@@ -124,6 +126,7 @@ def _page(study: Study) -> Page:
         style=styles,
         layer={group: index + 1 for group, index in styles.items()},
         has_statistics=study.comparison is not None,
+        has_runs=bool(data.trained),
         result_tables=found[: len(found) - len(convergence)],
         convergence_tables=convergence,
         headline=headline_table(data),
@@ -131,7 +134,7 @@ def _page(study: Study) -> Page:
         stop=stop_tables(data),
         quality=quality,
         gradients=gradients_table(data),
-        runs=runs_table(data),
+        runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
         notes=notes(data),
         forest=_drawn(forest_charts(study)),
         curves=_drawn([*ap_charts(study), *loss_charts(study), *gradient_charts(study)]),
@@ -173,13 +176,13 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
     has_boxes = has_quality or bool(study.breakdowns)
     sections = (
         ("results", "Result", True),
-        ("curves", "Training", True),
+        ("curves", "Training", bool(study.data.trained)),
         ("boxes", "Boxes", has_boxes),
         ("gallery", "Images", bool(study.gallery)),
         ("distributions", "Coordinate distributions", bool(study.coord_curves)),
-        ("free", "Answers", True),
+        ("free", "Answers", bool(study.data.trained)),
         ("fairness", "Fairness", study.fairness is not None),
-        ("runs", "Runs", True),
+        ("runs", "Runs" if study.data.trained else "Files", True),
         ("again", "Compute it again", True),
     )
     return [(name, title) for name, title, is_there in sections if is_there]

@@ -54,7 +54,14 @@ class Artifacts:
         return next((place for place in self._places(run) if place.is_dir() and not _taken(place, run)), None)
 
     def file(self, run: RunData, path: Path) -> Path | None:
-        """Return a file of a run by its path within the run's directory, which is its path among the artifacts."""
+        """Return a file of a run by its path within the run's directory, which is its path among the artifacts.
+
+        A row of foreign detections has these, the same under every decoding and reading, and their analysis.
+        """
+        if run.foreign is not None:
+            if path == FINAL_CONSTRAINED.analysis:
+                return run.foreign.analysis
+            return run.foreign.detections if path.name.startswith("detections.") else None
         local = self.run_dir(run)
         if local is not None and (local / path).is_file():
             return local / path

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
@@ -17,6 +18,29 @@ class Point:
 
     step: int
     value: float
+
+
+@dataclass(frozen=True)
+class ForeignFile:
+    """A file of detections that no run of ours made, as a row of a study.
+
+    Attributes:
+        path: the file that was given.
+        detections: the same in COCO's results format; another file where the given one is in another frame.
+        analysis: what was measured on it, as an evaluation leaves it.
+        num_detections: boxes in it.
+        num_images: images with at least one of them.
+        scores: the range of its scores, or that it has none.
+        remarks: what a reader must know to read its numbers rightly, a sentence each.
+    """
+
+    path: Path
+    detections: Path
+    analysis: Path
+    num_detections: int
+    num_images: int
+    scores: str
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +63,7 @@ class RunData:
         key: what tells this life of the run from others with its name, or "".
         not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
         reading: which of its boxes are the headline.
+        foreign: the file that stands here for a run, if there was none.
     """
 
     run_id: str
@@ -56,6 +81,7 @@ class RunData:
     key: str = ""
     not_finite: tuple[str, ...] = ()
     reading: BoxKind = "expected"
+    foreign: ForeignFile | None = None
 
     @property
     def headline(self) -> str:
@@ -98,6 +124,16 @@ class ExperimentData:
     shared: Mapping[str, float] = field(default_factory=dict[str, float])
     num_older: int = 0
     parent_id: str = ""
+
+    @property
+    def trained(self) -> tuple[RunData, ...]:
+        """The runs, without the rows that are files of other detectors."""
+        return tuple(run for run in self.runs if run.foreign is None)
+
+    @property
+    def title(self) -> str:
+        """``Experiment tiny``; a comparison of files alone has a name that says so itself."""
+        return f"Experiment {self.name}" if self.trained else self.name
 
     @property
     def groups(self) -> dict[str, list[RunData]]:

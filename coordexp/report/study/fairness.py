@@ -40,6 +40,7 @@ class Fairness:
         rows: what differs, undeclared differences first.
         checked: names of the runs whose fingerprints were read.
         unchecked: names of those without one.
+        foreign: groups that are files of detections, of whose training nothing is known.
     """
 
     comparable: bool
@@ -47,10 +48,19 @@ class Fairness:
     rows: tuple[FairnessRow, ...]
     checked: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """What the table means."""
+        if not self.foreign:
+            return self._of_runs
+        them = ", ".join(self.foreign)
+        were, a_file = ("was", "a file") if len(self.foreign) == 1 else ("were", "files")
+        return f"{self._of_runs} Foreign: {them} {were} not trained under equal settings, but given as {a_file}."
+
+    @property
+    def _of_runs(self) -> str:
         factor = ", ".join(self.factor)
         if not self.checked:
             return "No run has left a fingerprint yet, so nothing is known about what differs."
@@ -70,8 +80,8 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
 
     Runs of one seed must agree outside the factor; a seed explains other weights and another order of samples.
     """
-    prints = {run.name: found for run in data.runs if (found := read_fingerprint(run, artifacts)) is not None}
-    factor = _factor(data.runs, artifacts)
+    prints = {run.name: found for run in data.trained if (found := read_fingerprint(run, artifacts)) is not None}
+    factor = _factor(data.trained, artifacts)
     names = list(prints)
     values = {name: flat_values(found) for name, found in prints.items()}
     undeclared = {found.key for found in find_differences(prints, factor)}
@@ -86,7 +96,8 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
         factor=factor,
         rows=tuple(rows),
         checked=tuple(names),
-        unchecked=tuple(run.name for run in data.runs if run.name not in prints),
+        unchecked=tuple(run.name for run in data.trained if run.name not in prints),
+        foreign=tuple(group for group, runs in data.groups.items() if runs[0].foreign is not None),
     )
 
 

@@ -26,7 +26,7 @@ from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence
-from coordexp.statistics.verdict import verdict
+from coordexp.statistics.verdict import FILES, verdict
 
 _CURVE_RESAMPLES = 1000
 _SAME_AP = 1e-6
@@ -127,8 +127,8 @@ class _StudyMaker:
         self._finished = [run for run in data.runs if run.state == "finished"]
 
     def make(self) -> Study:
-        fairness = check_fairness(self._data, self._artifacts)
-        if not fairness.comparable and not self._settings.allow_differences:
+        fairness = check_fairness(self._data, self._artifacts) if self._data.trained else None
+        if fairness is not None and not fairness.comparable and not self._settings.allow_differences:
             raise ComparisonError(_refusal(fairness))
         annotations = self._annotations()
         if annotations is None:
@@ -149,9 +149,11 @@ class _StudyMaker:
             missing=tuple(self._missing),
         )
 
-    def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness) -> str:
+    def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
         comparison = readings["own"]
+        if fairness is None:
+            return verdict(comparison, FILES)
         leads: list[str] = []
         undeclared = [row.key for row in fairness.rows if not row.declared]
         if undeclared:
@@ -212,6 +214,8 @@ class _StudyMaker:
 
     def _other_readings(self, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, dict[str, dict[int, Path]]]:
         compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
+        if all(run.foreign is not None for run in compared):
+            return {}
         found: dict[ReadingName, dict[str, dict[int, Path]]] = {}
         for name in READINGS[1:]:
             files = {run.name: self._artifacts.file(run, final_detections(run, name)) for run in compared}
@@ -328,6 +332,8 @@ class _StudyMaker:
     def _gallery(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> tuple[GalleryImage, ...]:
         self._report("drawing images", 0, 1)
         images = next((found for run in self._data.runs if (found := self._artifacts.images(run))), {})
+        if not images and not self._data.trained:
+            return ()  # nobody has asked for pictures
         first = {group: seeds[min(seeds)] for group, seeds in detections.items()}
         found = make_gallery(annotations, first, images, count=self._settings.num_pictures)
         without = sum(not image.picture for image in found)
@@ -336,7 +342,8 @@ class _StudyMaker:
         return found
 
     def _curves(self, annotations: Path) -> tuple[EdgeDistributions, ...]:
-        curves, missing = group_curves(self._finished, annotations, artifacts=self._artifacts, cache=self._cache)
+        finished = [run for run in self._finished if run.foreign is None]
+        curves, missing = group_curves(finished, annotations, artifacts=self._artifacts, cache=self._cache)
         self._missing += missing
         return curves
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.artifacts import final_detections
-from coordexp.report.study.data import ExperimentData, RunData
+from coordexp.report.study.data import ExperimentData, RunData, by_group
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
@@ -19,20 +19,33 @@ CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
 
 def summary(data: ExperimentData) -> str:
     """Return how many groups, seeds and runs there are and where they stand."""
-    states = [run.state for run in data.runs]
+    given = sum(run.foreign is not None for run in data.runs)
+    files = f"{given} {'file' if given == 1 else 'files'} of detections"
+    if not data.trained:
+        return f"{len(data.groups)} {'detector' if len(data.groups) == 1 else 'detectors'}, {files}"
+    states = [run.state for run in data.trained]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    seeds = sorted({run.seed for run in data.runs})
-    groups, runs = len(data.groups), len(states)
+    seeds = sorted({run.seed for run in data.trained})
+    groups, runs = len(by_group(data.trained)), len(states)
     return (
         f"{groups} {'group' if groups == 1 else 'groups'} x {'seed' if len(seeds) == 1 else 'seeds'} "
         f"{', '.join(map(str, seeds))}; {runs} {'run' if runs == 1 else 'runs'}: {', '.join(counts)}"
+        + (f"; {files}" if given else "")
     )
 
 
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
-    lines: list[str] = []
-    evaluated = [run for run in data.runs if run.headline in run.metrics] or data.runs
+    lines = [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
+    undefined = f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.'
+    if any(_is_lvis(run) for run in data.runs):
+        lines.append(
+            "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
+            "categories by frequency."
+        )
+    if not data.trained:
+        return [*lines, undefined]
+    evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained
     seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
     if any(len(found) == 1 for found in seeds):
         lines.append(
@@ -47,16 +60,11 @@ def notes(data: ExperimentData) -> list[str]:
         lines.append(
             f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
         )
-    if any(_is_lvis(run) for run in data.runs):
-        lines.append(
-            "AP is LVIS's: federated, 300 detections an image; AP_rare, AP_common and AP_frequent are means over its "
-            "categories by frequency."
-        )
     if any(_is_jsonl(run.params) for run in data.runs):
         lines.append(
             "The ground truth was made of JSONL: descriptions are the categories, and an object's area is its box's."
         )
-    lines.append(f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.')
+    lines.append(undefined)
     lines.append("The total loss has other terms in every group: compare the losses beside it.")
     if data.num_older:
         lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
@@ -90,7 +98,8 @@ def _is_jsonl(params: Mapping[str, str]) -> bool:
 def reading_note(data: ExperimentData) -> str:
     """Return how each group's headline is read."""
     words = {"argmax": "by argmax (the most likely bin)", "expected": "by expectation (the mean over bins)"}
-    groups = {kind: [group for group, own in data.readings.items() if own == kind] for kind in BOX_KINDS}
+    own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
+    groups = {kind: [group for group, read in own.items() if read == kind] for kind in BOX_KINDS}
     read = "; ".join(f"{', '.join(found)} {words[kind]}" for kind, found in groups.items() if found)
     return f"Own reading: {read}. Another one needs no new run: report --reading GROUP=argmax, or =expected."
 
@@ -103,7 +112,7 @@ def codec_ceiling(data: ExperimentData) -> float | None:
 
 def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
     """Return pairs of what a command shows and the command."""
-    commands = [("Every run, curve and file", _ui(data))]
+    commands = [("Every run, curve and file", _ui(data))] if data.trained else []
     evaluated = next((run for run in data.runs if run.headline in run.metrics), None)
     if evaluated is not None:
         judge = "lvis-api, which needs numpy below 1.24," if _is_lvis(evaluated) else "pycocotools"
@@ -119,11 +128,12 @@ def _ui(data: ExperimentData) -> str:
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
     detections = final_detections(run)
+    place = f"{run.name}/{detections.name}" if run.foreign is None else str(run.foreign.detections)
     fetch = (
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
         f"--run-id {run.run_id} --artifact-path {detections} --dst-path {shlex.quote(run.name)}"
     )
-    annotations, found = json.dumps(_annotations(data, run)), json.dumps(f"{run.name}/{detections.name}")
+    annotations, found = json.dumps(_annotations(data, run)), json.dumps(place)
     evaluate = (
         f'from lvis import LVISEval; e = LVISEval({annotations}, {found}, "bbox"); e.run(); e.print_results()'
         if _is_lvis(run)
@@ -131,7 +141,8 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         f'gt = COCO({annotations}); e = COCOeval(gt, gt.loadRes({found}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
-    return f"{fetch}\npython -c {shlex.quote(evaluate)}"
+    again = f"python -c {shlex.quote(evaluate)}"
+    return again if run.foreign is not None else f"{fetch}\n{again}"
 
 
 def _annotations(data: ExperimentData, run: RunData) -> str:

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from coordexp.detection.metrics import detection_metrics
 from coordexp.files import JsonValue
+from coordexp.metrics import MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
@@ -21,6 +23,7 @@ from coordexp.report.text.tables import (
     MINUS,
     Table,
     TableRow,
+    files_table,
     gradients_table,
     headline_table,
     quality_tables,
@@ -39,10 +42,19 @@ COLUMNS = (
 _Cell = str | int | float | None
 
 
+def print_report(study: Study, form: str, console: Console) -> None:
+    """Print a report in one of its forms: terminal, md, csv, json or latex."""
+    if form == "terminal":
+        render_report(study, console)
+        return
+    text = {"md": to_markdown, "csv": to_csv, "json": to_json, "latex": to_latex}[form](study)
+    console.print(text, end="", markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
 def render_report(study: Study, console: Console) -> None:
     """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
     data = study.data
-    console.print(f"\n[bold]Experiment {escape(data.name)}[/bold]: {summary(data)}", highlight=False)
+    console.print(f"\n[bold]{escape(data.title)}[/bold]: {summary(data)}", highlight=False)
     if study.verdict:
         console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
     undeclared = _undeclared(study)
@@ -68,7 +80,7 @@ def render_report(study: Study, console: Console) -> None:
 def to_markdown(study: Study) -> str:
     """Return the report as Markdown."""
     data = study.data
-    parts = [f"# Experiment {_plain(data.name)}", summary(data)]
+    parts = [f"# {_plain(data.title)}", summary(data)]
     if study.verdict:
         parts.append(f"**{_plain(study.verdict)}**")
     undeclared = _undeclared(study)
@@ -96,7 +108,8 @@ def all_tables(study: Study) -> list[Table]:
 def run_tables(data: ExperimentData) -> list[Table]:
     """Return the last values of runs: the headline, answers, quality where it was measured, gradients and losses."""
     answers = [*free_tables(data), *stop_tables(data)]
-    return [headline_table(data), *answers, *quality_tables(data), *gradients_table(data), runs_table(data)]
+    ends = [*gradients_table(data), runs_table(data), files_table(data)]
+    return [table for table in (headline_table(data), *answers, *quality_tables(data), *ends) if table.rows]
 
 
 def fairness_table(fairness: Fairness) -> Table:
@@ -195,6 +208,29 @@ def to_json(study: Study) -> str:
         "notes": notes(data),
     }
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
+    """Return what a program wants of a comparison as JSON: each group's metrics, means over seeds, and each pair."""
+    groups: dict[str, object] = {}
+    for group in comparison.groups:
+        own, means, reading = comparison.value[group], _means(data.groups[group]), data.readings[group]
+        names = {metric.name: str(MetricName("constrained", metric.name, reading)) for metric in detection_metrics()}
+        others = {name: means[logged] for name, logged in names.items() if logged in means}
+        groups[group] = {comparison.metric: own.value, "interval": [own.low, own.high]} | {
+            name: value for name, value in others.items() if name != comparison.metric
+        }
+    pairs: dict[str, object] = {
+        f"{pair.a} - {pair.b}": {
+            "difference": pair.difference.value,
+            "interval": [pair.difference.low, pair.difference.high],
+            "p_swap": pair.p_swap,
+            "p_bootstrap": pair.p_bootstrap,
+            "p_holm": pair.p_holm,
+        }
+        for pair in comparison.pairs
+    }
+    return json.dumps({"groups": groups, "pairs": pairs}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def to_latex(study: Study) -> str:

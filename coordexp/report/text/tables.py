@@ -16,7 +16,7 @@ from coordexp.metrics import (
     MetricName,
     loss_head,
 )
-from coordexp.report.study.data import ExperimentData, RunData, state_text
+from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.study.study import Study
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
@@ -31,6 +31,7 @@ _TEXT_COLUMNS = {
     "seed",
     "seeds",
     "state",
+    "file",
     "pair",
     "verdict",
     "key",
@@ -80,12 +81,13 @@ def headline_table(data: ExperimentData) -> Table:
     """Return AP of both box kinds under constrained decoding, every seed, each group's own reading first."""
     rows: list[TableRow] = []
     for group, runs in data.groups.items():
-        for kind in sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading):
+        kinds = sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading)
+        for kind in kinds if runs[0].foreign is None else kinds[:1]:
             names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
             columns = [NumberColumn(name, partial(last_value, name), as_fraction) for name in names]
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
-    title = "Average precision, constrained decoding, each group's own reading first"
-    return Table(title, ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+    how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
+    return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
@@ -118,8 +120,8 @@ def quality_tables(data: ExperimentData) -> list[Table]:
     columns = [column for column in columns if any(column.value(run) is not None for run in data.runs)]
     if all(column.head == "AP" for column in columns):
         return []
-    title = "Ranking and boxes apart: each group by its own reading, constrained decoding"
-    return [by_seed(data, title, columns), *f1_tables(data)]
+    how = ": each group by its own reading, constrained decoding" if data.trained else ""
+    return [by_seed(data, f"Ranking and boxes apart{how}", columns), *f1_tables(data)]
 
 
 def f1_tables(data: ExperimentData) -> list[Table]:
@@ -179,7 +181,7 @@ def runs_table(data: ExperimentData) -> Table:
         NumberColumn("seconds", partial(last_value, "final/train_seconds"), as_count),
     ] + [NumberColumn(loss_head(name), partial(last_value, f"train_{name}"), _loss) for name in data.loss_names]
     rows: list[TableRow] = []
-    for group, runs in data.groups.items():
+    for group, runs in by_group(data.trained).items():
         states = {str(run.seed): state_text(run) for run in runs}
         rows += _group_rows(
             runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
@@ -188,11 +190,36 @@ def runs_table(data: ExperimentData) -> Table:
     return Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
 
 
+def files_table(data: ExperimentData) -> Table:
+    """Return the files of detections that stand for runs."""
+    rows = [
+        TableRow(
+            (
+                run.group,
+                str(run.seed),
+                str(run.foreign.path),
+                f"{run.foreign.num_detections:,}",
+                f"{run.foreign.num_images:,}",
+                run.foreign.scores,
+            )
+        )
+        for run in data.runs
+        if run.foreign is not None
+    ]
+    heads = ("group", "seed", "file", "boxes", "images with boxes", "scores")
+    return Table("Files of detections", heads, tuple(rows))
+
+
 def _group_rows(
     runs: Sequence[RunData], columns: Sequence[NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
 ) -> list[TableRow]:
-    """Return a row for each seed; if there are several, the mean over the finished ones above them."""
+    """Return a row for each seed; if there are several, the mean over the finished ones above them.
+
+    Foreign rows of which nothing is known are left out: a file does not say how it was trained or generated.
+    """
     values = [[column.value(run) for column in columns] for run in runs]
+    if runs[0].foreign is not None and all(value is None for row in values for value in row):
+        return []
     rows = [TableRow((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
     if len(runs) == 1:
         return rows
@@ -330,11 +357,15 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
         group: [run for run in data.groups.get(group, []) if run.seed in comparison.seeds[group]]
         for group in comparison.groups
     }
+    is_trained = {run.group for run in data.trained}
+    read_by = {group: (kind if group in is_trained else "its file",) for group, kind in data.readings.items()}
+    if not is_trained:
+        read_by = dict.fromkeys(read_by, ())
     rows = [
         TableRow(
             (
                 group,
-                data.readings[group],
+                *read_by[group],
                 ", ".join(map(str, comparison.seeds[group])),
                 written(comparison.value[group].value),
                 interval(comparison.value[group]),
@@ -343,8 +374,10 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
         )
         for group in comparison.groups
     ]
-    title = f"{comparison.metric}, each group by its own reading, constrained decoding, {comparison.num_images} images"
-    return Table(title, ("group", "read by", "seeds", comparison.metric, "95 % interval", *heads), tuple(rows))
+    own = ", each group by its own reading, constrained decoding" if data.trained else ""
+    title = f"{comparison.metric}{own}, {comparison.num_images} images"
+    lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
+    return Table(title, (*lead, comparison.metric, "95 % interval", *heads), tuple(rows))
 
 
 def _pairs(comparison: Comparison) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main as coordexp
+from coordexp.detection import evaluate_detections
 from coordexp.report.study.study import Study
 
 
@@ -97,3 +98,27 @@ def test_chosen_runs_get_a_title_and_a_folder_of_their_own(
     assert "has no group and seed" in capsys.readouterr().err
     assert main([*where, "--runs", *ids]) == 2
     assert "--runs takes one title" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_another_detectors_file_is_a_row_of_the_report(
+    paired_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["--runs-dir", str(paired_dir), "--output", str(tmp_path), "--resamples", "60", "--pictures", "3"]
+    given = paired_dir / "paired" / "C-s0" / "eval" / "final" / "free" / "detections.argmax.json"
+    assert main(["paired", *quick, "--with", f"zero-shot={given}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 groups x seeds 0, 1; 6 runs: 6 finished; 1 file of detections" in said
+    assert "Foreign: zero-shot was not trained under equal settings, but given as a file." in said
+    assert "C \u2212 zero-shot" in said
+    found = json.loads((tmp_path / "report.json").read_text())
+    ap = {line["group"]: line["value"] for line in found["statistics"] if line["kind"] == "group"}
+    pairs = {(line["group"], line["against"]): line["value"] for line in found["statistics"] if line["kind"] == "pair"}
+    annotations = paired_dir / "paired" / "data" / "instances_val.json"
+    assert ap["zero-shot"] == pytest.approx(evaluate_detections(annotations, given).AP, abs=1e-12)
+    assert pairs["A", "zero-shot"] == pytest.approx(ap["A"] - ap["zero-shot"], abs=1e-12)  # over both seeds of A
+    lines = {name: len(reading["statistics"]) for name, reading in found["readings"].items()}
+    assert lines == dict.fromkeys(("own", "expected", "argmax", "free"), 17)
+    assert main(["paired", *quick, "--with", f"A={given}"]) == 2
+    assert "paired has a group 'A' already; expected another name for the file" in capsys.readouterr().err
+    assert main(["paired", *quick, "--with", f"x={given}", "--watch"]) == 2

@@ -1,0 +1,66 @@
+"""Compare detectors of any kind by their COCO results files, on the same images.
+
+    coordexp compare --annotations instances_val.json A=a.json B=b.json
+    coordexp compare --annotations instances_val.json A=a0.json,a1.json B=b0.json,b1.json --images val2017
+
+Several files under one name are seeds of one method. The page, tables and plots are those of an experiment's report:
+AP with intervals, every pair on the same images with its interval and p-values, and where the differences are.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordexp.cli.arguments import named_files, not_negative, positive
+from coordexp.cli.console import error_console, output_console
+from coordexp.errors import ComparisonError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HELP = "compare detectors of any kind by their COCO results files"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file a seed")
+    parser.add_argument("--annotations", type=Path, required=True, help="ground truth in COCO's format")
+    parser.add_argument(
+        "--images", type=Path, help="folder of the images, to draw those on which detectors differ most"
+    )
+    parser.add_argument("--output", type=Path, default=Path("comparison"), help="folder of the files (%(default)s)")
+    parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
+    parser.add_argument(
+        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair if that is more"
+    )
+    parser.add_argument("--seed", type=not_negative, default=0, help="of the resamples (%(default)s)")
+    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compare, print, and write the page."""
+    from coordexp.report.study.data import ExperimentData
+    from coordexp.report.study.foreign import foreign_rows
+    from coordexp.report.study.study import Settings
+    from coordexp.report.text.render import print_report, to_numbers
+    from coordexp.report.write import print_paths, study_of, write_report, writing
+
+    files, output = named_files(options.files), options.output
+    console, errors = output_console(), error_console()
+    with writing(output):
+        rows = foreign_rows(files, options.annotations, images=options.images, scratch=output / ".artifacts")
+    data = ExperimentData(name=f"Comparison of {_and(list(files))}", uri="", runs=tuple(rows))
+    settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures)
+    study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
+    if study.comparison is None:
+        raise ComparisonError(" ".join(study.missing))
+    if options.format == "json":
+        sys.stdout.write(to_numbers(study.comparison, data))
+    else:
+        print_report(study, options.format, console)
+    print_paths(write_report(study, output), console if options.format == "terminal" else errors)
+
+
+def _and(names: "Sequence[str]") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

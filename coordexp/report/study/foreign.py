@@ -1,0 +1,147 @@
+"""Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.ground_truth import (
+    Detections,
+    GroundTruth,
+    detections_of,
+    read_ground_truth,
+    read_results,
+    write_detections,
+)
+from coordexp.detection.metrics import measure
+from coordexp.errors import ComparisonError, DataError
+from coordexp.evaluate.analysis import analyse_boxes
+from coordexp.files import sha256_of_file
+from coordexp.metrics import MetricName
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
+from coordexp.runs.folder import DecodingFolder
+
+Files = Mapping[str, Sequence[Path]]
+"""Group -> its files, one a seed."""
+
+
+def foreign_rows(
+    files: Files, annotations: Path, *, images: Path | None, scratch: Path, taken: Collection[int] = ()
+) -> list[RunData]:
+    """Read and measure files of detections.
+
+    Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
+    an experiment are; else no two groups share a number, so that they are independent samples and none is left out.
+
+    Args:
+        files: by the name of their group.
+        annotations: the ground truth they are measured on.
+        images: folder of the pictures, if they are here.
+        scratch: folder for what is measured; made when needed.
+        taken: seeds of runs beside them, with none of which a file is paired.
+
+    Returns:
+        A finished run for each file, with the metrics that our own evaluations log.
+
+    Raises:
+        DataError: if a file is malformed or does not belong to the annotations.
+        ComparisonError: if one file is given twice.
+    """
+    _refuse_twins([path for paths in files.values() for path in paths])
+    truth = read_ground_truth(annotations)
+    form = "coco" if truth.federated is None else "lvis"
+    params = {"data.format": form, "data.val_annotations": str(annotations)}
+    if images is not None:
+        params["data.val_images"] = str(images)
+    first, are_paired = max(taken, default=-1) + 1, len({len(paths) for paths in files.values()}) == 1
+    rows: list[RunData] = []
+    for group, paths in files.items():
+        start = first if are_paired else first + len(rows)
+        for seed, path in enumerate(paths, start=start):
+            folder = scratch / f"foreign-{len(rows)}"
+            rows.append(_row(group, seed, path, truth, params=params, folder=folder))
+    return rows
+
+
+def with_files(data: ExperimentData, files: Files, *, output: Path, runs_dir: Path) -> ExperimentData:
+    """Return an experiment with files of other detectors as further groups, behind its own.
+
+    Args:
+        data: the runs.
+        files: by the name of their group.
+        output: directory of the report, which keeps what is measured.
+        runs_dir: where experiments lie on this machine.
+
+    Raises:
+        DataError: if a file is wrong, or the annotations the runs were evaluated on are not here.
+        ComparisonError: if a file has the name of a group of the experiment.
+    """
+    if not files:
+        return data
+    if taken := [name for name in files if name in data.groups]:
+        raise ComparisonError(f"{data.name} has a group {taken[0]!r} already; expected another name for the file")
+    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if annotations is None:
+        raise DataError(
+            f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
+        )
+    seeds = {run.seed for run in data.runs}
+    rows = foreign_rows(files, annotations, images=None, scratch=output / ".artifacts", taken=seeds)
+    return replace(data, runs=(*data.runs, *rows))
+
+
+def _refuse_twins(paths: Sequence[Path]) -> None:
+    """Refuse a file that stands under two names: its difference from itself is 0, whatever it holds."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.is_file() and (first := seen.setdefault(sha256_of_file(path), path)) is not path:
+            raise ComparisonError(f"{path} and {first} are the same file, or a copy of it; expected other detections")
+
+
+def _row(group: str, seed: int, path: Path, truth: GroundTruth, *, params: Mapping[str, str], folder: Path) -> RunData:
+    results = read_results(path)
+    detections = detections_of(results, truth)
+    boxes = BoxEvaluation(truth, detections)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not results.is_plain:
+        write_detections(folder / "detections.json", detections)
+    analyse_boxes({"expected": boxes}, None).write(folder)
+    scores = detections.scores
+    metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(boxes).items()}
+    found = ForeignFile(
+        path=path,
+        detections=path if results.is_plain else folder / "detections.json",
+        analysis=DecodingFolder(folder).analysis,
+        num_detections=len(detections),
+        num_images=len(np.unique(detections.image_ids)),
+        scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
+        remarks=tuple(_remarks(path, detections, is_nothing=metrics.get("constrained/expected/AP") == 0)),
+    )
+    return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, params=params, foreign=found)
+
+
+def _remarks(path: Path, detections: Detections, *, is_nothing: bool) -> Iterator[str]:
+    """Yield what a reader must know of a file to read its numbers rightly."""
+    scores = detections.scores
+    outside = int(np.count_nonzero((scores < 0) | (scores > 1)))
+    if not len(detections):
+        yield f"{path} holds no detection, so its AP is 0."
+    elif is_nothing:
+        yield (
+            f"{path}: none of its {len(detections)} boxes finds an object at IoU .50 or more, so its AP is 0; "
+            "coordexp doctor boxes says whether they are read rightly."
+        )
+    if len(detections) and not detections.has_scores:
+        yield (
+            f"{path} has no scores, so every box has score 1: its AP depends on the order of the boxes, ties going by "
+            "image id, then by their place in the file. AP under a constant score does not depend on it."
+        )
+    if outside:
+        yield (
+            f"{path}: {outside} of {len(scores)} scores lie outside [0, 1] ({scores.min():.3g} to {scores.max():.3g}): "
+            "AP needs only their order, and there is no calibration."
+        )

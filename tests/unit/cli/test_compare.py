@@ -1,0 +1,232 @@
+"""``coordexp compare``: the report of an experiment, made of COCO results files alone."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import main as coordexp
+from coordexp.detection import evaluate_detections
+from coordexp.statistics import paired_bootstrap
+from tests.unit.report.report_support import write_data, write_evaluation
+
+QUICK = ["--resamples", "60"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pictures, ground truth, and the detections of four detectors."""
+    folder = tmp_path_factory.mktemp("detectors")
+    annotations = write_data(folder)
+    for name, off, missed in (("good", 1.0, 0.05), ("fair", 5.0, 0.2), ("poor", 12.0, 0.4), ("other", 5.0, 0.3)):
+        write_evaluation(folder / name, annotations, off_px=off, missed=missed, seed=len(name))
+        (folder / name / "detections.expected.json").rename(folder / f"{name}.json")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def compare(data: Path, *argv: str) -> int:
+    return coordexp(["compare", "--annotations", str(data / "instances_val.json"), *QUICK, *argv])
+
+
+def changed(data: Path, path: Path, name: str = "fair", **change: object) -> str:
+    """Write a file with its second entry changed; None takes a field out of every entry."""
+    entries = json.loads((data / f"{name}.json").read_text())
+    entries[1] |= change
+    left_out = {field for field, value in change.items() if value is None}
+    path.write_text(json.dumps([{k: v for k, v in entry.items() if k not in left_out} for entry in entries]))
+    return str(path)
+
+
+def numbers(capsys: pytest.CaptureFixture[str]) -> dict:
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_numbers_are_those_of_the_paired_bootstrap_and_nothing_else_is_printed(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("good", "fair", "poor")
+    assert compare(data, *(f"{name}={data}/{name}.json" for name in names), "--format", "json", "--seed", "3") == 0
+    found = numbers(capsys)
+    files = {name: data / f"{name}.json" for name in names}
+    expected = paired_bootstrap(data / "instances_val.json", files, resamples=60, seed=3)
+    assert list(found) == ["groups", "pairs"]
+    assert list(found["pairs"]) == ["good - fair", "good - poor", "fair - poor"]
+    for name in names:
+        assert found["groups"][name]["AP"] == expected.ap[name]
+        assert tuple(found["groups"][name]["interval"]) == expected.interval[name]
+        official = evaluate_detections(data / "instances_val.json", files[name])
+        assert found["groups"][name]["AP50"] == pytest.approx(official.AP50, abs=1e-12)
+        assert found["groups"][name]["AR100"] == pytest.approx(official.AR100, abs=1e-12)
+    for pair, said in found["pairs"].items():
+        difference = expected.difference[tuple(pair.split(" - "))]
+        assert (said["difference"], *said["interval"]) == (difference.value, difference.low, difference.high)
+        assert said["p_bootstrap"] == pytest.approx(difference.p, rel=1e-12)
+        assert said["p_holm"] >= max(said["p_swap"], said["p_bootstrap"])
+
+
+def test_the_report_is_that_of_an_experiment_without_what_only_training_has(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"a b={data}/good.json,{data}/fair.json", f"c={data}/poor.json,{data}/other.json"]
+    assert compare(data, *files, "--images", str(data / "val"), "--pictures", "3", "--output", "out") == 0
+    said = capsys.readouterr().out
+    assert "Comparison of a b and c: 2 detectors, 4 files of detections" in said
+    for absent in ("Training", "training", "loss", "mlflow", "reading", "Free decoding", "fingerprint", "checkpoint"):
+        assert absent not in said
+    assert "Differences of AP on the same images" in said
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("data:image/jpeg") == 3
+    for section in ("Result", "Boxes", "Images", "Files"):
+        assert f">{section}</h2>" in page
+    for section in ("Training", "Fairness", "Free decoding"):
+        assert f">{section}</h2>" not in page
+    for chart in ("AP by size of the object", "AP by category", "AP by number of objects", "Calibration"):
+        assert chart in page
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"report.md", "report.csv", "report.tex", "differences.svg", "iou.png", "calibration.png"} <= written
+    assert not {"losses.png", "ap.png"} & written
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_file_is_left_out_where_groups_have_other_numbers_of_them(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three = ",".join(f"{data}/{name}.json" for name in ("good", "fair", "other"))
+    assert compare(data, f"three={three}", f"one={data}/poor.json", "--format", "json") == 0
+    found = numbers(capsys)
+    names = ("good", "fair", "other", "poor")
+    *ap, poor = (evaluate_detections(data / "instances_val.json", data / f"{name}.json").AP for name in names)
+    assert found["groups"]["three"]["AP"] == pytest.approx(sum(ap) / 3, abs=1e-12)
+    assert found["pairs"]["three - one"]["difference"] == pytest.approx(sum(ap) / 3 - poor, abs=1e-12)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_packed_file_and_one_with_names_for_categories_are_the_same(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = json.loads((data / "fair.json").read_text())
+    names = {c["id"]: c["name"] for c in json.loads((data / "instances_val.json").read_text())["categories"]}
+    named = [{**entry, "category_name": names[entry.pop("category_id")].upper()} for entry in entries]
+    (tmp_path / "named.json").write_text(json.dumps(named))
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress((data / "fair.json").read_bytes() + b" "))
+    assert compare(data, f"a={data}/fair.json", "b=named.json", "c=packed.json.gz", "--format", "json") == 0
+    groups = numbers(capsys)["groups"]
+    assert groups["a"] == groups["b"] == groups["c"]
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"score": None}, "has no scores, so every box has score 1: its AP depends on the order"),
+        ({"score": 87.5}, r"1 of \d+ scores lie outside \[0, 1\]"),
+    ],
+)
+def test_scores_that_are_missing_or_large_are_said(
+    change: dict, remark: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(data, tmp_path / "odd.json", **change)
+    assert compare(data, f"odd={path}", f"good={data}/good.json") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(remark, said)
+    found = json.loads((tmp_path / "comparison" / "report.json").read_text())["groups"]
+    assert "constrained/expected/calibration_error" not in found["odd"]["mean"]
+    assert "constrained/expected/calibration_error" in found["good"]["mean"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_detection_is_an_ap_of_0_that_is_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.json").write_text("[]")
+    moved = [{**entry, "bbox": [-300, -300, 5, 5]} for entry in json.loads((data / "fair.json").read_text())]
+    Path("moved.json").write_text(json.dumps(moved))
+    assert compare(data, "none=empty.json", "moved=moved.json", f"good={data}/good.json") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "empty.json holds no detection, so its AP is 0." in said
+    assert f"moved.json: none of its {len(moved)} boxes finds an object at IoU .50" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": 999}, r"bad.json: detection\[1\]: image_id 999 is not among the 14 of the annotation file"),
+        ({"category_id": 91}, r"bad.json: detection\[1\]: category_id 91 is not among the 2 of the annotation file"),
+        ({"category_id": "dog"}, r"detection\[1\]: its category is a name, where others have ids"),
+        ({"bbox": [1, 2, float("nan"), 4]}, r"bad.json: detection\[1\]: bbox is .*nan.*, expected finite numbers"),
+        ({"bbox": [1, 2, -3, 4]}, r"bad.json: detection\[1\]: bbox has negative width or height"),
+        ({"score": "high"}, r"bad.json: detection\[1\]: score is 'high', expected a number"),
+    ],
+)
+def test_a_bad_entry_is_one_sentence(
+    change: dict, message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(data, tmp_path / "bad.json", **change)
+    assert compare(data, f"good={data}/good.json", f"bad={path}") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(message, said)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["a={data}/fair.json", "b={data}/fair.json"], "are the same file, or a copy of it"),
+        (["a={data}/fair.json", "a={data}/good.json"], "the name 'a' is there twice"),
+        (["a={data}/fair.json", "{data}/good.json"], "expected NAME=FILE"),
+        (["a={data}/fair.json,"], "expected NAME=FILE"),
+        (["a=nowhere.json"], "nowhere.json: file not found"),
+        (["a=nothing.json"], "nothing.json: line 1 column 1: not valid JSON"),
+        (["a=half.json.gz"], "half.json.gz: gzip cannot unpack it"),
+        (["a={data}/instances_val.json"], "the top level is an object, expected a list"),
+        (["a={data}/fair.json", "--output", "nothing.json"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(
+    argv: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("nothing.json").write_text("")
+    Path("half.json.gz").write_bytes(gzip.compress((data / "fair.json").read_bytes())[:200])
+    assert compare(data, *(text.format(data=data) for text in argv)) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_bare_ground_truth_does(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without sizes, areas and iscrowd, as tools for boxes alone write it."""
+    truth = json.loads((data / "instances_val.json").read_text())
+    for annotation in truth["annotations"]:
+        del annotation["area"], annotation["iscrowd"]
+    for image in truth["images"]:
+        del image["width"], image["height"]
+    (tmp_path / "instances_val.json").write_text(json.dumps(truth))
+    assert compare(tmp_path, f"a={data}/fair.json", "--format", "json") == 0
+    assert compare(data, f"a={data}/fair.json", "--format", "json") == 0
+    bare, whole = (json.loads(text) for text in capsys.readouterr().out.replace("}\n{", "}\0{").split("\0"))
+    assert bare == whole
+
+
+def test_help_is_quick_and_no_model_library_is_read(data: Path) -> None:
+    code = (
+        "import sys; from coordexp.cli.main import main\n"
+        f"assert main({['compare', f'a={data}/fair.json', f'b={data}/good.json', *QUICK]!r}\n"
+        f"    + ['--annotations', {str(data / 'instances_val.json')!r}, '--images', {str(data / 'val')!r}]) == 0\n"
+        "heavy = {'torch', 'transformers', 'mlflow', 'ray', 'peft', 'accelerate', 'deepspeed', 'optuna'}\n"
+        "print(heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "coordexp", "compare", "--help"], capture_output=True, check=True)
+    assert time.perf_counter() - began < 1.0
