@@ -1,4 +1,4 @@
-# make install, ablation, test, test-all, lint, bench, audit, mlflow, mlflow-server, clean.
+# make install, ablation, results, results-check, test, test-all, lint, bench, audit, mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -12,7 +12,9 @@ PROCESSES ?= 2
 # Extra arguments for installing torch, such as the index of CPU wheels, where pip's own configuration has none.
 TORCH_INSTALL_ARGS ?=
 
-.PHONY: install ablation test test-all lint bench audit mlflow mlflow-server clean
+RESULTS := results/shapes
+
+.PHONY: install ablation results results-check test test-all lint bench audit mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -29,6 +31,18 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 
 ablation: install
 	$(PYTHON) -m coordexp ablation --config $(CONFIG) $(ARGS)
+
+# What is committed in results/: the shapes with five seeds, and three groups again without clipping. Resumable.
+results: install
+	$(PYTHON) -m coordexp ablation --config experiments/shapes.yaml $(ARGS)
+	$(PYTHON) -m coordexp ablation --config experiments/shapes.yaml experiment.name=shapes_unclipped \
+	    ablation.groups=[A,B,C] ablation.seeds=[0,1,2] training.max_grad_norm=1000000 $(ARGS)
+	$(PYTHON) -m coordexp report shapes --publish $(RESULTS)
+	$(PYTHON) -m coordexp report shapes_unclipped --publish $(RESULTS)/unclipped
+
+results-check: install
+	$(PYTHON) -m coordexp report --check $(RESULTS)
+	$(PYTHON) -m coordexp report --check $(RESULTS)/unclipped
 
 test: install
 	$(PYTHON) -m pytest -m "not slow and not gpu" -n logical --maxprocesses $(PROCESSES) --dist loadfile \

@@ -55,6 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
+    parser.add_argument(
+        "--publish", type=Path, metavar="DIR", help="write what is worth committing: numbers, detections, page"
+    )
+    parser.add_argument("--check", type=Path, metavar="DIR", help="compute the numbers of published results again")
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
     parser.add_argument(
         "--interval", type=_seconds, metavar="SECONDS", help="between looks; default: 2, or 30 in a pipe"
@@ -69,10 +73,19 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError("--with has no effect on --watch, which shows runs alone")
     if options.watch and (options.runs or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment")
-    if options.watch:
+    if options.check is not None:
+        _check(options.check, output_console())
+    elif options.watch:
         _watch(options, output_console())
     else:
         _report(options, output_console(), error_console())
+
+
+def _check(directory: Path, console: "Console") -> None:
+    from coordexp.report.publish import check
+
+    count = check(directory, console)
+    console.print(f"{directory}: {count} numbers, all of which follow from its detections", highlight=False)
 
 
 def _watch(options: argparse.Namespace, console: "Console") -> None:
@@ -110,6 +123,11 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     messages = console if options.format == "terminal" else errors
     paths = write_report(study, output)
     print_paths(paths, messages)
+    if options.publish is not None:
+        from coordexp.report.publish import publish
+
+        publish(study, artifacts, options.publish)
+        messages.print(f"Published in {options.publish}", markup=False, highlight=False, soft_wrap=True)
     if options.store:
         store_report(study, paths, artifacts, messages)
 

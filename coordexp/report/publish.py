@@ -1,0 +1,161 @@
+"""Results to commit: an experiment's numbers with the detections they follow from, and the check that they do.
+
+results/shapes/
+    numbers.json          each group's and seed's AP, intervals, pairs, and how they were computed
+    fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
+    annotations.json.gz   the ground truth
+    detections/A-s0.json.gz   of every run, the boxes by which its group is read
+    report.html, report.md and the figures
+"""
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, cast
+
+from rich.console import Console
+
+from coordexp.errors import ComparisonError
+from coordexp.files import JsonValue, read_model, replace_directory, write_json
+from coordexp.report.study.artifacts import NAMES, Artifacts, final_detections
+from coordexp.report.study.data import ExperimentData, RunData, missing_runs
+from coordexp.report.study.foreign import foreign_rows
+from coordexp.report.study.study import Settings, Study
+from coordexp.report.text.render import to_numbers
+from coordexp.report.write import study_of, write_report, writing
+from coordexp.statistics.results import Comparison
+
+NUMBERS, ANNOTATIONS, DETECTIONS = "numbers.json", "annotations.json.gz", "detections"
+_KEPT = (".html", ".md", ".svg")  # of the files of a report
+_Number = float | None
+_SAME = 1e-9  # a sum in another order differs by less
+
+
+@dataclass(frozen=True)
+class _Published:
+    """What ``numbers.json`` holds.
+
+    Attributes:
+        groups: metrics of a group with the interval of its AP.
+        pairs: differences with interval and p-values.
+        seeds: AP by group and seed.
+        computed: ``resamples`` and ``seed`` of the bootstrap.
+    """
+
+    groups: Mapping[str, Mapping[str, _Number | list[_Number]]]
+    pairs: Mapping[str, Mapping[str, _Number | list[_Number]]]
+    seeds: Mapping[str, Mapping[int, float]]
+    computed: Mapping[Literal["resamples", "seed"], int]
+
+    @staticmethod
+    def of(comparison: Comparison, data: ExperimentData) -> "_Published":
+        seeds = {
+            group: {seed: found.value for seed, found in by_seed.items()}
+            for group, by_seed in comparison.value_by_seed.items()
+        }
+        numbers = json.loads(to_numbers(comparison, data))
+        return _Published(**numbers, seeds=seeds, computed={"resamples": comparison.resamples, "seed": comparison.seed})
+
+
+def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
+    """Write what is worth committing of an experiment; a folder of that name is replaced as a whole.
+
+    Args:
+        study: of an experiment whose runs are all finished.
+        artifacts: finds its files.
+        output: the folder.
+
+    Raises:
+        ComparisonError: if something is missing that the numbers must follow from.
+        ResourceError: if the folder cannot be written.
+    """
+    data = study.data
+    if study.comparison is None or missing_runs(data):
+        raise ComparisonError(f"{data.title} is not whole, and so not published: {' '.join(study.missing)}")
+    if len(data.trained) < len(data.runs):
+        raise ComparisonError(f"{data.title} is published without files of other detectors; leave out --with")
+    annotations = artifacts.annotations(data.runs[0])
+    assert annotations is not None  # there is a comparison
+    with writing(output.parent), replace_directory(output) as building:
+        _pack(annotations, building / ANNOTATIONS)
+        (building / DETECTIONS).mkdir()
+        fingerprints: dict[str, JsonValue] = {}
+        for run in data.runs:
+            _pack(_file(artifacts, run, final_detections(run)), _detections(building, run.group, run.seed))
+            fingerprints[run.name] = json.loads(_file(artifacts, run, NAMES.fingerprint).read_bytes())
+        write_json(building / "fingerprints.json", fingerprints, indent=1)
+        for runs in data.groups.values():
+            shutil.copyfile(_file(artifacts, runs[0], NAMES.config), building / f"config-{runs[0].group}.yaml")
+        write_json(building / NUMBERS, asdict(_Published.of(study.comparison, data)), indent=1)
+        for path in write_report(study, building):
+            if path.suffix not in _KEPT:
+                path.unlink()
+
+
+def check(directory: Path, console: Console) -> int:
+    """Compute published numbers again from the published detections, and return how many there are.
+
+    Args:
+        directory: what :func:`publish` has written.
+        console: where progress is drawn.
+
+    Raises:
+        DataError: if a file is missing or damaged.
+        ComparisonError: naming the first number that does not follow.
+    """
+    path = directory / NUMBERS
+    published = read_model(_Published, path, what="the numbers of published results")
+    files = {group: [_detections(directory, group, seed) for seed in seeds] for group, seeds in published.seeds.items()}
+    seeds = [seed for by_seed in published.seeds.values() for seed in by_seed]
+    with TemporaryDirectory(prefix="coordexp-") as scratch:
+        rows = foreign_rows(files, directory / ANNOTATIONS, images=None, scratch=Path(scratch))
+        runs = tuple(replace(row, seed=seed) for row, seed in zip(rows, seeds, strict=True))
+        data = ExperimentData(name=str(directory), uri="", runs=runs)
+        study, _ = study_of(
+            data, output=Path(scratch), runs_dir=Path(scratch), console=console, settings=Settings(**published.computed)
+        )
+    if study.comparison is None:
+        raise ComparisonError(" ".join(study.missing))
+    again = dict(_leaves(asdict(_Published.of(study.comparison, data))))
+    for name, value in (stated := list(_leaves(asdict(published)))):
+        found = again.get(name)
+        if found is None or abs(value - found) > _SAME:
+            raise ComparisonError(
+                f"{path}: {name} is {value!r}, but from the detections beside it follows {found!r}; publish the "
+                "results again"
+            )
+    return len(stated)
+
+
+def _detections(directory: Path, group: str, seed: int) -> Path:
+    return directory / DETECTIONS / f"{group}-s{seed}.json.gz"
+
+
+def _file(artifacts: Artifacts, run: RunData, name: Path) -> Path:
+    path = artifacts.file(run, name)
+    if path is None:
+        raise ComparisonError(
+            f"{run.name}: {name} is neither in its directory nor in MLflow, so it cannot be published"
+        )
+    return path
+
+
+def _pack(source: Path, target: Path) -> None:
+    """Compress a file; equal bytes give equal bytes, so that a commit holds what has changed."""
+    target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+
+
+def _leaves(value: object, place: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number of a tree with the path to it."""
+    if isinstance(value, dict):
+        for key, below in cast("dict[object, object]", value).items():
+            yield from _leaves(below, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list):
+        for index, below in enumerate(cast("list[object]", value)):
+            yield from _leaves(below, f"{place}[{index}]")
+    elif isinstance(value, int | float):
+        yield place, float(value)
