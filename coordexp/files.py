@@ -69,6 +69,31 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
         raise DataError(f"{path}: expected {what} ({place or 'file'}: {first['msg']})") from None
 
 
+def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
+    """Read a file of one JSON value a line as dataclasses or another type that pydantic knows, every field checked.
+
+    Raises:
+        DataError: naming the file, the line and what is wrong with it.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path}: expected a text file with one JSON object a line ({error})") from None
+    adapter, found = TypeAdapter(kind), list[_T]()
+    # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        try:
+            found.append(adapter.validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return found
+
+
 def nearest_existing(path: Path) -> Path:
     """Return ``path``, or the nearest folder above it that exists."""
     return next(place for place in (path, *path.parents) if place.exists())

@@ -150,7 +150,9 @@ GENERATION_METRICS = (
     ),
     Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty"),
     Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
-    Metric("truncated_fraction", "the same, of all evaluated images", "fraction", "lower", in_report=False),
+    Metric(
+        "truncated_fraction", "the same, of all evaluated images", "fraction", "lower", "cut off share", in_report=False
+    ),
     Metric(
         "coord_mass",
         "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm",
@@ -172,6 +174,22 @@ GENERATION_METRICS = (
         "seconds",
         "lower",
         head="s/object",
+        in_report=False,
+    ),
+    Metric(
+        "images_per_second",
+        "generation: images over wall time, all workers at once",
+        "images/s",
+        "higher",
+        head="images/s",
+        in_report=False,
+    ),
+    Metric(
+        "boxes_per_second",
+        "generation: well-formed objects over wall time, all workers at once",
+        "objects/s",
+        "higher",
+        head="boxes/s",
         in_report=False,
     ),
     Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),

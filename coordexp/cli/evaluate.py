@@ -5,6 +5,9 @@
     coordexp evaluate --model Qwen/Qwen3-VL-4B-Instruct --answer qwen-json --annotations JSON --images DIR
     ray job submit --working-dir . -- python ray_jobs/evaluate.py --model /shared/merged ... --num-workers 8
 
+--generations reads answers that another engine wrote, such as vLLM on the merged checkpoint: each answer is read in one
+pass, for scores, expected boxes and everything else. The file answers.jsonl of any evaluation is such a file, too.
+
 With --num-workers the images are shared out over workers on Ray, each with its own copy of the model. The files are the
 same, whatever the number of workers.
 
@@ -58,7 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: coord tokens where the tokenizer has them, else text)",
     )
     parser.add_argument(
-        "--decoding", nargs="+", choices=("constrained", "free"), help="default: both; free for --answer qwen-json"
+        "--generations",
+        type=Path,
+        help='answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": '
+        '...}, or of "token_ids"; "finish_reason": "length" marks one that was cut',
+    )
+    parser.add_argument(
+        "--decoding",
+        nargs="+",
+        choices=("constrained", "free"),
+        help="default: both; free for --answer qwen-json; with --generations, how they were made (default: free)",
     )
     parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
     parser.add_argument("--batch-size", type=positive, default=16)
@@ -120,7 +132,8 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
     from coordexp.evaluate.job import EvaluationJob, read_aliases
 
     is_json = options.answer == "qwen-json"
-    decoding: list[Decoding] = options.decoding or (["free"] if is_json else ["constrained", "free"])
+    free_only = is_json or options.generations is not None
+    decoding: list[Decoding] = options.decoding or (["free"] if free_only else ["constrained", "free"])
     return EvaluationJob(
         model=options.model or _base_of(options.adapter),
         adapter=options.adapter,
@@ -133,9 +146,11 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
             score=options.score,
             aliases=read_aliases(options.aliases) if options.aliases else {},
             answer=options.answer,
+            reads_answers=options.generations is not None,
         ),
         prompt=options.prompt,
         max_pixels=options.max_pixels,
+        generations=options.generations,
         num_images=options.num_images,
         num_threads=options.threads,
     )
@@ -174,7 +189,9 @@ def _evaluate_here(
     decoder = open_decoder(job, evaluation)
     with _progress_bar(console, job, evaluation) as advance:
         return evaluation.run(
-            lambda decoding: [decoder.decode(decoding, decoder.batches, on_batch=advance)], EvaluationFolder(output)
+            lambda decoding: [decoder.decode(decoding, decoder.batches, on_batch=advance)],
+            EvaluationFolder(output),
+            hardware=f"1 x {decoder.hardware}",
         )
 
 

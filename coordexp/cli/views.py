@@ -115,9 +115,10 @@ def _colour(number: int) -> str:
 def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
-    """Print one table of box metrics and one of counts, then the malformed pieces by kind."""
+    """Print a table of box metrics, one of counts and one of costs, then the malformed pieces by kind."""
     boxes = Table("decoding", "boxes", title=f"{num_images} {'image' if num_images == 1 else 'images'}")
-    counts = Table("decoding", *(metric.column for metric in GENERATION_METRICS))
+    written = {in_report: [m for m in GENERATION_METRICS if m.in_report == in_report] for in_report in (True, False)}
+    counts, costs = (Table("decoding", *(metric.column for metric in found)) for found in written.values())
     box_metrics = [metric.declared for metric in detection_metrics()]
     for metric in box_metrics:
         boxes.add_column(metric.column, justify="right")
@@ -125,11 +126,10 @@ def print_metrics(
         for kind in BOX_KINDS:
             values = (metrics.get(str(MetricName(way, metric.name, kind))) for metric in box_metrics)
             boxes.add_row(way, kind, *map(_written, box_metrics, values))
-        counts.add_row(
-            way, *(_written(metric, metrics.get(str(MetricName(way, metric.name)))) for metric in GENERATION_METRICS)
-        )
-    console.print(boxes)
-    console.print(counts)
+        for table, found in zip((counts, costs), written.values(), strict=True):
+            table.add_row(way, *(_written(metric, metrics.get(str(MetricName(way, metric.name)))) for metric in found))
+    for table in (boxes, counts, costs):
+        console.print(table)
     for way in decoding:
         prefix = str(MetricName(way, "malformed/"))
         kinds = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}

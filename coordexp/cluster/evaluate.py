@@ -55,6 +55,11 @@ class EvaluationWorker:
         return self._decoder().batches
 
     @ray.method
+    def hardware(self) -> str:
+        """Return the name of the device of this worker."""
+        return self._decoder().hardware
+
+    @ray.method
     def decode(self, decoding: Decoding, batch: Sequence[int]) -> list[ImageRecord]:
         """Generate and parse one batch."""
         return self._decoder().decode(decoding, [batch])
@@ -95,7 +100,9 @@ def evaluate_on_ray(
     try:
         batches = _get(pool[0].batches.remote())
         return evaluation.run(
-            lambda decoding: _decode_all(pool, decoding, batches, on_images), EvaluationFolder(output)
+            lambda decoding: _decode_all(pool, decoding, batches, on_images),
+            EvaluationFolder(output),
+            hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
     finally:
         for worker in pool:
@@ -121,7 +128,12 @@ def absolute(job: EvaluationJob) -> EvaluationJob:
     model = str(Path(job.model).resolve()) if Path(job.model).is_dir() else job.model
     adapter = None if job.adapter is None else job.adapter.resolve()
     return replace(
-        job, model=model, adapter=adapter, annotations=job.annotations.resolve(), images=job.images.resolve()
+        job,
+        model=model,
+        adapter=adapter,
+        annotations=job.annotations.resolve(),
+        images=job.images.resolve(),
+        generations=None if job.generations is None else job.generations.resolve(),
     )
 
 

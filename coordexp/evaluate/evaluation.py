@@ -19,7 +19,7 @@ from coordexp.evaluate.distributions import images_with_curves
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS
 from coordexp.evaluate.results import in_order, write_results
-from coordexp.files import collector_paused
+from coordexp.files import collector_paused, write_json
 from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
@@ -43,6 +43,7 @@ class EvaluationSpec:
         aliases: further descriptions -> category names.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
+        reads_answers: answers come from a file, and are read instead of generated.
     """
 
     batch_size: int = 16
@@ -51,8 +52,13 @@ class EvaluationSpec:
     score: ScoreName = "coord_desc"
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     answer: AnswerName | None = None
+    reads_answers: bool = False
 
     def __post_init__(self) -> None:
+        if self.reads_answers and len(self.decoding) != 1:
+            raise ConfigError(
+                "--generations: a file of answers is one decoding; expected --decoding constrained or free"
+            )
         if self.answer == "qwen-json" and self.decoding != ("free",):
             raise ConfigError("--answer qwen-json is decoded freely only: the object grammar is not that of its JSON")
 
@@ -64,7 +70,7 @@ class EvaluationSpec:
     @property
     def headline(self) -> Decoding:
         """The decoding whose AP is published."""
-        return "free" if self.answer == "qwen-json" else "constrained"
+        return self.decoding[0] if self.reads_answers or self.answer == "qwen-json" else "constrained"
 
 
 class SplitEvaluation:
@@ -111,12 +117,13 @@ class SplitEvaluation:
         self._subset = subset
         self._details = details
 
-    def run(self, decode: Decode, output: EvaluationFolder) -> dict[str, float]:
+    def run(self, decode: Decode, output: EvaluationFolder, *, hardware: str = "") -> dict[str, float]:
         """Generate under each decoding, write the files, and compute the metrics.
 
         Args:
             decode: generates.
             output: folder of the files, one folder a decoding.
+            hardware: what generates, by name; kept beside the results, since speed is of a machine.
 
         Returns:
             ``{decoding}/{boxes}/AP`` and so on, undefined ones absent; nothing in a process that does not finish.
@@ -132,11 +139,16 @@ class SplitEvaluation:
             if parts:
                 metrics |= self._finish(decoding, parts, output)
                 metrics[str(MetricName(decoding, "seconds"))] = time.monotonic() - started
-                num_objects = metrics[str(MetricName(decoding, "num_objects"))]
-                if num_objects:
-                    seconds = (generated - started) / num_objects
-                    metrics[str(MetricName(decoding, "seconds_per_object"))] = seconds
+                if not self.spec.reads_answers:
+                    speed = self._speed(generated - started, metrics[str(MetricName(decoding, "num_objects"))])
+                    metrics |= {str(MetricName(decoding, name)): value for name, value in speed.items()}
+        if metrics and hardware:
+            write_json(output.hardware, {"hardware": hardware})
         return metrics
+
+    def _speed(self, seconds: float, num_objects: float) -> dict[str, float]:
+        speed = {"images_per_second": len(self.samples) / seconds, "boxes_per_second": num_objects / seconds}
+        return speed | ({"seconds_per_object": seconds / num_objects} if num_objects else {})
 
     def _finish(
         self, decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], output: EvaluationFolder

@@ -17,6 +17,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.given import GivenAnswer, read_given_answers
 from coordexp.evaluate.generate.json_record import JsonParser
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.qwen_json import PROMPT, detection_prompt
@@ -40,6 +41,7 @@ class EvaluationJob:
         prompt: the instruction; None for the default of the answer's form. It should be the one of training; an
             untouched model is asked for ``{categories}``, which stands for those of the annotation file.
         max_pixels: image size limit; None for the checkpoint's own.
+        generations: answers to read instead of generating them; None to generate.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
     """
@@ -51,6 +53,7 @@ class EvaluationJob:
     spec: EvaluationSpec = field(default_factory=EvaluationSpec)
     prompt: str | None = None
     max_pixels: int | None = None
+    generations: Path | None = None
     num_images: int | None = None
     num_threads: int | None = None
 
@@ -59,14 +62,23 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
     """Read the images and the ground truth of a job; needs no model.
 
     Raises:
-        DataError: if they cannot be used, or an alias stands for no category.
+        DataError: if they, or the answers of the job, cannot be used, or an alias stands for no category.
     """
     truth = read_ground_truth(job.annotations)
     samples = (read_coco if truth.federated is None else read_lvis)(job.annotations, job.images).samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
     if job.num_images is not None:
         samples = [samples[index] for index in stratified_subset(samples, job.num_images)]
-    return SplitEvaluation(truth, samples, job.spec, subset=is_subset)
+    evaluation = SplitEvaluation(truth, samples, job.spec, subset=is_subset)
+    _given(job, evaluation)  # what is wrong with it is known before a model is loaded
+    return evaluation
+
+
+def _given(job: EvaluationJob, evaluation: SplitEvaluation) -> dict[int, GivenAnswer] | None:
+    if job.generations is None:
+        return None
+    wanted = [sample.image_id for sample in evaluation.samples]
+    return read_given_answers(job.generations, known=evaluation.truth.sizes_px.keys(), wanted=wanted)
 
 
 def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecoder:
@@ -104,6 +116,8 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         tokenizer=tokenizer,
         image_spec=image_spec,
         samples=dataset,
+        given=_given(job, evaluation),
+        source=job.generations or Path(),
     )
 
 
@@ -142,6 +156,8 @@ def default_output(job: EvaluationJob) -> Path:
     name = f"{checkpoint.resolve().name if checkpoint.is_dir() else job.model.replace('/', '-')}-{job.annotations.stem}"
     if job.spec.answer in ("text", "qwen-json"):
         name += f"-{job.spec.answer}"
+    if job.generations is not None:
+        name += f"-{job.generations.stem}"
     if job.num_images is not None:
         name += f"-{job.num_images}"
     parent = checkpoint.resolve().parent if checkpoint.is_dir() else Path()

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Floats, Ints, to_boxes_px_xywh
 from coordexp.detection.ground_truth import Detections
-from coordexp.errors import DataError
 from coordexp.evaluate.distributions import ObjectCurves
-from coordexp.files import write_text
+from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind
 
 Four = tuple[float, float, float, float]
@@ -61,6 +59,7 @@ class ImageRecord:
             that of the digits at each digit of a box.
         num_tokens: generated tokens, the end token excluded.
         stop_margins: log-odds of another object against the end after 0, 1, 2, ... closed objects.
+        token_ids: the tokens themselves, the end token excluded.
         curves: bin distributions of its first objects, where the image is one of those that keep them.
     """
 
@@ -71,6 +70,7 @@ class ImageRecord:
     coord_mass: tuple[float, ...] = ()
     num_tokens: int = 0
     stop_margins: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] = ()
     curves: tuple[ObjectCurves, ...] | None = None
 
 
@@ -83,9 +83,6 @@ class ImageLine:
     failures: tuple[str, ...]
     truncated: bool
     stop_margins: tuple[float, ...] = ()
-
-
-_LINE = TypeAdapter(ImageLine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,22 +161,23 @@ def write_objects(path: Path, records: Sequence[ImageRecord]) -> None:
     write_text(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines))
 
 
+def write_answers(path: Path, records: Sequence[ImageRecord]) -> None:
+    """Write ``answers.jsonl``: the tokens of each answer, as ``coordexp evaluate --generations`` reads them."""
+    lines = (
+        {
+            "image_id": record.image_id,
+            "token_ids": record.token_ids,
+            "finish_reason": "length" if record.truncated else "stop",
+        }
+        for record in records
+    )
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
 def read_objects(path: Path) -> list[ImageLine]:
     """Read ``objects.jsonl``.
 
     Raises:
         DataError: naming the file, the line and what is wrong with it.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    images: list[ImageLine] = []
-    # Not splitlines: a description may hold any character, and JSON leaves exotic line ends alone.
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
-        try:
-            images.append(_LINE.validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return images
+    return read_json_lines(ImageLine, path)

@@ -17,7 +17,7 @@ from coordexp.detection.metrics import measure
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves
-from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_objects
+from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_answers, write_objects
 from coordexp.files import write_json
 from coordexp.metrics import BOX_KINDS, STOP_MARGINS, BoxKind, Decoding, MetricName
 from coordexp.runs.folder import DecodingFolder
@@ -40,6 +40,7 @@ def write_results(
 
     - ``detections.argmax.json`` and ``detections.expected.json`` in COCO's results format;
     - ``objects.jsonl`` with everything that was generated;
+    - ``answers.jsonl`` with the tokens of every answer;
     - ``unknown.json``: descriptions that name no category, most frequent first, with their counts;
     - with ``details`` also ``analysis.json`` and ``distributions.json``.
 
@@ -69,6 +70,7 @@ def write_results(
         write_detections(folder.detections(kind), detections)
         evaluated[kind] = evaluated["argmax"] if has_one_reading and evaluated else BoxEvaluation(truth, detections)
     write_objects(folder.objects, records)
+    write_answers(folder.answers, records)
     unknown = unknown_descriptions(records)
     write_json(folder.unknown, dict(unknown.most_common()), indent=1)
     metrics = {

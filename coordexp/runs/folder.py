@@ -39,6 +39,11 @@ class DecodingFolder:
         return self.path / "objects.jsonl"
 
     @property
+    def answers(self) -> Path:
+        """The tokens of every answer, one image a line."""
+        return self.path / "answers.jsonl"
+
+    @property
     def unknown(self) -> Path:
         """Descriptions that name no category, with their counts."""
         return self.path / "unknown.json"
@@ -64,6 +69,11 @@ class EvaluationFolder:
     def metrics(self) -> Path:
         """Metrics by name; written by the verb ``evaluate``, a run has them in its rows."""
         return self.path / "metrics.json"
+
+    @property
+    def hardware(self) -> Path:
+        """What generated the answers, by name."""
+        return self.path / "hardware.json"
 
     def decoding(self, decoding: Decoding) -> DecodingFolder:
         """Return the folder of one decoding."""

@@ -26,7 +26,7 @@ from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
-from coordexp.tracking.store import READING, RUN_DIR, FinalStatus, Tracker, open_tracker
+from coordexp.tracking.store import HARDWARE, READING, RUN_DIR, FinalStatus, Tracker, open_tracker
 
 MERGED_ARTIFACT = RunFolder(Path()).merged.name
 _FINAL: dict[State, FinalStatus] = {
@@ -62,6 +62,14 @@ def read_recorded(run: RunFolder) -> Recorded | None:
         return Recorded(**json.loads(run.recorded.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def read_hardware(run: RunFolder) -> str:
+    """Return what generated a run's final answers, by name; "" where that was not kept."""
+    try:
+        return str(json.loads(run.evaluation("final").hardware.read_text(encoding="utf-8"))["hardware"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
 
 
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
@@ -211,6 +219,9 @@ class Recorder:
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
+        hardware = read_hardware(plan.folder)
+        if hardware:
+            self._tracker.set_tags(run_id, {HARDWARE: hardware})
         if final.is_dir():
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():

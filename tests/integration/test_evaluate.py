@@ -102,6 +102,7 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
             "detections.argmax.json",
             "detections.expected.json",
             "objects.jsonl",
+            "answers.jsonl",
             "unknown.json",
             "analysis.json",
             "distributions.json",
@@ -116,6 +117,9 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     assert 0.2 < again < 0.98
     assert metrics["constrained/expected/F1_50"] > metrics["constrained/expected/F1_75"] > 0.2
     assert metrics["free/malformed"] > 0
+    speed = metrics["free/boxes_per_second"] / metrics["free/images_per_second"]
+    assert speed == pytest.approx(metrics["free/num_objects"] / NUM_IMAGES)
+    assert json.loads((output / "hardware.json").read_text())["hardware"].startswith("1 x ")
     assert "malformed, free: " in text
 
 
@@ -150,6 +154,35 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     emitted = [bins_of(path / "constrained" / "objects.jsonl") for path in (output, tmp_path / "plain")]
     assert emitted[0] == emitted[1]
     assert any(emitted[0])
+
+
+@pytest.mark.parametrize("way", ["constrained", "free"])
+def test_given_answers_give_the_numbers_of_generating_them(checkpoint, shapes, answered, tmp_path, way):
+    document = json.loads(answered.annotations.read_text())
+    for box in document["annotations"]:  # at an IoU of .7, .8 or .9 exactly, rounding would decide
+        box["bbox"][2] *= 0.96
+    (tmp_path / "truth.json").write_text(json.dumps(document))
+    command = [*arguments(checkpoint, shapes), "--annotations", str(tmp_path / "truth.json")]
+    command += ["--aliases", str(answered.aliases), "--decoding", way]
+    assert main(["evaluate", *command, "--output", str(tmp_path / "first")]) == 0
+    given = ["--generations", str(tmp_path / "first" / way / "answers.jsonl"), "--batch-size", "4"]
+    assert main(["evaluate", *command, *given, "--output", str(tmp_path / "again")]) == 0
+    metrics = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("first", "again")]
+    first, again = ({k: v for k, v in found.items() if "second" not in k} for found in metrics)
+    assert again == pytest.approx(first, abs=2e-3)
+    assert f"{way}/images_per_second" not in metrics[1]  # nothing was generated
+    found, generated = (bins_of(tmp_path / name / way / "objects.jsonl") for name in ("again", "first"))
+    assert found == generated
+
+
+def test_given_answers_that_do_not_fit_are_one_sentence(checkpoint, shapes, tmp_path, capsys):
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"image_id": 1, "text": ""}')
+    command = [*arguments(checkpoint, shapes), "--generations", str(path)]
+    assert main(["evaluate", *command, "--output", str(tmp_path)]) == 2
+    assert f"no answer for {NUM_IMAGES - 1} of {NUM_IMAGES} images" in capsys.readouterr().err
+    assert main(["evaluate", *command, "--decoding", "free", "constrained"]) == 2
+    assert "a file of answers is one decoding" in capsys.readouterr().err
 
 
 def test_what_cannot_be_evaluated_is_one_sentence(checkpoint, shapes, tmp_path, capsys):

@@ -78,12 +78,17 @@ def evaluate_job(job: EvaluationJob, workers: Workers, output: Path, on_images=l
 def assert_same_files(a: Path, b: Path) -> None:
     files = sorted(path.relative_to(a) for path in a.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(b) for path in b.rglob("*") if path.is_file())
-    assert len(files) == 13
+    assert len(files) == 16
     for path in files:
         if path.name == "metrics.json":
             metrics = [json.loads((root / path).read_text()) for root in (a, b)]
-            assert all(found.pop(f"{way}/seconds") > 0 for found in metrics for way in ("constrained", "free"))
-            assert metrics[0] == metrics[1]
+            assert all(found[f"{way}/images_per_second"] > 0 for found in metrics for way in ("constrained", "free"))
+            first, second = ({name: found[name] for name in found if "second" not in name} for found in metrics)
+            assert first == second
+        elif path.name == "hardware.json":
+            texts = [json.loads((root / path).read_text())["hardware"] for root in (a, b)]
+            assert [text.partition(" x ")[0] for text in texts] == ["1", "2"]
+            assert texts[0].partition(" x ")[2].split(", ")[0] == texts[1].partition(" x ")[2].split(", ")[0]
         else:
             assert (a / path).read_bytes() == (b / path).read_bytes()
 

@@ -128,7 +128,7 @@ def _weights(config):
 
 
 def _metrics(config):
-    volatile = ("seconds", "throughput")
+    volatile = ("second", "throughput")
     return [
         (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
         for row in read_rows(RunFolder.of(config).metrics)

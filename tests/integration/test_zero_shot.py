@@ -80,7 +80,7 @@ def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, c
     assert f"malformed, free: {NUM_IMAGES} too many coords" in text
     assert {path.name for path in output.iterdir()} == {"free", "metrics.json"}
     free = output / "free"
-    names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "unknown.json"}
+    names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
     assert {path.name for path in free.iterdir()} == names | {"analysis.json", "distributions.json"}
     assert (free / "detections.argmax.json").read_bytes() == (free / "detections.expected.json").read_bytes()
     assert json.loads((free / "unknown.json").read_text()) == {"cat": NUM_IMAGES}

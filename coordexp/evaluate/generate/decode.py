@@ -1,8 +1,11 @@
 """One process's part of an evaluation: batches of images in, records out."""
 
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,11 +18,12 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     GenerationSpec,
     MeasuredSamples,
-    ObjectMarkers,
     evaluation_mode,
     generate_sequences,
     static_batches,
 )
+from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
+from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
 
@@ -70,6 +74,8 @@ class SplitDecoder:
         tokenizer: PreTrainedTokenizerBase,
         image_spec: ImageSpec,
         samples: MeasuredSamples,
+        given: Mapping[int, GivenAnswer] | None = None,
+        source: Path = Path(),
     ) -> None:
         """Plan the batches.
 
@@ -80,6 +86,11 @@ class SplitDecoder:
             tokenizer: the model's.
             image_spec: how patches become pixel values.
             samples: the evaluation's samples, encoded, with empty targets; read batch by batch.
+            given: answers by image, to be read instead of generated.
+            source: the file they come from.
+
+        Raises:
+            DataError: if the given answers are not in the model's tokens.
         """
         self._evaluation = evaluation
         self._model = model
@@ -95,23 +106,39 @@ class SplitDecoder:
             markers=answers.markers,
         )
         self._grammar: ObjectGrammar | None = None
-        self.batches = static_batches(samples.lengths, batch_size=evaluation.spec.batch_size)
+        self._given: Mapping[int, Sequence[int]] | None = None
+        lengths = list(samples.lengths)
+        if given is not None:
+            vocab_size = model.config.get_text_config().vocab_size
+            self._given = target_ids(given, tokenizer, self._generation, vocab_size=vocab_size, source=source)
+            ids = (sample.image_id for sample in evaluation.samples)
+            lengths = [length + len(self._given[key]) for length, key in zip(lengths, ids, strict=True)]
+        self.batches = static_batches(lengths, batch_size=evaluation.spec.batch_size)
+
+    @property
+    def hardware(self) -> str:
+        """The device that generates, by its name."""
+        device = self._model.device
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+        return f"{_processor()}, {torch.get_num_threads()} threads"
 
     def decode(
         self, decoding: Decoding, batches: Sequence[Sequence[int]], *, on_batch: Callable[[int], None] | None = None
     ) -> list[ImageRecord]:
         """Generate and parse some of the batches; ``on_batch`` is called with the images of each that is done."""
-        grammar = self._object_grammar() if decoding == "constrained" else None
-        with evaluation_mode(self._model):
-            sequences = generate_sequences(
-                self._model,
-                self.samples,
-                spec=self._generation,
-                grammar=grammar,
-                batches=batches,
-                curves_of=self._evaluation.images_with_curves,
-                on_batch=on_batch,
-            )
+        curves_of = self._evaluation.images_with_curves
+        model, samples, spec = self._model, self.samples, self._generation
+        with evaluation_mode(model):
+            if self._given is not None:
+                sequences = read_sequences(
+                    model, samples, self._given, spec=spec, batches=batches, curves_of=curves_of, on_batch=on_batch
+                )
+            else:
+                grammar = self._object_grammar() if decoding == "constrained" else None
+                sequences = generate_sequences(
+                    model, samples, spec=spec, grammar=grammar, batches=batches, curves_of=curves_of, on_batch=on_batch
+                )
         return [self._answers.record(seq) for seq in sequences]
 
     def _object_grammar(self) -> ObjectGrammar:
@@ -120,6 +147,16 @@ class SplitDecoder:
         if self._grammar is None:
             raise ConfigError("this kind of answer has no grammar to constrain it; use free decoding")
         return self._grammar
+
+
+def _processor() -> str:
+    """Return the name of the CPU, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

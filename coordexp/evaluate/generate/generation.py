@@ -1,6 +1,6 @@
 """Batched greedy generation that keeps, per token, what scores and expected boxes need.
 
-Shapes: B sequences, L tokens so far, V vocabulary, K bins, T generated tokens, R rows with curves, S statistics.
+Shapes: K bins, T generated tokens.
 """
 
 import contextlib
@@ -20,6 +20,12 @@ from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGram
 from coordexp.data.batch import EncodedSample, collate
 from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import TrainingError
+from coordexp.evaluate.generate.token_statistics import (
+    ObjectMarkers,
+    RawLogitsRecorder,
+    RecordedStatistics,
+    TokenStatistics,
+)
 from coordexp.model.head_bypass import float32_head
 
 
@@ -48,143 +54,6 @@ class _Generates(Protocol):
     """``generate`` as PreTrainedModel and PeftModel both have it, and as their annotations do not say."""
 
     def generate(self, **inputs: object) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class ObjectMarkers:
-    """The tokens between which an answer goes on or ends.
-
-    Attributes:
-        open_id: opens an object.
-        close_id: closes it.
-        end_id: ends the answer.
-    """
-
-    open_id: int
-    close_id: int
-    end_id: int
-
-    def boundaries(self, ids: Sequence[int]) -> list[int]:
-        """Return the positions at which an answer goes on or ends: its first, and those behind closed objects."""
-        return [0, *(at + 1 for at, token in enumerate(ids) if token == self.close_id)]
-
-
-@dataclass(frozen=True)
-class TokenStatistics:
-    """Statistics of the tokens of one sequence, one entry a token; all are from raw logits.
-
-    Bins have a distribution of which mean and width are kept; digits of a number written as text have not.
-
-    Attributes:
-        log_probs: log probability of each emitted token over the full vocabulary.
-        coord_mass: total probability of the coord vocabulary, or of the digits, at each position.
-        expected: expected coordinate at each position, as a fraction of the image side; empty for digits.
-        width: standard deviation of the bin distribution at each position, in bins; empty for digits.
-    """
-
-    log_probs: tuple[float, ...]
-    coord_mass: tuple[float, ...]
-    expected: tuple[float, ...] = ()
-    width: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class RecordedStatistics:
-    """What one ``generate`` call left behind, on the CPU.
-
-    Attributes:
-        values_SBT: in the order of the fields of :class:`TokenStatistics`; of digits the first two.
-        margins_BT: log-odds of another object against the end at every step; 0 where answers have no such tokens.
-        probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
-    """
-
-    values_SBT: Tensor
-    margins_BT: Tensor
-    probs_RTK: Tensor
-
-    def is_finite(self, row: int, length: int) -> bool:
-        """Say whether the statistics of a sequence are finite in its first ``length`` steps."""
-        return bool(self.values_SBT[:, row, :length].isfinite().all())
-
-    def of_sequence(self, row: int, length: int) -> TokenStatistics:
-        """Return the statistics of the first ``length`` tokens of a sequence."""
-        return TokenStatistics(*map(tuple, self.values_SBT[:, row, :length].tolist()))
-
-
-class RawLogitsRecorder(LogitsProcessor):
-    """Reads the raw logits of every step of one ``generate`` call; first in the list, changes nothing.
-
-    Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
-    earlier steps only scalars a row remain, on the device, and the ``[R, K]`` distributions of ``curve_rows``.
-    Digits have no distribution over bins; without any number ids the mass is 0.
-    """
-
-    def __init__(
-        self, number_ids: range, *, markers: ObjectMarkers | None = None, curve_rows: Sequence[int] = ()
-    ) -> None:
-        self._numbers = slice(number_ids.start, number_ids.stop)
-        self._markers = markers
-        self._are_bins = len(number_ids) == NUM_BINS
-        self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
-        self._pending: tuple[Tensor, Tensor] | None = None
-        self._log_probs: list[Tensor] = []
-        self._steps: list[Tensor] = []
-        self._probs: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Record a step; ``scores`` ``[B, V]`` is returned as it came."""
-        self._settle(input_ids)
-        logits_BV = scores.float()
-        total_B = logits_BV.logsumexp(dim=1)
-        number_BK = logits_BV[:, self._numbers]
-        # A sum over no number is no probability, but the statistics of every step have one shape.
-        mass_B = (number_BK.logsumexp(dim=1) - total_B).exp() if number_BK.shape[1] else torch.zeros_like(total_B)
-        margin_B = torch.zeros_like(total_B)
-        if self._markers is not None:
-            margin_B = logits_BV[:, self._markers.open_id] - logits_BV[:, self._markers.end_id]
-        self._steps.append(torch.stack((margin_B, mass_B, *(self._of_bins(number_BK) if self._are_bins else ()))))
-        self._pending = (logits_BV, total_B)
-        return scores
-
-    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> RecordedStatistics:
-        """Return what was recorded in the first ``num_steps`` steps; the one synchronisation."""
-        self._settle(sequences_BL)
-        log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
-        others_SBT = torch.stack(self._steps[:num_steps], dim=2)
-        margins_BT, *values = torch.cat((others_SBT[:1], log_probs_BT.unsqueeze(0), others_SBT[1:])).cpu()
-        probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else torch.zeros(0, 0, NUM_BINS)
-        return RecordedStatistics(torch.stack(values), margins_BT, probs_RTK=probs)
-
-    def _of_bins(self, bin_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return expected coordinates and widths of a step."""
-        p_BK = bin_BK.softmax(dim=1)
-        if len(self._curve_rows):
-            self._curve_rows = self._curve_rows.to(p_BK.device)
-            self._probs.append(p_BK.index_select(0, self._curve_rows))
-        return mean_and_width(p_BK)
-
-    def _settle(self, input_ids: Tensor) -> None:
-        if self._pending is not None:
-            logits_BV, total_B = self._pending
-            self._log_probs.append(logits_BV.gather(1, input_ids[:, -1:]).squeeze(1) - total_B)
-            self._pending = None
-
-
-def mean_and_width(p_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the expected coordinates and the standard deviations of bin distributions.
-
-    Args:
-        p_BK: ``[B, K]`` probabilities of the bins.
-
-    Returns:
-        ``[B]`` sum_k p_k k / K, a fraction of the image side, the same number as
-        :func:`coordexp.coord_tokens.expectation.expected_values`; and ``[B]`` widths in bins.
-    """
-    bins_K = torch.arange(NUM_BINS, dtype=p_BK.dtype, device=p_BK.device)
-    mean_B = (p_BK * bins_K).sum(dim=1)
-    # E[k^2] - E[k]^2 would lose a quarter of a bin in float32.
-    variance_B = (p_BK * (bins_K - mean_B.unsqueeze(1)).square_()).sum(dim=1)
-    return mean_B / NUM_BINS, variance_B.sqrt()
 
 
 @dataclass(frozen=True)
@@ -322,7 +191,7 @@ def _generate_batch(
     recorded = recorder.finish(sequences, num_steps=answers.shape[1])
     curve_of_row = {row: at for at, row in enumerate(curve_rows)}
     return [
-        _trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), spec=spec)
+        trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), spec=spec)
         for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
     ]
 
@@ -355,10 +224,14 @@ def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None
         owner.generation_config = kept
 
 
-def _trimmed(
+def trimmed(
     image_id: int, ids: list[int], recorded: RecordedStatistics, *, row: int, curve: int | None, spec: GenerationSpec
 ) -> GeneratedSequence:
-    """Cut a row at its end token."""
+    """Cut a row of tokens and what was recorded at its end token; without one the answer was cut.
+
+    Raises:
+        TrainingError: if the model's logits are not finite.
+    """
     length = next((at for at, token in enumerate(ids) if token in (spec.end_id, spec.pad_id)), len(ids))
     if not recorded.is_finite(row, length + 1):
         raise TrainingError(

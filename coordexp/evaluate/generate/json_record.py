@@ -97,6 +97,7 @@ class JsonParser:
             failures=answer.failures,
             truncated=seq.truncated,
             num_tokens=len(seq.ids),
+            token_ids=seq.ids,
         )
 
     def written(self, ids: Sequence[int]) -> WrittenText:

@@ -18,7 +18,8 @@ from coordexp.coord_tokens.grammar.parse import ObjectSpan, parse_generated
 from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, ObjectCurves
-from coordexp.evaluate.generate.generation import GeneratedSequence, ObjectMarkers
+from coordexp.evaluate.generate.generation import GeneratedSequence
+from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
 
 _COORD_WEIGHT = 0.7
@@ -78,6 +79,7 @@ class SequenceParser:
             coord_mass=self._masses(seq, parsed.objects),
             stop_margins=seq.stop_margins,
             num_tokens=len(seq.ids),
+            token_ids=seq.ids,
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
         )
 

@@ -64,6 +64,7 @@ class RunData:
         not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
         reading: which of its boxes are the headline.
         foreign: the file that stands here for a run, if there was none.
+        hardware: what generated its final answers, or "".
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class RunData:
     not_finite: tuple[str, ...] = ()
     reading: BoxKind = "expected"
     foreign: ForeignFile | None = None
+    hardware: str = ""
 
     @property
     def headline(self) -> str:

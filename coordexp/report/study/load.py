@@ -11,7 +11,7 @@ from coordexp.errors import TrackingError
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.store import EXPERIMENT_TAG, LAST_STEP, MESSAGE, PARENT, READING, RUN_DIR, RUN_KEY
+from coordexp.tracking.store import EXPERIMENT_TAG, HARDWARE, LAST_STEP, MESSAGE, PARENT, READING, RUN_DIR, RUN_KEY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -214,6 +214,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         key=tags.get(RUN_KEY, ""),
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
         reading=recorded_reading(run),
+        hardware=tags.get(HARDWARE, ""),
     )
 
 

@@ -48,7 +48,22 @@ def free_tables(data: ExperimentData) -> list[Table]:
     ]
     if any(column.value(run) is not None for column in costs for run in data.runs):
         found.append(by_seed(data, "What an object costs: generated tokens, and seconds of generation", costs))
+    speeds = [
+        NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), as_fraction)
+        for decoding in DECODINGS
+        for name, head in (("images_per_second", "images/s"), ("boxes_per_second", "boxes/s"))
+    ]
+    if any(column.value(run) is not None for column in speeds for run in data.runs):
+        found.append(by_seed(data, f"Speed of generation, all workers at once, on {_machines(data)}", speeds))
     return found
+
+
+def _machines(data: ExperimentData) -> str:
+    """Name the hardware, by group where it was not the same for all."""
+    of = {group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()}
+    if len(set().union(*of.values())) == 1:
+        return next(iter(of.values())).pop()
+    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in of.items())
 
 
 def stop_tables(data: ExperimentData) -> list[Table]:

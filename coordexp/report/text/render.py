@@ -366,6 +366,7 @@ def _run_json(run: RunData) -> dict[str, JsonValue]:
         "step": run.step,
         "message": run.message,
         "run_id": run.run_id,
+        "hardware": run.hardware,
         "metrics": metrics,
     }
 

@@ -128,7 +128,11 @@ class Evaluator:
         own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            return evaluation.run(lambda way: ranks.gather_to_first(decoder.decode(way, own_batches)), output)
+            return evaluation.run(
+                lambda way: ranks.gather_to_first(decoder.decode(way, own_batches)),
+                output,
+                hardware=f"{ranks.world_size()} x {decoder.hardware}",
+            )
 
 
 @contextlib.contextmanager

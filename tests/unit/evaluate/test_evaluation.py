@@ -104,7 +104,7 @@ def split_of(base, shapes: Path) -> Split:
 
 
 def without_time(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if "seconds" not in name}
+    return {name: value for name, value in metrics.items() if "second" not in name}
 
 
 def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     assert done == [4, 2, 4, 2]
     for decoding in ("constrained", "free"):
         folder = tmp_path / decoding
-        names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "unknown.json"}
+        names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
         assert {path.name for path in folder.iterdir()} == names
         lines = [json.loads(line) for line in (folder / "objects.jsonl").read_text().splitlines()]
         assert [line["image_id"] for line in lines] == sorted(sample.image_id for sample in split.samples)
@@ -163,7 +163,7 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
     found = evaluation.run(lambda way: [decoder.decode(way, decoder.batches[0::2]), sent[way]], output)
     assert without_time(found) == without_time(alone)
     for decoding in spec.decoding:
-        assert len(list((tmp_path / "one" / decoding).iterdir())) == 6
+        assert len(list((tmp_path / "one" / decoding).iterdir())) == 7
         for path in (tmp_path / "one" / decoding).iterdir():
             assert path.read_text() == (tmp_path / "two" / decoding / path.name).read_text()
 

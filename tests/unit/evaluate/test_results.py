@@ -111,7 +111,7 @@ def test_the_files_of_a_decoding(tmp_path: Path) -> None:
     objects = {1: [item(bins=BOX), item("wolf", category_id=None)], 2: [item("wolf", category_id=None)]}
     metrics = evaluated(tmp_path, given, objects)
     folder = tmp_path / "free"
-    names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "unknown.json"}
+    names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
     assert {path.name for path in folder.iterdir()} == names | {"analysis.json", "distributions.json"}
     assert json.loads((folder / "unknown.json").read_text()) == {"wolf": 2}
     entry = {"image_id": 1, "category_id": 1, "bbox": [20.0, 10.0, 20.0, 10.0], "score": 0.5}

@@ -14,13 +14,9 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.data.batch import collate
 from coordexp.data.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.generate.generation import (
-    GeneratedSequence,
-    RawLogitsRecorder,
-    generate_sequences,
-    mean_and_width,
-)
+from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.parse import SCORES, SequenceParser
+from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, mean_and_width
 from coordexp.evaluate.objects import ImageRecord
 
 COORDS = range(5, 1005)

@@ -142,6 +142,18 @@ def test_where_answers_stop_is_shown_where_it_was_measured(tiny: ExperimentData)
     assert cells(margins, "B", "0")["5 to 9"] == "\N{MINUS SIGN}0.50"
 
 
+def test_speed_names_its_hardware(tiny: ExperimentData) -> None:
+    data = with_metrics(tiny, A={"free/images_per_second": 2.5, "free/boxes_per_second": 10.0})
+    speed = free_tables(data)[-1]
+    assert speed.title == "Speed of generation, all workers at once, on unknown hardware"
+    assert cells(speed, "A", "0")["boxes/s, free"] == "10.000"
+    runs = tuple(dataclasses.replace(run, hardware="2 x H200") for run in data.runs)
+    assert free_tables(dataclasses.replace(data, runs=runs))[-1].title.endswith(", on 2 x H200")
+    runs = tuple(dataclasses.replace(run, hardware="CPU") if run.group == "A" else run for run in runs)
+    title = free_tables(dataclasses.replace(data, runs=runs))[-1].title
+    assert title.endswith(", on CPU (A); 2 x H200 (B); 2 x H200 (C)")
+
+
 def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentData) -> None:
     assert gradients_table(tiny) == []
     alike = with_metrics(tiny, A={"clipped_fraction": 0.2, "mean_grad_norm": 0.75}, B={"clipped_fraction": 0.4})

@@ -1,0 +1,223 @@
+"""Answers that another engine wrote, or an earlier evaluation: each is read in one forward pass, teacher-forced.
+
+A serving engine writes answers many times faster than a loop over ``generate``, but gives no distribution over 1000
+bins. The same checkpoint reads them here: every log probability, distribution and stop margin of an answer comes from
+one pass over prompt and answer, as generation would have recorded them, to rounding.
+
+Shapes: B sequences, L padded length, D hidden, T positions that predict a token of an answer, V vocabulary, K bins.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.data.batch import EncodedSample, collate
+from coordexp.data.patches import pixel_values
+from coordexp.errors import DataError
+from coordexp.evaluate.generate.generation import (
+    EncodedSamples,
+    GeneratedSequence,
+    GenerationSpec,
+    trimmed,
+)
+from coordexp.evaluate.generate.token_statistics import RawLogitsReader, RecordedStatistics
+from coordexp.files import read_json_lines
+from coordexp.model.head_bypass import float32_head, pass_through_head
+
+_CHUNK_ELEMENTS = 16 * 1024 * 1024  # of the logits that exist at a time
+
+
+@dataclass(frozen=True)
+class GivenAnswer:
+    """One line of a file of answers: ``{"image_id": 7, "text": "..."}``, or ``token_ids`` instead of ``text``.
+
+    Attributes:
+        image_id: id in the annotation file.
+        text: what was written, special tokens included.
+        token_ids: the same as the ids of this checkpoint's tokenizer, which are exact.
+        finish_reason: ``length``: the limit came before the end token; ``stop``, or absent: the answer is whole.
+    """
+
+    image_id: int
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+def read_given_answers(path: Path, *, known: Collection[int], wanted: Collection[int]) -> dict[int, GivenAnswer]:
+    """Read a file of answers, one image a line; those of images that are not wanted are left out.
+
+    Args:
+        path: of the file.
+        known: the images of the annotation file.
+        wanted: the images to be evaluated.
+
+    Raises:
+        DataError: if a line is something else, or an image is unknown, there twice, or missing.
+    """
+    found: dict[int, GivenAnswer] = {}
+    for number, answer in enumerate(read_json_lines(GivenAnswer, path), start=1):
+        if (answer.text is None) == (answer.token_ids is None):
+            raise DataError(f"{path}:{number}: expected text or token_ids, one of them, for image {answer.image_id}")
+        if answer.image_id in found:
+            raise DataError(f"{path}:{number}: a second answer for image {answer.image_id}; expected one an image")
+        if answer.image_id not in known:
+            raise DataError(f"{path}:{number}: the annotations have no image {answer.image_id}; expected ids of theirs")
+        found[answer.image_id] = answer
+    missing = sorted(set(wanted) - found.keys())
+    if missing:
+        raise DataError(
+            f"{path}: no answer for {len(missing)} of {len(wanted)} images, the first of them {missing[0]}; expected a "
+            'line for each, with "text": "" where a model wrote nothing'
+        )
+    return {image_id: found[image_id] for image_id in wanted}
+
+
+def target_ids(
+    answers: Mapping[int, GivenAnswer],
+    tokenizer: PreTrainedTokenizerBase,
+    spec: GenerationSpec,
+    *,
+    vocab_size: int,
+    source: Path,
+) -> dict[int, list[int]]:
+    """Return the tokens of each answer, those of a whole one with the end token.
+
+    Args:
+        answers: by image.
+        tokenizer: the model's.
+        spec: what the tokens are.
+        vocab_size: the model's logits.
+        source: the file, for errors.
+
+    Raises:
+        DataError: if ids are not the model's, or all texts lack the tokens that only special tokens can be.
+    """
+    found: dict[int, list[int]] = {}
+    for image_id, answer in answers.items():
+        ids = answer.token_ids
+        ids = tokenizer.encode(answer.text or "", add_special_tokens=False) if ids is None else list(ids)
+        wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+        if wrong is not None:
+            raise DataError(f"{source}: image {image_id} has token id {wrong}; the model has ids 0 to {vocab_size - 1}")
+        stop = next((at for at, token in enumerate(ids) if token in (spec.end_id, spec.pad_id)), len(ids))
+        is_cut = stop == len(ids) and answer.finish_reason == "length"
+        found[image_id] = ids[:stop] if is_cut else [*ids[:stop], spec.end_id]
+    texts = [image_id for image_id, answer in answers.items() if answer.text]
+    if spec.markers is not None and texts and not any(spec.markers.open_id in found[image_id] for image_id in texts):
+        marker = tokenizer.convert_ids_to_tokens(spec.markers.open_id)
+        raise DataError(
+            f"{source}: no text holds {marker}, which opens an object: expected texts with their special tokens "
+            "(skip_special_tokens=False in vLLM and SGLang), or token_ids"
+        )
+    return found
+
+
+def read_sequences(
+    model: PreTrainedModel | PeftModel,
+    samples: EncodedSamples,
+    answers: Mapping[int, Sequence[int]],
+    *,
+    spec: GenerationSpec,
+    batches: Sequence[Sequence[int]],
+    curves_of: Collection[int] = (),
+    on_batch: Callable[[int], None] | None = None,
+) -> list[GeneratedSequence]:
+    """Read answers batch by batch; what comes back is what generating them would have left.
+
+    Args:
+        model: an evaluation-mode model.
+        samples: encoded samples with empty targets; read once each, batch by batch.
+        answers: image id -> the tokens of :func:`target_ids`.
+        spec: what the tokens are; its length limit cuts nothing here.
+        batches: samples read together.
+        curves_of: image ids whose bin distributions are kept whole.
+        on_batch: called with the number of images just finished.
+
+    Returns:
+        One sequence a sample, in the order of ``batches``.
+
+    Raises:
+        TrainingError: if the model's logits are not finite.
+    """
+    done: list[GeneratedSequence] = []
+    for batch in batches:
+        chosen = [
+            replace(sample, target_ids=list(answers[sample.image_id])) for sample in map(samples.__getitem__, batch)
+        ]
+        done += _read_batch(model, chosen, spec=spec, curves_of=curves_of)
+        if on_batch is not None:
+            on_batch(len(batch))
+    return done
+
+
+@torch.inference_mode()
+def _read_batch(
+    model: PreTrainedModel | PeftModel,
+    samples: Sequence[EncodedSample],
+    *,
+    spec: GenerationSpec,
+    curves_of: Collection[int],
+) -> list[GeneratedSequence]:
+    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id).to(model.device)
+    with pass_through_head(model):
+        hidden_BLD: Tensor = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            mm_token_type_ids=batch.mm_token_type_ids,
+            pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
+            image_grid_thw=batch.image_grid_thw,
+            use_cache=False,
+        ).logits
+    hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
+    keeps_curve = torch.tensor([sample.image_id in curves_of for sample in samples for _ in sample.target_ids])
+    log_probs_T, others_ST, probs_RK = _read_hidden(
+        model, hidden_TD, batch.targets, spec=spec, keeps_curve_T=keeps_curve.to(hidden_TD.device)
+    )
+    whole = RecordedStatistics.of(log_probs_T.unsqueeze(0), others_ST.unsqueeze(1), probs_RK)
+    found: list[GeneratedSequence] = []
+    start = first_curve = 0
+    for sample in samples:
+        ids, stop = sample.target_ids, start + len(sample.target_ids)
+        has_curve = probs_RK is not None and sample.image_id in curves_of
+        probs_1TK = whole.probs_RTK[first_curve : first_curve + len(ids)].unsqueeze(0) if has_curve else whole.probs_RTK
+        own = RecordedStatistics(whole.values_SBT[:, :, start:stop], whole.margins_BT[:, start:stop], probs_1TK)
+        found.append(trimmed(sample.image_id, ids, own, row=0, curve=0 if has_curve else None, spec=spec))
+        start, first_curve = stop, first_curve + has_curve * len(ids)
+    return found
+
+
+def _read_hidden(
+    model: PreTrainedModel | PeftModel,
+    hidden_TD: Tensor,
+    targets_T: Tensor,
+    *,
+    spec: GenerationSpec,
+    keeps_curve_T: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Project hidden states chunk by chunk, so that no ``[T, V]`` exists, and read each chunk's logits."""
+    owner, reader = inner_model(model), RawLogitsReader(spec.number_ids, markers=spec.markers)
+    head = owner.get_output_embeddings()
+    assert head is not None, "pass_through_head has refused a model without a head"
+    log_probs: list[Tensor] = []
+    others: list[Tensor] = []
+    probs: list[Tensor] = []
+    rows = max(1, _CHUNK_ELEMENTS // owner.config.get_text_config().vocab_size)
+    with float32_head(model):
+        for start in range(0, max(1, len(hidden_TD)), rows):
+            part = slice(start, start + rows)
+            logits_NV = head(hidden_TD[part]).float()
+            total_N = logits_NV.logsumexp(dim=1)
+            log_probs.append(logits_NV.gather(1, targets_T[part].unsqueeze(1)).squeeze(1) - total_N)
+            others_SN, p_NK = reader.read(logits_NV, total_N)
+            others.append(others_SN)
+            if p_NK is not None:
+                probs.append(p_NK[keeps_curve_T[part]].cpu())
+    return torch.cat(log_probs), torch.cat(others, dim=1), torch.cat(probs) if probs else None
