@@ -1,23 +1,40 @@
-"""Say whether a run would start, without loading weights: exit code 0 if it would, 2 if not."""
+"""Say whether a run would start, without loading weights: exit code 0 if it would, 2 if not.
+
+    coordexp doctor --config experiments/coco_qwen3vl_4b.yaml
+    coordexp doctor boxes --annotations instances_val.json dets.json
+
+The second looks at a file of detections, of any detector: whether its boxes are pixels or parts of the image, which
+four numbers they are, and how its categories are meant, by which reading fits the ground truth best. It prints the
+command that reads the file right; exit code 0 if COCO's own reading is the one, 2 if not.
+"""
 
 import argparse
+import json
+import shlex
 import sys
+from pathlib import Path
 
 from coordexp.cli.arguments import add_config
-from coordexp.cli.console import error_console, output_console
+from coordexp.cli.console import error_console, output_console, show
+from coordexp.errors import ConfigError, DataError
 from coordexp.shipped import find_experiment
 
-HELP = "whether a run would start, without loading weights"
+HELP = "whether a run would start, without loading weights; boxes: how a file of detections is to be read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_config(parser)
+    parser.add_argument("--annotations", type=Path, help="for boxes: ground truth in COCO's format")
     parser.add_argument("--format", choices=("table", "json"), default="table")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine everything that a run needs and print what was found."""
+    """Examine everything that a run needs, or a file of detections, and print what was found."""
+    if options.overrides[:1] == ["boxes"]:
+        return _examine_boxes(options)
+    if options.annotations is not None:
+        raise ConfigError("--annotations belongs to doctor boxes --annotations GT.json FILE; expected boxes and a file")
     path = find_experiment(options.config)
     with error_console().status("looking at files, checkpoint, machine and services"):
         from coordexp.cli.views import examination_json, show_examination
@@ -29,3 +46,31 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_examination(found, output_console())
     return 0 if found.would_start else 2
+
+
+def _examine_boxes(options: argparse.Namespace) -> int:
+    from coordexp.detection.ground_truth import read_ground_truth, read_results
+    from coordexp.doctor.boxes import diagnose, sentences
+
+    if options.annotations is None or len(options.overrides) != 2:
+        raise ConfigError("expected doctor boxes --annotations GT.json FILE, with one file")
+    path = Path(options.overrides[1])
+    truth, results = read_ground_truth(options.annotations), read_results(path)
+    said = diagnose(results, truth)
+    if said is None:
+        raise DataError(f"{path}: none of its {len(results)} boxes is in an image of {truth.path} that has objects")
+    name = path.name.partition(".")[0]
+    frame = [] if said.outcome in ("good", "unclear") else ["--frame", f"{name}={said.best.frame}"]
+    command = shlex.join(["coordexp", "compare", "--annotations", str(options.annotations), f"{name}={path}", *frame])
+    if options.format == "json":
+        fits = {
+            key: {"frame": str(fit.frame), "mean_iou": fit.mean_iou, "recall": fit.recall}
+            for key, fit in (("as_coco", said.plain), ("best", said.best))
+        }
+        found = {"outcome": said.outcome, **fits, "notes": list(said.notes), "command": command}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return 0 if said.outcome == "good" else 2
+    console = output_console()
+    for line in (f"{path}: {said.outcome}", *(f"- {sentence}" for sentence in sentences(said)), command):
+        show(console, line)
+    return 0 if said.outcome == "good" else 2

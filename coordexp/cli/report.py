@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import named_files, positive
+from coordexp.cli.arguments import add_frame, named_files, named_frames, positive
 from coordexp.cli.console import error_console, output_console
 from coordexp.errors import ConfigError
 
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE[,FILE...]",
         help="add another detector's COCO results on the same images as a row, repeatable; several files are seeds",
     )
+    add_frame(parser)
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
     parser.add_argument(
@@ -102,6 +103,7 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
+    from coordexp.detection.ground_truth import read_results
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings
@@ -112,7 +114,9 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     data = _load(options)
     data = read_by(data, readings_of(options.reading, list(data.groups)))
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
-    data = with_files(data, named_files(options.files), output=output, runs_dir=options.runs_dir)
+    files = {name: [read_results(path) for path in paths] for name, paths in named_files(options.files).items()}
+    frames = named_frames(options.frame, list(files))
+    data = with_files(data, files, frames=frames, output=output, runs_dir=options.runs_dir)
     settings = Settings(
         resamples=options.resamples,
         num_pictures=options.pictures,

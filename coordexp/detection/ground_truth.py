@@ -31,6 +31,7 @@ from coordexp.data.sources.coco_file import (
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.frames import Frame
 from coordexp.errors import DataError, show
 from coordexp.files import write_json
 
@@ -97,13 +98,14 @@ class GroundTruth:
         Raises:
             DataError: if the file does not say them.
         """
-        sizes: dict[int, tuple[int, int]] = {}
-        for image_id in np.unique(image_ids).tolist():
+        distinct, rows = np.unique(image_ids, return_inverse=True)
+        sizes: list[tuple[int, int]] = []
+        for image_id in distinct.tolist():
             size = self.sizes_px[image_id]
             if size is None:
                 raise DataError(f"{self.path}: image {image_id} has no width and height")
-            sizes[image_id] = size
-        return np.array([sizes[image_id] for image_id in image_ids.tolist()], np.float64).reshape(-1, 2)
+            sizes.append(size)
+        return np.array(sizes, np.float64).reshape(-1, 2)[rows]
 
     def on_images(self, image_ids: Collection[int]) -> "GroundTruth":
         """Return the part of it in some images.
@@ -362,25 +364,32 @@ def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:
     return detections_of(read_results(path), ground_truth)
 
 
-def detections_of(results: Results, ground_truth: GroundTruth) -> Detections:
-    """Check a file of detections against the ground truth that it belongs to.
+def detections_of(results: Results, ground_truth: GroundTruth, frame: Frame = Frame()) -> Detections:  # noqa: B008
+    """Check a file of detections against the ground truth that it belongs to, read in the frame in which it stands.
 
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
     where = f"{results.path}: detection"
     _check_known("image_id", results.image_ids, ground_truth.sizes_px.keys(), where)
-    category_ids = _category_ids(results, ground_truth.categories, where)
-    _check_known("category_id", category_ids, ground_truth.categories.keys(), where)
-    _check_boxes(results.boxes, where)
+    category_ids = _category_ids(results, ground_truth.categories, frame, where)
+    sizes_px = ground_truth.sizes_of(results.image_ids) if frame.needs_sizes else np.ones((len(results), 2))
+    boxes = frame.boxes_px_xywh(results.boxes, sizes_px)
+    _check_boxes(boxes, where)
     has_scores = results.scores is not None
     scores = results.scores if results.scores is not None else np.ones(len(results))
-    return Detections(results.image_ids, category_ids, results.boxes, scores, has_scores=has_scores)
+    return Detections(results.image_ids, category_ids, boxes, scores, has_scores=has_scores)
 
 
-def _category_ids(results: Results, categories: Mapping[int, str], where: str) -> Ints:
+def _category_ids(results: Results, categories: Mapping[int, str], frame: Frame, where: str) -> Ints:
     if not results.names:
-        return results.categories
+        ids = frame.category_ids(results.categories, categories)
+        is_unknown = ~np.isin(ids, np.array(list(categories), np.int64))
+        for found in results.categories[is_unknown][:1].tolist():
+            read = "" if frame.categories == "ids" else f", read as {frame.categories},"
+            problem = f"category_id {found}{read} is not among the {len(categories)} of the annotation file"
+            _refuse(is_unknown, where, problem)
+        return ids
     index = CategoryIndex(categories)
     ids = [index.find(name) for name in results.names]
     for name, category_id in zip(results.names, ids, strict=True):

@@ -136,6 +136,20 @@ def fill_best_iou(
 
 
 @compiled
+def fill_best_pairs(
+    begin: Ints, other_begin: Ints, other_end: Ints, boxes: Floats, others: Floats, best: Floats, row: Ints
+) -> None:
+    """Set ``best`` ``[M]`` to each box's largest IoU with another of its cell, or 0, and ``row`` to where that is."""
+    for cell in range(len(other_begin)):
+        for b in range(begin[cell], begin[cell + 1]):
+            best[b], row[b] = 0.0, 0
+            for other in range(other_begin[cell], other_end[cell]):
+                found = _iou(boxes[b], others[other], False)
+                if found > best[b]:
+                    best[b], row[b] = found, other
+
+
+@compiled
 def _best_match(iou_row: Floats, taken: Bools, crowd: Bools, gt_ignored: Bools, threshold: float) -> int:
     """Return the ground truth a detection takes at one threshold, or -1; ties go to the later one."""
     best, best_iou = -1, min(threshold, 1 - 1e-10)

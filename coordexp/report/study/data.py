@@ -30,6 +30,7 @@ class ForeignFile:
         analysis: what was measured on it, as an evaluation leaves it.
         num_detections: boxes in it.
         num_images: images with at least one of them.
+        frame: how its boxes and categories were read.
         scores: the range of its scores, or that it has none.
         remarks: what a reader must know to read its numbers rightly, a sentence each.
     """
@@ -40,6 +41,7 @@ class ForeignFile:
     num_detections: int
     num_images: int
     scores: str
+    frame: str = "px:xywh"
     remarks: tuple[str, ...] = ()
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import (
     Detections,
     GroundTruth,
+    Results,
     detections_of,
     read_ground_truth,
-    read_results,
     write_detections,
 )
 from coordexp.detection.metrics import measure
@@ -24,14 +25,20 @@ from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
 from coordexp.runs.folder import DecodingFolder
 
-Files = Mapping[str, Sequence[Path]]
+Files = Mapping[str, Sequence[Results]]
 """Group -> its files, one a seed."""
 
 
 def foreign_rows(
-    files: Files, annotations: Path, *, images: Path | None, scratch: Path, taken: Collection[int] = ()
+    files: Files,
+    annotations: Path,
+    *,
+    frames: Mapping[str, Frame],
+    images: Path | None,
+    scratch: Path,
+    taken: Collection[int] = (),
 ) -> list[RunData]:
-    """Read and measure files of detections.
+    """Measure files of detections.
 
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
     an experiment are; else no two groups share a number, so that they are independent samples and none is left out.
@@ -39,6 +46,7 @@ def foreign_rows(
     Args:
         files: by the name of their group.
         annotations: the ground truth they are measured on.
+        frames: in which the files of a group stand, where that is not COCO's.
         images: folder of the pictures, if they are here.
         scratch: folder for what is measured; made when needed.
         taken: seeds of runs beside them, with none of which a file is paired.
@@ -47,31 +55,34 @@ def foreign_rows(
         A finished run for each file, with the metrics that our own evaluations log.
 
     Raises:
-        DataError: if a file is malformed or does not belong to the annotations.
+        DataError: if a file does not belong to the annotations.
         ComparisonError: if one file is given twice.
     """
-    _refuse_twins([path for paths in files.values() for path in paths])
+    _refuse_twins([found.path for several in files.values() for found in several])
     truth = read_ground_truth(annotations)
     form = "coco" if truth.federated is None else "lvis"
     params = {"data.format": form, "data.val_annotations": str(annotations)}
     if images is not None:
         params["data.val_images"] = str(images)
-    first, are_paired = max(taken, default=-1) + 1, len({len(paths) for paths in files.values()}) == 1
+    first, are_paired = max(taken, default=-1) + 1, len({len(several) for several in files.values()}) == 1
     rows: list[RunData] = []
-    for group, paths in files.items():
+    for group, several in files.items():
         start = first if are_paired else first + len(rows)
-        for seed, path in enumerate(paths, start=start):
-            folder = scratch / f"foreign-{len(rows)}"
-            rows.append(_row(group, seed, path, truth, params=params, folder=folder))
+        for seed, results in enumerate(several, start=start):
+            folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
+            rows.append(_row(group, seed, results, truth, frame=frame, params=params, folder=folder))
     return rows
 
 
-def with_files(data: ExperimentData, files: Files, *, output: Path, runs_dir: Path) -> ExperimentData:
+def with_files(
+    data: ExperimentData, files: Files, *, frames: Mapping[str, Frame], output: Path, runs_dir: Path
+) -> ExperimentData:
     """Return an experiment with files of other detectors as further groups, behind its own.
 
     Args:
         data: the runs.
         files: by the name of their group.
+        frames: in which the files of a group stand, where that is not COCO's.
         output: directory of the report, which keeps what is measured.
         runs_dir: where experiments lie on this machine.
 
@@ -90,7 +101,7 @@ def with_files(data: ExperimentData, files: Files, *, output: Path, runs_dir: Pa
             f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
         )
     seeds = {run.seed for run in data.runs}
-    rows = foreign_rows(files, annotations, images=None, scratch=output / ".artifacts", taken=seeds)
+    rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=output / ".artifacts", taken=seeds)
     return replace(data, runs=(*data.runs, *rows))
 
 
@@ -102,23 +113,33 @@ def _refuse_twins(paths: Sequence[Path]) -> None:
             raise ComparisonError(f"{path} and {first} are the same file, or a copy of it; expected other detections")
 
 
-def _row(group: str, seed: int, path: Path, truth: GroundTruth, *, params: Mapping[str, str], folder: Path) -> RunData:
-    results = read_results(path)
-    detections = detections_of(results, truth)
+def _row(
+    group: str,
+    seed: int,
+    results: Results,
+    truth: GroundTruth,
+    *,
+    frame: Frame,
+    params: Mapping[str, str],
+    folder: Path,
+) -> RunData:
+    path, is_plain = results.path, results.is_plain and frame == Frame()
+    detections = detections_of(results, truth, frame)
     boxes = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
-    if not results.is_plain:
+    if not is_plain:
         write_detections(folder / "detections.json", detections)
     analyse_boxes({"expected": boxes}, None).write(folder)
     scores = detections.scores
     metrics = {str(MetricName("constrained", name, "expected")): value for name, value in measure(boxes).items()}
     found = ForeignFile(
         path=path,
-        detections=path if results.is_plain else folder / "detections.json",
+        detections=path if is_plain else folder / "detections.json",
         analysis=DecodingFolder(folder).analysis,
         num_detections=len(detections),
         num_images=len(np.unique(detections.image_ids)),
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
+        frame=str(frame),
         remarks=tuple(_remarks(path, detections, is_nothing=metrics.get("constrained/expected/AP") == 0)),
     )
     return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, params=params, foreign=found)

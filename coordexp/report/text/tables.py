@@ -32,6 +32,7 @@ _TEXT_COLUMNS = {
     "seeds",
     "state",
     "file",
+    "frame",
     "pair",
     "verdict",
     "key",
@@ -198,6 +199,7 @@ def files_table(data: ExperimentData) -> Table:
                 run.group,
                 str(run.seed),
                 str(run.foreign.path),
+                run.foreign.frame,
                 f"{run.foreign.num_detections:,}",
                 f"{run.foreign.num_images:,}",
                 run.foreign.scores,
@@ -206,7 +208,7 @@ def files_table(data: ExperimentData) -> Table:
         for run in data.runs
         if run.foreign is not None
     ]
-    heads = ("group", "seed", "file", "boxes", "images with boxes", "scores")
+    heads = ("group", "seed", "file", "frame", "boxes", "images with boxes", "scores")
     return Table("Files of detections", heads, tuple(rows))
 
 

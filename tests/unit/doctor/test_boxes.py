@@ -1,0 +1,243 @@
+"""Every frame in which a file may stand is found again on made data, with noise, misses and boxes of nothing."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.detection.frames import Frame
+from coordexp.detection.ground_truth import GroundTruth, detections_of, read_results
+from coordexp.doctor.boxes import diagnose
+
+SIZES = np.array(
+    [(640, 480), (480, 640), (500, 375), (640, 427), (1280, 720), (333, 500), (612, 612), (427, 640)], float
+)
+IDS = np.array([number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)])
+"""COCO's ids: 80, with gaps."""
+
+
+def made_truth(num_images: int = 240, seed: int = 0) -> GroundTruth:
+    rng = np.random.default_rng(seed)
+    image = np.repeat(np.arange(1, num_images + 1), rng.integers(1, 11, num_images))
+    sizes = SIZES[image % len(SIZES)]
+    sides = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (len(image), 2))) * sizes
+    boxes = np.round(np.hstack([rng.uniform(0, 1, (len(image), 2)) * (sizes - sides), sides]), 2)
+    return GroundTruth(
+        path=Path("gt.json"),
+        sizes_px={number: tuple(map(int, SIZES[number % len(SIZES)])) for number in range(1, num_images + 1)},
+        categories={int(key): f"thing {key}" for key in IDS},
+        image_ids=image,
+        category_ids=rng.choice(IDS[:60], len(image)),
+        boxes_px_xywh=boxes,
+        areas_px2=boxes[:, 2] * boxes[:, 3],
+        is_crowd=np.zeros(len(image), bool),
+    )
+
+
+def detected(truth: GroundTruth, *, noise: float = 0.04, missed: float = 0.3, seed: int = 1) -> tuple:
+    """Return images, categories, corners in pixels and scores of a detector: a quarter of its boxes is no object."""
+    rng = np.random.default_rng(seed)
+    kept = np.flatnonzero(rng.random(len(truth.image_ids)) >= missed)
+    boxes = truth.boxes_px_xywh[kept]
+    spread = np.tile(boxes[:, 2:], 2) * noise
+    corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]) + rng.normal(0, 1, boxes.shape) * spread
+    category = np.where(rng.random(len(kept)) < 0.15, rng.choice(IDS, len(kept)), truth.category_ids[kept])
+    image = truth.image_ids[kept]
+    false = rng.choice(len(kept), len(kept) // 3)
+    moved = corners[false] + np.tile(rng.uniform(-0.4, 0.4, (len(false), 2)) * SIZES[image[false] % len(SIZES)], 2)
+    return (
+        np.append(image, image[false]),
+        np.append(category, rng.choice(IDS, len(false))),
+        np.vstack([corners, moved]),
+        np.append(rng.uniform(0.3, 1, len(kept)), rng.uniform(0, 0.6, len(false))),
+    )
+
+
+def write(path: Path, frame: Frame, found: tuple) -> Path:
+    """Write corners in pixels so that ``frame`` reads them: by arithmetic of its own, a kind at a time."""
+    image, category, corners, scores = found
+    sizes = SIZES[image % len(SIZES)]
+    out = corners.copy()
+    kind = frame.unit.rstrip("0123456789.-")
+    numbers = [float(text) for text in frame.unit.removeprefix(kind).split("-") if text]
+    for row, (width, height) in enumerate(sizes):
+        x, y, dx, dy = 1.0, 1.0, 0.0, 0.0
+        if kind == "norm":
+            x, y = numbers[0] / width, numbers[0] / height
+        elif kind == "longest":
+            x = y = numbers[0] / max(width, height)
+        elif kind == "letterbox":
+            x = y = numbers[0] / max(width, height)
+            dx, dy = (numbers[0] - width * x) / 2, (numbers[0] - height * y) / 2
+        elif kind == "shortest":
+            x = y = numbers[0] / min(width, height)
+            if len(numbers) > 1 and max(width, height) * x > numbers[1]:
+                x = y = numbers[1] / max(width, height)
+        elif kind == "smart":
+            new = [round(side / numbers[0]) * numbers[0] for side in (width, height)]
+            if len(numbers) > 1 and new[0] * new[1] > numbers[1]:
+                shrink = (width * height / numbers[1]) ** 0.5
+                new = [side / shrink // numbers[0] * numbers[0] for side in (width, height)]
+            x, y = new[0] / width, new[1] / height
+        elif kind == "scale":
+            x = y = numbers[0]
+        out[row] = out[row] * [x, y, x, y] + [dx, dy, dx, dy]
+    out[:, :2] -= frame.first
+    out[:, 2:] -= frame.last
+    x1, y1, x2, y2 = out.T
+    layouts = {
+        "xywh": (x1, y1, x2 - x1, y2 - y1),
+        "xyxy": (x1, y1, x2, y2),
+        "cxcywh": ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1),
+        "yxhw": (y1, x1, y2 - y1, x2 - x1),
+        "yxyx": (y1, x1, y2, x2),
+        "cycxhw": ((y1 + y2) / 2, (x1 + x2) / 2, y2 - y1, x2 - x1),
+    }
+    place = np.searchsorted(IDS, category)
+    kinds = {"ids": category, "ids+1": category - 1, "ids-1": category + 1, "index0": place, "index1": place + 1}
+    digits = 4 if frame.unit == "norm1" else 0 if frame.unit in ("norm999", "norm1000") else 2
+    boxes = np.round(np.stack(layouts[frame.layout], axis=1), digits)
+    rows = zip(image.tolist(), kinds[frame.categories].tolist(), boxes.tolist(), scores.tolist(), strict=True)
+    path.write_text(json.dumps([{"image_id": i, "category_id": c, "bbox": b, "score": s} for i, c, b, s in rows]))
+    return path
+
+
+FRAMES = [
+    "px:xywh", "px:xyxy", "px:cxcywh", "px:yxhw", "px:yxyx", "px:cycxhw", "norm1:xywh", "norm1:xyxy", "norm1:cxcywh",
+    "norm999:xyxy", "norm1000:xyxy", "norm1000:xywh", "norm1000:yxyx", "norm640:xyxy", "longest640:xyxy",
+    "longest1024:xywh", "shortest800-1333:xyxy", "shortest600:xyxy", "letterbox640:xyxy", "letterbox640:cxcywh",
+    "smart28:xyxy", "smart28-200704:xyxy", "smart32-262144:xywh", "scale0.5:xyxy", "scale2:xywh", "px:xywh:ids+1",
+    "px:xyxy:ids-1", "px:xywh:index0", "norm1000:xyxy:index0", "px:xywh:index1", "px:xyxy:first-1:last-1",
+    "px:xyxy:last+1", "px:xywh:first-1:last-1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FRAMES)
+def test_every_frame_is_found_again_and_reads_the_boxes_right(text: str, tmp_path: Path) -> None:
+    truth, frame = made_truth(), Frame.parse(text)
+    assert str(frame) == text
+    found = detected(truth)
+    results = read_results(write(tmp_path / "dt.json", frame, found))
+    said = diagnose(results, truth)
+    assert said is not None
+    assert (said.outcome == "good") == (frame == Frame())
+    read = detections_of(results, truth, said.best.frame)
+    wanted = np.hstack([found[2][:, :2], found[2][:, 2:] - found[2][:, :2]])
+    step = {"norm1": 0.2, "norm999": 2.0, "norm1000": 2.0}.get(frame.unit, 0.1)
+    assert np.abs(read.boxes_px_xywh - wanted).max() < step
+    assert np.array_equal(read.category_ids, found[1])
+    if frame.unit not in ("norm999", "norm1000"):
+        assert said.best.frame.layout == frame.layout
+
+
+def _random(truth: GroundTruth) -> tuple:
+    """Boxes that have nothing to do with the image."""
+    rng = np.random.default_rng(5)
+    image = np.repeat(list(truth.sizes_px), 8)
+    sides = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (len(image), 2))) * SIZES[image % len(SIZES)]
+    corner = rng.uniform(0, 1, (len(image), 2)) * (SIZES[image % len(SIZES)] - sides)
+    return image, rng.choice(IDS, len(image)), np.hstack([corner, corner + sides]), rng.random(len(image))
+
+
+def _bent(truth: GroundTruth, *, shift: float = 0.0, grow: float = 1.0, wrong: float = 0.0, **kind: float) -> tuple:
+    """Boxes shifted and grown by parts of their sides, some of another category."""
+    rng = np.random.default_rng(6)
+    image, category, corners, scores = detected(truth, **kind)
+    middle, half = (corners[:, :2] + corners[:, 2:]) / 2, (corners[:, 2:] - corners[:, :2]) / 2
+    middle = middle + shift * half
+    category = np.where(rng.random(len(category)) < wrong, rng.choice(IDS, len(category)), category)
+    return image, category, np.hstack([middle - grow * half, middle + grow * half]), scores
+
+
+BAD: dict[str, tuple[Callable[[GroundTruth], tuple], set[str]]] = {
+    "loose": (lambda truth: _bent(truth, noise=0.25), {"good"}),
+    "very loose": (lambda truth: _bent(truth, noise=0.6), {"good", "unclear"}),
+    "too large": (lambda truth: _bent(truth, grow=1.4), {"good"}),
+    "too small": (lambda truth: _bent(truth, grow=0.6), {"good"}),
+    "shifted by a quarter": (lambda truth: _bent(truth, shift=0.5), {"good"}),
+    "shifted by an eighth": (lambda truth: _bent(truth, shift=0.25), {"good"}),
+    "shifted and too large": (lambda truth: _bent(truth, shift=0.15, grow=1.2), {"good"}),
+    "missing nearly all": (lambda truth: _bent(truth, missed=0.95), {"good", "unclear"}),
+    "without any idea of categories": (lambda truth: _bent(truth, wrong=1.0), {"good"}),
+    "guessing": (_random, {"unclear"}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_bad_detector_in_pixels_is_not_taken_for_another_frame(name: str, seed: int, tmp_path: Path) -> None:
+    make, outcomes = BAD[name]
+    truth = made_truth(seed=seed)
+    said = diagnose(read_results(write(tmp_path / "dt.json", Frame(), make(truth))), truth)
+    assert said is not None
+    assert said.outcome in outcomes, said.best
+
+
+def coco_files(folder: Path, frame: Frame) -> tuple[Path, Path]:
+    """Write ground truth in COCO's format, and detections in a frame, under a name with a space."""
+    truth = made_truth(60)
+    rows = zip(truth.image_ids.tolist(), truth.category_ids.tolist(), truth.boxes_px_xywh.tolist(), strict=True)
+    document = {
+        "images": [{"id": key, "width": size[0], "height": size[1]} for key, size in truth.sizes_px.items()],
+        "categories": [{"id": key, "name": name} for key, name in truth.categories.items()],
+        "annotations": [{"id": n, "image_id": i, "category_id": c, "bbox": b} for n, (i, c, b) in enumerate(rows)],
+    }
+    (folder / "gt.json").write_text(json.dumps(document))
+    return folder / "gt.json", write(folder / "my dets.json", frame, detected(truth))
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("text", ["norm1000:xyxy:index0", "px:xyxy"])
+def test_the_command_that_is_printed_reads_the_file_right(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    annotations, wrong = coco_files(tmp_path, Frame.parse(text))
+    assert main(["doctor", "boxes", "--annotations", str(annotations), str(wrong)]) == 2
+    *said, command = capsys.readouterr().out.strip().splitlines()
+    assert said[0] == f"{wrong}: far better"
+    assert f"read as {text}" in said[1]
+    program, *argv = shlex.split(command)
+    assert program == "coordexp"
+    quick = ["--resamples", "20", "--format", "json"]
+    assert main([*argv, *quick]) == 0
+    ap = json.loads(capsys.readouterr().out)["groups"]["my dets"]["AP"]
+
+    plain = ["compare", "--annotations", str(annotations), f"a={wrong}"]
+    assert main([*plain, *quick]) == 2
+    refusal = capsys.readouterr().err
+    assert refusal.startswith(f"error: {wrong}: read as {text}, objects overlap their best box by ")
+    program, *argv = shlex.split(refusal.strip().splitlines()[-1])
+    assert main([*argv, *quick]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"]["a"]["AP"] == ap
+    shutil.rmtree(tmp_path / "comparison")
+    _, right = coco_files(tmp_path, Frame())
+    assert main(["doctor", "boxes", "--annotations", str(annotations), str(right), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] == "good"
+    assert main([*plain, *quick]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"]["a"]["AP"] == pytest.approx(ap, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["doctor", "boxes", "x.json"], "expected doctor boxes --annotations GT.json FILE"),
+        (["doctor", "--annotations", "x.json"], "--annotations belongs to doctor boxes"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "a=px:xyxyz"], "frame 'px:xyxyz': 'xyxyz' is unknown"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "px:norm1"], "'norm1' is unknown or there twice"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "norm0"], "'norm0' is unknown or there twice"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "c=px"], "no files have the name 'c'; expected a"),
+    ],
+)
+def test_what_no_frame_can_be_is_one_sentence(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
