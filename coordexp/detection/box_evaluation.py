@@ -9,6 +9,7 @@ import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.boxes import Ints
+from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.ground_truth import Detections, GroundTruth
 from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Metric
@@ -85,6 +86,11 @@ class BoxEvaluation:
         scored = Detections(found.image_ids, found.category_ids, found.boxes_px_xywh, np.full(len(found), 0.2))
         matches = Matcher(replace(truth, federated=None), scored.rows(annotated)).matches()
         return PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+
+    @cached_property
+    def decomposed(self) -> Decomposed:
+        """Where AP is lost."""
+        return Decomposed(self.truth, self.detections)
 
     @cached_property
     def _matches(self) -> "Matches":

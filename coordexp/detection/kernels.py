@@ -373,3 +373,190 @@ def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[
         _interpolate(best)
         for group in range(2):
             out[group, k] = _mean(best, group * num_thresholds, num_thresholds)
+
+
+HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(7)
+"""What a detection or a missed object is, for :class:`Fixes`; 0 is none of the six errors."""
+LOCALISED, CLASSIFIED = 7, 8
+"""A localisation error that a better box makes a hit; a classification error in the category where it is one."""
+NUM_FIXES = 7
+
+
+class Fixes(NamedTuple):
+    """Detections with the kind of their error, from which AP is counted with each kind of error fixed.
+
+    Attributes:
+        start: ``[K + 1]`` where each category's rows begin, in order of falling score.
+        image: ``[D]`` index of the image.
+        run: ``[D]`` as of :class:`Matches`.
+        kind: ``[D]`` one of the constants above.
+        gt_start: ``[K + 1]`` where each category's rows below begin.
+        gt_image: index of an image with ground truth that counts.
+        gt_count: its number.
+        gt_missed: how many of them are missed.
+    """
+
+    start: Ints
+    image: Index
+    run: Index
+    kind: NDArray[np.uint8]
+    gt_start: Ints
+    gt_image: Index
+    gt_count: Index
+    gt_missed: Index
+
+
+@compiled
+def classify_errors(
+    begin: Ints, gt_begin: Ints, dt: tuple[Floats, Ints], gt: tuple[Floats, Ints, Bools], overlap: tuple[float, float],
+    is_false: Bools, kind: NDArray[np.uint8], gt_of_dt: Ints,
+) -> None:  # fmt: skip
+    """Set the kind of error of each false positive, and the ground truth that a localisation or class error means.
+
+    Args:
+        begin: ``[N + 1]`` where the detections of each image begin.
+        gt_begin: ``[N + 1]`` where its ground truth, without crowds, begins.
+        dt: ``[D, 4]`` boxes, ``[D]`` categories.
+        gt: ``[G, 4]`` boxes, ``[G]`` categories, ``[G]`` whether a detection has matched it.
+        overlap: IoU of a match, and IoU up to which there is background only.
+        is_false: ``[D]`` which detections are false positives.
+        kind: ``[D]`` receives the kind of those.
+        gt_of_dt: ``[D]`` receives the row of the ground truth, or stays as it is.
+    """
+    match, ground = overlap
+    for image in range(len(begin) - 1):
+        for d in range(begin[image], begin[image + 1]):
+            if not is_false[d]:
+                continue
+            same, other, used, same_gt, other_gt = _overlaps(d, gt_begin[image], gt_begin[image + 1], dt, gt)
+            if same_gt >= 0 and ground <= same <= match:
+                kind[d], gt_of_dt[d] = LOCALISATION, same_gt
+            elif other >= match:
+                kind[d], gt_of_dt[d] = CLASSIFICATION, other_gt
+            elif used >= match:
+                kind[d] = DUPLICATE
+            elif max(same, other) <= ground:
+                kind[d] = BACKGROUND
+            else:
+                kind[d] = BOTH
+
+
+@compiled
+def _overlaps(
+    d: int, first: int, last: int, dt: tuple[Floats, Ints], gt: tuple[Floats, Ints, Bools]
+) -> tuple[float, float, float, int, int]:
+    """Return a detection's largest IoU with its category, with others and with what is taken; the first two's rows."""
+    same, other, used, same_gt, other_gt = 0.0, 0.0, 0.0, -1, -1
+    for g in range(first, last):
+        iou = _iou(dt[0][d], gt[0][g], False)
+        if gt[1][g] != dt[1][d]:
+            if iou > other:
+                other, other_gt = iou, g
+            continue
+        if iou > same:
+            same, same_gt = iou, g
+        if gt[2][g]:
+            used = max(used, iou)
+    return same, other, used, same_gt, other_gt
+
+
+@compiled
+def fill_repeats(begin: Ints, boxes: Floats, min_iou: float, out: Bools) -> None:
+    """Set ``out`` ``[D]`` to whether a box has this IoU with an earlier one of its cell, or is the same."""
+    for cell in range(len(begin) - 1):
+        for d in range(begin[cell], begin[cell + 1]):
+            out[d] = False
+            for e in range(begin[cell], d):
+                if _iou(boxes[d], boxes[e], False) >= min_iou or (boxes[d] == boxes[e]).all():
+                    out[d] = True
+                    break
+
+
+@compiled
+def _reach(hits: int, seen: int, level: int, needed: Ints, best: Floats) -> int:
+    """Count one more hit on one curve: keep the precision at the level that it reaches, and return that level."""
+    while level < NUM_LEVELS - 1 and needed[level + 1] <= hits:
+        level += 1
+    best[level] = max(best[level], hits / (seen + _EPS))
+    return level
+
+
+@compiled
+def _count_fixed(kind: int, each: int, count: Ints, level: Ints, needed: NDArray[np.int64], best: Floats) -> None:
+    """Count copies of one row on the seven curves; ``needed`` has a row for all objects, and one for those not missed.
+
+    ``count`` holds the hits in :data:`HIT`, all rows in :data:`MISSED`, what was made right in :data:`LOCALISED` and
+    :data:`CLASSIFIED`, and of each other kind how many there were. Rows that are deleted change no precision at a hit
+    but by their number.
+    """
+    if kind != CLASSIFIED:
+        count[MISSED] += each
+    count[kind] += each
+    hits, seen = count[HIT], count[MISSED]
+    if kind == HIT:
+        level[HIT] = _reach(hits, seen, level[HIT], needed[0], best[HIT])
+        at = level[HIT]
+        for fix in (BOTH, DUPLICATE, BACKGROUND):
+            best[fix, at] = max(best[fix, at], hits / (seen - count[fix] + _EPS))
+        level[MISSED] = _reach(hits, seen, level[MISSED], needed[1], best[MISSED])
+    if kind in (HIT, LOCALISED):
+        found, left = hits + count[LOCALISED], seen - count[LOCALISATION]
+        level[LOCALISATION] = _reach(found, left, level[LOCALISATION], needed[0], best[LOCALISATION])
+    if kind in (HIT, CLASSIFIED):
+        found, left = hits + count[CLASSIFIED], seen - count[CLASSIFICATION] + count[CLASSIFIED]
+        level[CLASSIFICATION] = _reach(found, left, level[CLASSIFICATION], needed[0], best[CLASSIFICATION])
+
+
+@compiled
+def _count_fixed_category(
+    fixes: Fixes, k: int, weights: Weights, needed: NDArray[np.int64], best: Floats
+) -> tuple[int, int]:
+    """Make the seven curves of one category; return its number of objects, and of those that are not missed."""
+    num_gt, num_found = 0, 0
+    for row in range(fixes.gt_start[k], fixes.gt_start[k + 1]):
+        weight = int(weights[fixes.gt_image[row]])
+        num_gt += weight * fixes.gt_count[row]
+        num_found += weight * (fixes.gt_count[row] - fixes.gt_missed[row])
+    if num_gt == 0:
+        return 0, 0
+    fill_needed(num_gt, needed[0])
+    if num_found:
+        fill_needed(num_found, needed[1])
+    count, level = np.zeros(CLASSIFIED + 1, np.int64), np.zeros(NUM_FIXES, np.int64)
+    best[:] = 0.0
+    d = fixes.start[k]
+    while d < fixes.start[k + 1]:
+        copies, length, kind = int(weights[fixes.image[d]]), fixes.run[d], fixes.kind[d]
+        if length == 1 and kind != HIT and kind < LOCALISED:  # most rows: nothing but their number counts
+            count[MISSED] += copies
+            count[kind] += copies
+            d += 1
+            continue
+        each, rounds = (copies, 1) if length == 1 else (1, copies)
+        for _ in range(rounds if copies else 0):
+            for member in range(d, d + length):
+                _count_fixed(int(fixes.kind[member]), each, count, level, needed, best)
+        d += length
+    _interpolate(best)
+    return num_gt, num_found
+
+
+@compiled
+def fill_fixed_precisions(fixes: Fixes, weights: Weights, out: Floats) -> None:
+    """Set ``out`` ``[7, K]`` to average precisions at one threshold: as it is, then with one kind of error fixed.
+
+    A category of which every object is missed has an AP of 1 once none is: its objects are then found. NaN stands
+    where there is no ground truth.
+
+    Args:
+        fixes: of one file of detections.
+        weights: ``[N]`` copies of each image.
+        out: receives the values, in the order of the six errors.
+    """
+    best, needed = np.empty((NUM_FIXES, NUM_LEVELS)), np.empty((2, NUM_LEVELS), np.int64)
+    for k in range(out.shape[1]):
+        num_gt, num_found = _count_fixed_category(fixes, k, weights, needed, best)
+        for fix in range(NUM_FIXES):
+            out[fix, k] = _mean(best, fix, 1) if num_gt else np.nan
+        if num_gt and not num_found:
+            out[MISSED, k] = 1.0

@@ -130,7 +130,7 @@ class Matcher:
             image=image,
             rank=rank[order].astype(np.int32),
             score=scores[order],
-            run=_run_lengths(start, image, scores[order]),
+            run=run_lengths(start, image, scores[order]),
             hit=hit[order],
             ignored=ignored[order],
             gt_start=np.searchsorted(gt_cells // self.num_images, bounds),
@@ -149,6 +149,24 @@ class Matcher:
         in_image = np.empty_like(order)
         in_image[order] = np.arange(len(order)) - np.searchsorted(image[order], image[order], side="left")
         return ~self._is_unjudged & (in_image[self._dt_order] < LVIS_MAX_DETECTIONS)
+
+    def looked_at(self) -> Bools:
+        """Return ``[D]`` which detections AP counts: no more than 100 of a category in an image, or LVIS's 300."""
+        rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
+        in_file_order = np.zeros(len(rank), np.bool_)
+        in_file_order[self._dt_order] = self._is_looked_at(rank, MAX_DETECTIONS)
+        return in_file_order
+
+    def repeats(self, min_iou: float) -> Bools:
+        """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
+        from coordexp.detection.kernels import fill_repeats
+
+        _, begin = np.unique(self._dt_cell, return_index=True)
+        found = np.zeros(len(self._dt_cell), np.bool_)
+        fill_repeats(np.append(begin, len(found)).astype(np.int64), self._dt_boxes, min_iou, found)
+        in_file_order = np.empty_like(found)
+        in_file_order[self._dt_order] = found
+        return in_file_order
 
     def pairs(self, min_iou: float) -> Pairs:
         """Match all detections at one threshold, best score first.
@@ -249,7 +267,7 @@ def _greedy_sum(table: Floats) -> float:
     return total
 
 
-def _run_lengths(start: Ints, image: NDArray[np.int32], score: Floats) -> NDArray[np.int32]:
+def run_lengths(start: Ints, image: NDArray[np.int32], score: Floats) -> NDArray[np.int32]:
     """Return how many equal scores of one image begin at each detection, 1 within a run.
 
     Copies of an image repeat its tied detections as a block: d1 d2 d1 d2, not d1 d1 d2 d2.

@@ -23,7 +23,7 @@ from coordexp.report.study.study import OnProgress, Settings, Study, make_study
 from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.statistics.readings import READINGS
-from coordexp.statistics.results import Comparison, Convergence, Estimate
+from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.store import READING
 
@@ -214,6 +214,17 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
             found |= _reading_metrics(name, study.readings[name])
     if study.convergence is not None:
         found |= _convergence_metrics(study.convergence)
+    return found | ({} if study.decomposition is None else _decomposition_metrics(study.decomposition))
+
+
+def _decomposition_metrics(decomposition: Decomposition) -> dict[str, float | None]:
+    parts = {metric_part(group): values for group, values in decomposition.value.items()} | {
+        f"{metric_part(pair.a)}_minus_{metric_part(pair.b)}": pair.difference for pair in decomposition.pairs
+    }
+    found: dict[str, float | None] = {}
+    for lead, values in parts.items():
+        for name, estimate in values.items():
+            found |= _estimate(f"comparison/{lead}/{name}", estimate)
     return found
 
 

@@ -93,6 +93,32 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class PairParts:
+    """How two groups differ in each measure of a :class:`Decomposition`, ``a - b``."""
+
+    a: str
+    b: str
+    difference: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Where groups lose AP50, and how they differ in it; measures by name, undefined ones absent.
+
+    Attributes:
+        value: group -> measure -> mean over seeds.
+        pairs: every pair of groups, the earlier one first.
+        resamples: of the intervals.
+        seed: of the resamples.
+    """
+
+    value: Mapping[str, Mapping[str, Estimate]]
+    pairs: tuple[PairParts, ...]
+    resamples: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Difference:
     """A difference with its interval and the p-value that belongs to it.
 

@@ -23,6 +23,7 @@ from coordexp.report.charts.study_charts import (
     group_numbers,
     loss_charts,
 )
+from coordexp.report.charts.why_charts import why_charts
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
@@ -38,6 +39,7 @@ from coordexp.report.text.tables import (
     runs_table,
     study_tables,
 )
+from coordexp.report.text.why import WHY, why_sentences, why_tables
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class Page:
     runs: Sequence[Table]
     notes: Sequence[str]
     forest: Sequence[DrawnChart]
+    why_sentences: Sequence[str]
+    why_charts: Sequence[DrawnChart]
+    why_tables: Sequence[Table]
     curves: Sequence[DrawnChart]
     boxes: Sequence[DrawnChart]
     breakdowns: Sequence[DrawnChart]
@@ -137,6 +142,9 @@ def _page(study: Study) -> Page:
         runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
         notes=notes(data),
         forest=_drawn(forest_charts(study)),
+        why_sentences=why_sentences(study),
+        why_charts=_drawn(why_charts(study)),
+        why_tables=why_tables(study),
         curves=_drawn([*ap_charts(study), *loss_charts(study), *gradient_charts(study)]),
         boxes=_drawn(box_charts(study)),
         breakdowns=_drawn(breakdown_charts(study)),
@@ -176,6 +184,7 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
     has_boxes = has_quality or bool(study.breakdowns)
     sections = (
         ("results", "Result", True),
+        ("why", WHY, study.decomposition is not None),
         ("curves", "Training", bool(study.data.trained)),
         ("boxes", "Boxes", has_boxes),
         ("gallery", "Images", bool(study.gallery)),

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.errors import CoordExpError, DataError
 from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
-from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Estimate, from_json, to_json
+from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Decomposition, Estimate, from_json, to_json
 
 _T = TypeVar("_T")
 # The modules of this package whose results are kept, beside those of statistics/, detection/ and evaluate/.
@@ -24,6 +24,7 @@ _Parts = tuple[
     list[tuple[float, str, str, Estimate]],
 ]
 _PARTS: TypeAdapter[_Parts] = TypeAdapter(_Parts)
+_DECOMPOSITION = TypeAdapter(Decomposition)
 
 
 class StatisticsCache:
@@ -137,3 +138,13 @@ def convergence_of(value: JsonValue) -> Convergence:
         steps_to=reached,
         steps_to_difference=differences,
     )
+
+
+def decomposition_json(found: Decomposition) -> JsonValue:
+    """Return a decomposition as a JSON value."""
+    return _DECOMPOSITION.dump_python(found, mode="json")
+
+
+def decomposition_of(value: JsonValue) -> Decomposition:
+    """Read what :func:`decomposition_json` made."""
+    return _DECOMPOSITION.validate_json(json.dumps(value))

@@ -18,6 +18,8 @@ from coordexp.report.study.cache import (
     content_key,
     convergence_json,
     convergence_of,
+    decomposition_json,
+    decomposition_of,
 )
 from coordexp.report.study.data import ExperimentData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
@@ -25,10 +27,12 @@ from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
-from coordexp.statistics.results import Comparison, Convergence
+from coordexp.statistics.results import Comparison, Convergence, Decomposition
 from coordexp.statistics.verdict import FILES, verdict
 
 _CURVE_RESAMPLES = 1000
+DECOMPOSITION_RESAMPLES = 500
+"""These say where to look; the differences of AP have four times as many."""
 _SAME_AP = 1e-6
 _T = TypeVar("_T")
 OnProgress = Callable[[str, int, int], None]
@@ -45,6 +49,7 @@ class Study:
         comparison: groups and pairs with intervals, each group by its own reading.
         readings: the same under every reading whose files are all there, by its name; the own one is among them.
         convergence: how fast groups get better.
+        decomposition: what groups lose AP50 to, and how they differ in it, each group by its own reading.
         breakdowns: histograms, calibration and AP by category, size and crowding, by group.
         gallery: pictures with boxes.
         coord_curves: coord distributions of chosen boxes.
@@ -58,6 +63,7 @@ class Study:
     comparison: Comparison | None = None
     readings: Mapping[ReadingName, Comparison] = field(default_factory=dict[ReadingName, Comparison])
     convergence: Convergence | None = None
+    decomposition: Decomposition | None = None
     breakdowns: Mapping[str, Breakdown] = field(default_factory=dict[str, Breakdown])
     gallery: tuple[GalleryImage, ...] = ()
     coord_curves: tuple[EdgeDistributions, ...] = ()
@@ -142,6 +148,7 @@ class _StudyMaker:
             comparison=readings.get("own"),
             readings=readings,
             convergence=self._tried("convergence", lambda: self._convergence(annotations)),
+            decomposition=self._tried("decomposition", lambda: self._decomposition(annotations, detections)),
             breakdowns=self._tried("the analysis of boxes", self._breakdowns) or {},
             gallery=self._tried("the gallery", lambda: self._gallery(annotations, detections)) or (),
             coord_curves=self._tried("coordinate distributions", lambda: self._curves(annotations)) or (),
@@ -315,6 +322,25 @@ class _StudyMaker:
         settings = [resamples, self._settings.seed, image_ids, repr(used)]
         key = content_key([("annotations", annotations), *files], settings)
         return self._cache.get("convergence", key, compute, write=convergence_json, read=convergence_of)
+
+    def _decomposition(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> Decomposition | None:
+        if not detections:
+            return None
+        files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
+
+        def compute() -> Decomposition:
+            from coordexp.statistics.decomposition import decompose
+
+            return decompose(
+                annotations,
+                detections,
+                resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
+                seed=self._settings.seed,
+                on_progress=lambda done, total: self._report("finding errors", done, total),
+            )
+
+        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        return self._cache.get("decomposition", key, compute, write=decomposition_json, read=decomposition_of)
 
     def _subset(self) -> list[int]:
         """Return the images that are evaluated during training, which are the same in all runs."""

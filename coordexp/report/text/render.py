@@ -30,8 +30,9 @@ from coordexp.report.text.tables import (
     runs_table,
     study_tables,
 )
+from coordexp.report.text.why import WHY, why_sentences, why_tables
 from coordexp.statistics.readings import ReadingName, reads
-from coordexp.statistics.results import Comparison, Convergence, Estimate
+from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
 from coordexp.tracking.connection import without_secrets
 
 COLUMNS = (
@@ -63,6 +64,10 @@ def render_report(study: Study, console: Console) -> None:
         console.print(rich_table(undeclared, wrap=True))
     for line in study.missing:
         console.print(f"• {escape(line)}", style="red", highlight=False)
+    if why := why_sentences(study):
+        console.print(f"\n{WHY}:", highlight=False)
+        for line in why:
+            console.print(f"• {escape(line)}", highlight=False)
     for table in all_tables(study):
         console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
         console.print(rich_table(table))
@@ -88,6 +93,8 @@ def to_markdown(study: Study) -> str:
         parts += [f"## {undeclared.title}", _markdown_table(undeclared)]
     if study.missing:
         parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
+    if why := why_sentences(study):
+        parts += [f"## {WHY}", "\n".join(f"- {_plain(line)}" for line in why)]
     for table in all_tables(study):
         parts += [f"## {_plain(table.title)}", _markdown_table(table)]
     if study.fairness is not None:
@@ -102,7 +109,7 @@ def to_markdown(study: Study) -> str:
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    return [*study_tables(study), *run_tables(study.data)]
+    return [*study_tables(study), *why_tables(study), *run_tables(study.data)]
 
 
 def run_tables(data: ExperimentData) -> list[Table]:
@@ -177,8 +184,8 @@ def to_csv(study: Study) -> str:
     """Return one number a line; what is undefined is empty.
 
     ``kind`` is ``run`` (the last value of a metric of a run), ``group`` and ``seed`` (with intervals), ``pair``
-    (a difference, ``group`` minus ``against``) or ``convergence``; ``reading`` says how boxes are read, and is
-    empty in lines of each group's own reading.
+    (a difference, ``group`` minus ``against``), ``convergence`` or ``decomposition``; ``reading`` says how boxes are
+    read, and is empty in lines of each group's own reading.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -297,6 +304,8 @@ def _lines(study: Study) -> Iterator[dict[str, _Cell]]:
         yield from _comparison_lines(study.comparison)
     if study.convergence is not None:
         yield from _convergence_lines(study.convergence)
+    if study.decomposition is not None:
+        yield from _decomposition_lines(study.decomposition)
 
 
 def _reading_lines(study: Study) -> Iterator[dict[str, _Cell]]:
@@ -347,6 +356,16 @@ def _convergence_lines(convergence: Convergence) -> Iterator[dict[str, _Cell]]:
     for fraction, pairs in convergence.steps_to_difference.items():
         for (a, b), estimate in pairs.items():
             yield line(a, f"steps_to_{fraction:g}", estimate, b)
+
+
+def _decomposition_lines(found: Decomposition) -> Iterator[dict[str, _Cell]]:
+    common: dict[str, _Cell] = {"kind": "decomposition", "resamples": found.resamples}
+    for group, values in found.value.items():
+        for name, estimate in values.items():
+            yield common | {"group": group, "metric": name} | _estimate(estimate)
+    for pair in found.pairs:
+        for name, estimate in pair.difference.items():
+            yield common | {"group": pair.a, "against": pair.b, "metric": name} | _estimate(estimate)
 
 
 def _estimate(estimate: Estimate) -> dict[str, _Cell]:

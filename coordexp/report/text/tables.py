@@ -34,6 +34,7 @@ _TEXT_COLUMNS = {
     "file",
     "frame",
     "pair",
+    "part",
     "verdict",
     "key",
     "interval",

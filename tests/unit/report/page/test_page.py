@@ -67,7 +67,7 @@ def test_every_part_is_there_and_every_tag_closed(text: str) -> None:
     assert outline.open == []
     sections = [name for name in re.findall(r'<h2 id="([\w-]+)"', text) if name != "missing-title"]
     assert sections == [
-        "results", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "again",
+        "results", "why", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "again",
     ]  # fmt: skip
     assert len(outline.ids) == len(set(outline.ids))
     assert text.count('class="picture"') == 6

@@ -117,7 +117,7 @@ def test_csv_has_every_number_of_the_statistics(paired: Study) -> None:
         pair.detectable,
     ]  # fmt: skip
     own = {"group", "seed", "pair"}
-    assert {row["kind"] for row in found if not row["reading"]} == {*own, "convergence"}
+    assert {row["kind"] for row in found if not row["reading"]} == {*own, "convergence", "decomposition"}
     assert {row["kind"] for row in found if row["reading"]} == {f"{kind} reading" for kind in own}
     assert {row["reading"] for row in found} == {"", "expected", "argmax", "free"}
     assert sum(row["kind"] == "seed" for row in found) == 6
@@ -131,10 +131,11 @@ def test_json_holds_means_runs_statistics_and_fairness(paired: Study, bare: Stud
     whole = json.loads(to_json(paired))
     assert whole["verdict"] == paired.verdict
     assert whole["fairness"]["comparable"]
-    assert {line["kind"] for line in whole["statistics"]} == {"group", "seed", "pair", "convergence"}
+    assert {line["kind"] for line in whole["statistics"]} == {"group", "seed", "pair", "convergence", "decomposition"}
     assert list(whole["readings"]) == ["own", "expected", "argmax", "free"]
     own, free = whole["readings"]["own"], whole["readings"]["free"]
-    assert own["statistics"] == [line for line in whole["statistics"] if line["kind"] != "convergence"]
+    others = ("convergence", "decomposition")
+    assert own["statistics"] == [line for line in whole["statistics"] if line["kind"] not in others]
     assert (own["decoding"], free["decoding"]) == ("constrained", "free")
     assert own["boxes"] == free["boxes"] == {"A": "argmax", "B<i>": "expected", "C": "expected"}
     assert set(whole["readings"]["argmax"]["boxes"].values()) == {"argmax"}

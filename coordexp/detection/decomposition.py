@@ -1,0 +1,256 @@
+"""Where AP is lost: TIDE's six errors, repeated boxes, bursts and recall by rank, each under integer image weights.
+
+Everything is matched once; what is left is counting, so that a bootstrap over images costs little more than a sum.
+
+TIDE: Bolya, Foley, Hays and Hoffman, arXiv 2008.08115. A false positive at IoU .50 is of the first kind that fits:
+
+- localisation: its best IoU with an object of its category is .1 to .5;
+- classification: an IoU of .5 or more with an object of another category;
+- duplicate: an IoU of .5 or more with an object of its category that another detection has;
+- background: no IoU above .1 with anything; both: all others.
+
+Missed are the objects that no detection has and that no localisation or classification error means. What an error costs
+is the AP50 that fixing it alone would give, minus AP50. A wrong place or category is made right if its object is free
+and no detection with a higher score means the same object, else the detection is deleted, as it is for the other three
+kinds; missed objects leave the ground truth. The six do not add up to what is lacking.
+
+Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground truth, ``D`` detections, ``C`` counts of an image.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordexp.detection.average_precision import mean_of_numbers, unit_weights
+from coordexp.detection.boxes import Bools, Floats, Ints
+from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.matching import Matcher, run_lengths
+from coordexp.metrics import Direction
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Fixes, Weights
+
+MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
+REPEAT_IOU = 0.9
+BURST = 10
+_NUM_SCORE_BINS = 10
+_RANKS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, None))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a decomposition.
+
+    Attributes:
+        name: as it is logged.
+        head: how tables and charts call it.
+        description: one line.
+        direction: which direction is better.
+    """
+
+    name: str
+    head: str
+    description: str
+    direction: Direction = "lower"
+
+
+def _rank_name(low: int, high: int | None, between: str) -> str:
+    return f"{low}{between}{high}" if high not in (low, None) else f"{low}" if high else f"{low}+"
+
+
+AP50 = Measure("AP50", "AP50", "COCO AP at IoU .50", "higher")
+ERRORS = tuple(
+    Measure(f"tide_{name}", name, f"AP50 lost to {words} (TIDE, arXiv 2008.08115)")
+    for name, words in (
+        ("classification", "well-placed boxes of the wrong category"),
+        ("localisation", "boxes of the right category with an IoU of .1 to .5"),
+        ("both", "boxes that are wrong in place and category"),
+        ("duplicate", "second boxes of an object"),
+        ("background", "boxes where nothing is"),
+        ("missed", "objects without any box"),
+    )
+)
+RECALLS = tuple(
+    Measure(
+        f"recall_rank_{_rank_name(low, high, '_to_').replace('+', '_up')}",
+        f"recall, rank {_rank_name(low, high, ' to ')}",
+        f"recall at IoU .50 of the objects of rank {_rank_name(low, high, ' to ')} in their image, from the top",
+        "higher",
+    )
+    for low, high in _RANKS
+)
+OTHERS = (
+    Measure("mean_iou", "mean IoU of hits", "mean IoU of detections matched at IoU .50", "higher"),
+    Measure(
+        "repeated_fraction",
+        "repeated boxes",
+        "share of detections with an IoU of .9 or more with one of their category and image that has a better score",
+    ),
+    Measure("burst_fraction", "boxes in bursts", f"share of detections in images with {BURST} or more repeated boxes"),
+)
+CALIBRATION = Measure("calibration_error", "calibration error", "expected calibration error of the score at IoU .50")
+MEASURES = (AP50, *ERRORS, *OTHERS, CALIBRATION, *RECALLS)
+
+
+class Decomposed:
+    """One file of detections, matched, with all that its measures are counted from.
+
+    Attributes:
+        fixes: detections with the kind of their error.
+        counts: ``[N, C]`` what is added up over images.
+    """
+
+    def __init__(self, truth: GroundTruth, detections: Detections) -> None:
+        self._matcher = Matcher(truth, detections)
+        self._num_categories = len(truth.categories)
+        pairs = self._matcher.pairs(MATCH_IOU)
+        looked_at = self._matcher.looked_at()
+        image = np.searchsorted(self._matcher.image_ids, detections.image_ids)
+        kind, meant, missed = _kinds(
+            truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, self._matcher
+        )
+        self.fixes = _fixes(self._matcher, kind, meant, missed, image)
+        self.counts = _counts(self._matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
+        scores = detections.scores
+        self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
+
+    @property
+    def num_images(self) -> int:
+        """``N``."""
+        return self._matcher.num_images
+
+    def measure(self, weights: "Weights") -> Floats:
+        """Return ``[M]`` the values of :data:`MEASURES` under ``[N]`` copies of each image; NaN where undefined."""
+        from coordexp.detection.kernels import NUM_FIXES, fill_fixed_precisions  # here: numba takes half a second
+
+        by_category = np.empty((NUM_FIXES, self._num_categories))
+        fill_fixed_precisions(self.fixes, weights, by_category)
+        precisions = np.array([mean_of_numbers(row) for row in by_category])
+        return np.concatenate(
+            [precisions[:1], precisions[1:] - precisions[0], _ratios(weights @ self.counts, self._has_probabilities)]
+        )
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Values on the images as they are, by name; undefined ones are absent."""
+        found = self.measure(unit_weights(self.num_images))
+        return {m.name: float(value) for m, value in zip(MEASURES, found, strict=True) if not np.isnan(value)}
+
+
+def _kinds(
+    truth: GroundTruth, detections: Detections, gt_of_dt: Ints, counted: Bools, image: Ints, matcher: Matcher
+) -> tuple[Ints, Ints, Bools]:
+    """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
+    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, LOCALISED, classify_errors
+
+    gt = np.flatnonzero(~truth.is_crowd)
+    gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
+    gt = gt[np.argsort(gt_image, kind="stable")]
+    used = np.zeros(len(truth.is_crowd), np.bool_)
+    is_hit = counted & (gt_of_dt >= 0)
+    used[gt_of_dt[is_hit]] = True
+    order = np.lexsort((-detections.scores, image))  # stable: equal scores stay in the order of the file
+    edges = np.arange(matcher.num_images + 1)
+    kind = np.where(is_hit, HIT, -1).astype(np.int64)[order]
+    meant, found = np.full(len(order), -1, np.int64), np.zeros(len(order), np.uint8)
+    is_false = (counted & ~is_hit)[order]
+    classify_errors(
+        np.searchsorted(image[order], edges),
+        np.searchsorted(np.sort(gt_image), edges),
+        (np.ascontiguousarray(detections.boxes_px_xywh[order]), detections.category_ids[order]),
+        (np.ascontiguousarray(truth.boxes_px_xywh[gt]), truth.category_ids[gt], used[gt]),
+        (MATCH_IOU, BACKGROUND_IOU),
+        is_false,
+        found,
+        meant,
+    )
+    kind[is_false] = found[is_false]
+    meant = np.append(gt, -1)[meant]
+    # Of the errors that mean a free object, the one with the highest score is made right.
+    claims = np.flatnonzero(np.append(~used, False)[meant])
+    claimed, first = np.unique(meant[claims], return_index=True)
+    winners = claims[first]
+    kind[winners] = np.where(kind[winners] == LOCALISATION, LOCALISED, kind[winners])
+    losers = np.ones(len(order), np.bool_)
+    losers[winners] = False
+    meant[losers & (kind == CLASSIFICATION)] = -1
+    missed = ~used & ~truth.is_crowd
+    missed[claimed] = False
+    in_file_order = np.argsort(order)
+    return kind[in_file_order], meant[in_file_order], missed
+
+
+def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "Fixes":
+    from coordexp.detection.kernels import CLASSIFICATION, CLASSIFIED, Fixes
+
+    truth, detections = matcher.truth, matcher.detections
+    # A classification error is in its own category as it is, and in the right one as it would be.
+    right = np.flatnonzero((kind == CLASSIFICATION) & (meant >= 0))
+    rows = np.concatenate([np.flatnonzero(kind >= 0), right])
+    is_right = np.arange(len(rows)) >= len(rows) - len(right)
+    category_id = np.where(is_right, truth.category_ids[meant[rows]] if len(truth.category_ids) else 0,
+                           detections.category_ids[rows])  # fmt: skip
+    category = np.searchsorted(matcher.category_ids, category_id)
+    order = np.lexsort((rows, image[rows], -detections.scores[rows], category))
+    bounds = np.arange(len(matcher.category_ids) + 1)
+    start = np.searchsorted(category[order], bounds)
+    ordered_image = image[rows][order].astype(np.int32)
+
+    gt = np.flatnonzero(~truth.is_crowd)
+    num_images = matcher.num_images
+    gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
+    cell = np.searchsorted(matcher.category_ids, truth.category_ids[gt]) * num_images + gt_image
+    cells, place, count = np.unique(cell, return_inverse=True, return_counts=True)
+    return Fixes(
+        start=start,
+        image=ordered_image,
+        run=run_lengths(start, ordered_image, detections.scores[rows][order]),
+        kind=np.where(is_right, CLASSIFIED, kind[rows])[order].astype(np.uint8),
+        gt_start=np.searchsorted(cells // num_images, bounds),
+        gt_image=(cells % num_images).astype(np.int32),
+        gt_count=count.astype(np.int32),
+        gt_missed=np.bincount(place, weights=missed[gt], minlength=len(cells)).astype(np.int32),
+    )
+
+
+def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image: Ints) -> Floats:
+    """Return ``[N, C]``: boxes, repeats, boxes in bursts, hits, IoU; by score bin; by rank of the object."""
+    truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
+    is_hit = gt_of_dt >= 0
+    repeats = matcher.repeats(REPEAT_IOU)
+
+    def summed(where: Ints, values: Floats | Bools, bins: Ints | None = None, num_bins: int = 1) -> Floats:
+        place, weights = where * num_bins + (0 if bins is None else bins), values.astype(np.float64)
+        found = np.bincount(place, weights=weights, minlength=num_images * num_bins)
+        return np.asarray(found, np.float64).reshape(num_images, num_bins)
+
+    boxes, repeated = summed(image, np.ones(len(image))), summed(image, repeats)
+    score_bin = np.clip((detections.scores * _NUM_SCORE_BINS).astype(np.int64), 0, _NUM_SCORE_BINS - 1)
+    by_score = [
+        summed(image, values * ~ignored, score_bin, _NUM_SCORE_BINS)
+        for values in (np.ones(len(image)), detections.scores, is_hit)
+    ]
+    gt = np.flatnonzero(~truth.is_crowd)
+    gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
+    left, top = truth.boxes_px_xywh[gt, 0], truth.boxes_px_xywh[gt, 1]
+    written = np.lexsort((left, top, gt_image))
+    rank = np.empty(len(gt), np.int64)
+    rank[written] = np.arange(len(gt)) - np.searchsorted(gt_image[written], gt_image[written], side="left") + 1
+    bucket = np.searchsorted([low for low, _ in _RANKS], rank, side="right") - 1
+    is_found = np.isin(gt, gt_of_dt[is_hit])
+    by_rank = [summed(gt_image, values, bucket, len(_RANKS)) for values in (np.ones(len(gt)), is_found)]
+    bursts = np.where(repeated >= BURST, boxes, 0.0)
+    return np.hstack([boxes, repeated, bursts, summed(image, is_hit), summed(image, iou * is_hit), *by_score, *by_rank])
+
+
+def _ratios(sums: Floats, has_probabilities: bool) -> Floats:
+    """Return the measures behind the errors, from what the counts of all images add up to."""
+    boxes, repeated, bursts, hits, iou = sums[:5]
+    num_B, score_B, correct_B = sums[5 : 5 + 3 * _NUM_SCORE_BINS].reshape(3, -1)
+    objects_R, found_R = sums[5 + 3 * _NUM_SCORE_BINS :].reshape(2, -1)
+    error = np.abs(score_B - correct_B).sum()
+    parts = np.concatenate([[iou, repeated, bursts, error if has_probabilities else np.nan], found_R])
+    wholes = np.concatenate([[hits, boxes, boxes, num_B.sum()], objects_R])
+    return np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0)

@@ -1,0 +1,20 @@
+"""Where AP is lost: TIDE's six errors, repeated boxes and bursts, and recall by the place of an object in the order."""
+
+from functools import partial
+
+from coordexp.detection.box_evaluation import BoxEvaluation, DetectionMetric
+from coordexp.detection.decomposition import ERRORS, OTHERS, RECALLS
+from coordexp.metrics import Metric
+
+
+def _value(name: str, boxes: BoxEvaluation) -> float | None:
+    return boxes.decomposed.values.get(name)
+
+
+METRICS = tuple(
+    DetectionMetric(
+        Metric(measure.name, measure.description, direction=measure.direction, in_report=False),  # in a part of its own
+        partial(_value, measure.name),
+    )
+    for measure in (*ERRORS, *OTHERS, *RECALLS)
+)

@@ -1,0 +1,67 @@
+"""Where the difference comes from: sentences, tables and charts of a real study, and what few images cannot show."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordexp.detection.decomposition import ERRORS
+from coordexp.report.charts.why_charts import StackChart, why_charts
+from coordexp.report.page.page import render_page
+from coordexp.report.study.cache import decomposition_json, decomposition_of
+from coordexp.report.study.study import DECOMPOSITION_RESAMPLES, Study
+from coordexp.report.text.render import to_csv, to_markdown
+from coordexp.report.text.why import why_sentences, why_tables
+from coordexp.report.write import comparison_metrics
+from coordexp.statistics.results import Decomposition, Estimate, PairParts
+
+
+def made(*groups: str, **errors: tuple[float, float, float]) -> Decomposition:
+    """Each pair differs by the same; what is not given differs by nothing."""
+    difference = {m.name: Estimate(0.0, -0.01, 0.01) for m in ERRORS} | {"AP50": Estimate(0.1, 0.05, 0.15)}
+    difference |= {f"tide_{name}": Estimate(*ends) for name, ends in errors.items()}
+    value = {group: {"AP50": Estimate(0.5 - 0.01 * at)} for at, group in enumerate(groups)}
+    pairs = [PairParts(a, b, difference) for at, a in enumerate(groups) for b in groups[at + 1 :]]
+    return Decomposition(value, tuple(pairs), resamples=500)
+
+
+def test_a_study_has_it_everywhere(paired: Study) -> None:
+    found = paired.decomposition
+    assert found is not None
+    assert found.resamples <= DECOMPOSITION_RESAMPLES
+    assert decomposition_of(decomposition_json(found)) == found
+    parts, differences = why_tables(paired)
+    assert parts.columns == ("part", *paired.data.groups)
+    assert [row.cells[0] for row in differences.rows][:7] == ["AP50", *(m.head for m in ERRORS)]
+    page, text = render_page(paired), to_markdown(paired)
+    for sentence in why_sentences(paired):
+        assert sentence.replace("<", "&lt;") in text
+    assert page.count('<h2 id="why">') == page.count('href="#why"') == 1
+    assert "comparison/A_minus_C/tide_missed_low" in comparison_metrics(paired)
+    assert ",decomposition,A,C," in to_csv(paired)
+
+
+def test_sentences_name_what_each_group_loses_more_to(paired: Study) -> None:
+    found = made("A", "B", localisation=(-0.06, -0.08, -0.04), missed=(0.02, 0.01, 0.03), both=(0.0004, 0.0001, 0.0008))
+    (sentence,) = why_sentences(replace(paired, decomposition=found))
+    assert sentence == (
+        "A \u2212 B: AP50 +0.100 [+0.050, +0.150]. A loses more: 0.020 to missed; B loses more: 0.060 to localisation."
+    )
+    (sentence,) = why_sentences(replace(paired, decomposition=made("A", "B")))
+    assert sentence.endswith("cannot be shown.")
+
+
+@pytest.mark.parametrize(("num_groups", "num_pairs"), [(1, 0), (3, 3), (6, 5)])
+def test_of_many_pairs_those_of_the_best_group_are_shown(paired: Study, num_groups: int, num_pairs: int) -> None:
+    study = replace(paired, decomposition=made(*"ABCDEF"[:num_groups]))
+    study = replace(
+        study, data=replace(paired.data, runs=tuple(replace(paired.data.runs[0], group=g) for g in "ABCDEF"))
+    )
+    assert len(why_sentences(study)) == num_pairs
+    bars, *others = why_charts(study)
+    assert isinstance(bars, StackChart)
+    assert (len(bars.bars), len(others)) == (num_groups, num_pairs + 1)
+
+
+def test_without_detections_there_is_no_section(bare: Study) -> None:
+    assert (why_sentences(bare), why_tables(bare), why_charts(bare)) == ([], [], [])
+    assert 'id="why"' not in render_page(bare)

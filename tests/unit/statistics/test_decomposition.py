@@ -1,0 +1,52 @@
+"""A decomposition's intervals: paired, on the resamples of the comparison, the same with any number of threads."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.detection.decomposition import MEASURES, Decomposed
+from coordexp.errors import ComparisonError
+from coordexp.statistics import compare
+from coordexp.statistics.decomposition import decompose
+from coordexp.statistics.intervals import estimate
+from coordexp.statistics.resampling import image_weights
+from tests.unit.detection.detection_support import as_detections, crowded_scene, write_rows
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, dict[str, dict[int, Path]], list[Decomposed]]:
+    given, rows = crowded_scene(3, num_images=30)
+    worse = [row._replace(box=(row.box[0] + 6, *row.box[1:])) for row in rows]
+    truth = given.write(tmp_path / "truth.json")
+    paths = {"A": {0: write_rows(tmp_path / "a.json", rows)}, "B": {0: write_rows(tmp_path / "b.json", worse)}}
+    return truth, paths, [Decomposed(given.truth, as_detections(found)) for found in (rows, worse)]
+
+
+def test_intervals_are_those_of_the_same_resamples(files: tuple) -> None:
+    truth, paths, matched = files
+    found = decompose(truth, paths, resamples=60, seed=4, threads=3)
+    draws = np.array([[one.measure(image_weights(30, seed=4, index=i)) for i in range(60)] for one in matched])
+    for at, name in enumerate(m.name for m in MEASURES):
+        values = [one.values.get(name) for one in matched]
+        if None in values:
+            continue
+        assert found.value["A"][name] == estimate(values[0], draws[0, :, at])
+        assert found.pairs[0].difference[name] == estimate(values[0] - values[1], draws[0, :, at] - draws[1, :, at])
+    assert found == decompose(truth, paths, resamples=60, seed=4, threads=1)
+    ap50 = compare(truth, paths, metric="AP50", resamples=60, seed=4)
+    assert asdict(found.value["A"]["AP50"]) == pytest.approx(asdict(ap50.value["A"]), abs=1e-12)
+
+
+def test_a_group_with_seeds_is_their_mean(files: tuple) -> None:
+    truth, paths, matched = files
+    found = decompose(truth, {"both": {0: paths["A"][0], 1: paths["B"][0]}}, resamples=20)
+    name = "tide_localisation"
+    assert found.value["both"][name].value == pytest.approx(np.mean([one.values[name] for one in matched]))
+    assert found.pairs == ()
+
+
+def test_a_file_of_other_images_is_refused(files: tuple) -> None:
+    with pytest.raises(ComparisonError, match="no groups"):
+        decompose(files[0], {})
