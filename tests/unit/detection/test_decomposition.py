@@ -70,10 +70,10 @@ def test_a_category_missed_whole_is_found_whole_once_none_is() -> None:
 
 
 def test_a_burst_and_the_rank_of_objects_by_hand() -> None:
-    # Image 1 repeats A ten times; image 2 has one box. Objects of image 1 from the top: B (y 0), A below it is missed.
+    # Image 1 repeats B ten times; image 2 has one box. B is first from the top, though the missed one is left of it.
     low = [0, 50, 40, 40]
-    given = scene((1, 1, low), (1, 1, A), (2, 1, A), num_images=2)
-    rows = [(1, 1, A, 0.9)] * (BURST + 1) + [(2, 1, A, 0.5)]
+    given = scene((1, 1, low), (1, 1, B), (2, 1, B), num_images=2)
+    rows = [(1, 1, B, 0.9)] * (BURST + 1) + [(2, 1, B, 0.5)]
     values = parts(given, found(*rows))
     assert values["repeated_fraction"] == pytest.approx(BURST / 12)
     assert values["burst_fraction"] == pytest.approx(11 / 12)
