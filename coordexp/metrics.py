@@ -139,6 +139,18 @@ AP_METRICS = tuple(
     )
 )
 AP_NAMES = tuple(metric.name for metric in AP_METRICS)
+ANSWER_METRICS = tuple(
+    Metric(name, description, unit, "higher", gauge="coordexp_detection")
+    for name, description, unit in (
+        ("AP_duplicate_stop", "AP if an object that repeats the one before it ended its answer", ""),
+        ("AP50_duplicate_stop", "the same at IoU .50", ""),
+        ("plain_recall", "objects that one answer finds with their category, mean over IoU .50:.95", "fraction"),
+        ("plain_recall50", "the same at IoU .50", "fraction"),
+        ("oracle_recall", "objects that any of the sampled answers finds, mean over IoU .50:.95", "fraction"),
+        ("oracle_recall50", "the same at IoU .50", "fraction"),
+    )
+)
+"""What other answers of the same model would give, by kind of boxes."""
 _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
 GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
@@ -147,6 +159,13 @@ GENERATION_METRICS = (
     Metric("unknown_category", "objects whose description names no category", "objects", "lower", head="unknown"),
     Metric(
         "duplicates", "objects that repeat an earlier one of the image: same description, IoU > .9", "objects", "lower"
+    ),
+    Metric(
+        "duplicate_stops",
+        "answers that duplicate stop would end: an object repeats the one before it, same description, IoU > .9",
+        "images",
+        "lower",
+        in_report=False,
     ),
     Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty"),
     Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
@@ -410,7 +429,9 @@ def _find(name: str) -> tuple[Metric, dict[str, str]] | None:
 
 def _find_in_evaluation(name: MetricName) -> tuple[Metric, dict[str, str]] | None:
     if name.boxes is not None and "/" not in name.metric:
-        metric = next((known for known in AP_METRICS if known.name == name.metric), _OTHER_BOX_METRIC)
+        metric = next(
+            (known for known in (*AP_METRICS, *ANSWER_METRICS) if known.name == name.metric), _OTHER_BOX_METRIC
+        )
         images = "subset" if name.subset else "all"
         values = (images, name.decoding, name.boxes, name.metric)
         return metric, dict(zip(_BOX_LABELS, values, strict=True))

@@ -44,7 +44,7 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=Path, required=True, help="folder of the images")
     parser.add_argument("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
     parser.add_argument("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
-    parser.add_argument("--ordering", choices=("top_left", "random"), default="top_left")
+    parser.add_argument("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
     parser.add_argument("--seed", type=not_negative, default=0, help="of --ordering random (%(default)s)")
     boxes = parser.add_mutually_exclusive_group()
     boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")

@@ -60,9 +60,9 @@ class EvaluationWorker:
         return self._decoder().hardware
 
     @ray.method
-    def decode(self, decoding: Decoding, batch: Sequence[int]) -> list[ImageRecord]:
-        """Generate and parse one batch."""
-        return self._decoder().decode(decoding, [batch])
+    def decode(self, decoding: Decoding, batch: Sequence[int], sample: int) -> list[ImageRecord]:
+        """Generate and parse one batch, greedily or as a sample of this number."""
+        return self._decoder().decode(decoding, [batch], sample=sample)
 
     def _decoder(self) -> SplitDecoder:
         if self._opened is None:
@@ -100,7 +100,7 @@ def evaluate_on_ray(
     try:
         batches = _get(pool[0].batches.remote())
         return evaluation.run(
-            lambda decoding: _decode_all(pool, decoding, batches, on_images),
+            lambda way, sample: _decode_all(pool, way, sample, batches, on_images),
             EvaluationFolder(output),
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
@@ -140,6 +140,7 @@ def absolute(job: EvaluationJob) -> EvaluationJob:
 def _decode_all(
     pool: Sequence[ActorProxy[EvaluationWorker]],
     decoding: Decoding,
+    sample: int,
     batches: Sequence[list[int]],
     on_images: Callable[[int], None],
 ) -> list[list[ImageRecord]]:
@@ -151,7 +152,7 @@ def _decode_all(
     while waiting or busy:
         while waiting and free:
             worker = free.pop()
-            busy[worker.decode.remote(decoding, waiting.pop())] = worker
+            busy[worker.decode.remote(decoding, waiting.pop(), sample)] = worker
         ready, _ = ray.wait(list(busy), num_returns=1)
         for reference in ready:
             free.append(busy.pop(reference))

@@ -31,6 +31,7 @@ class EncodedSample:
         coord_index: ``[M, K]`` int64, positions of its coordinates in ``target_ids``: 4 coord tokens, or 12 digits.
         image_id: id in the annotation file.
         cut_index: ``[R]`` int64, positions of the coordinates of an object that is cut, behind all others.
+        silent_index: ``[S]`` int64, positions in ``target_ids`` that are read and not learnt: coordinates of noise.
         is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
     """
 
@@ -42,6 +43,7 @@ class EncodedSample:
     coord_index: NDArray[np.int64]
     image_id: int
     cut_index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    silent_index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     is_filler: bool = False
 
     @property
@@ -141,6 +143,7 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
         input_ids[row, start:answer] = torch.tensor(sample.prompt_ids)
         input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
         labels[row, answer:end] = input_ids[row, answer:end]
+        labels[row, answer + torch.from_numpy(sample.silent_index)] = IGNORE
         attention_mask[row, start:end] = 1
         answers.append(row * length + answer)
     return batch_of(
@@ -175,8 +178,9 @@ def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, mer
     labels = torch.full_like(input_ids, IGNORE)
     starts = np.cumsum([0, *(sample.length for sample in samples)]).tolist()
     answers = [start + len(sample.prompt_ids) for start, sample in zip(starts, samples, strict=False)]
-    for answer, end in zip(answers, starts[1:], strict=True):
+    for sample, answer, end in zip(samples, answers, starts[1:], strict=True):
         labels[0, answer:end] = input_ids[0, answer:end]
+        labels[0, answer + torch.from_numpy(sample.silent_index)] = IGNORE
     rope = [rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size) for sample in samples]
     four = [np.concatenate([np.arange(own.shape[1])[None], own]) for own in rope]
     return batch_of(

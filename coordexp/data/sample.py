@@ -14,10 +14,10 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.coord_tokens.bins import quantise_boxes
+from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
 from coordexp.errors import DataError
 
-Ordering = Literal["top_left", "random"]
+Ordering = Literal["top_left", "random", "size", "centre"]
 _NUM_REJECTED_SHOWN = 5
 
 
@@ -51,13 +51,39 @@ class Objects:
     def ordered(self, ordering: Ordering = "top_left", *, seed: Sequence[int] = (0,)) -> "Objects":
         """Order them by y1, then x1, then as they are; or ``random``: a shuffle that depends on ``seed`` alone.
 
-        y1 and x1 are bins, what a sequence holds of them: data in numbers and the same data in bins have one order.
+        ``size`` begins with the largest box, ``centre`` with the one whose centre is nearest to that of the image;
+        equal ones go by y1 and x1. All of it is in bins, what a sequence holds of them: data in numbers and the same
+        data in bins have one order.
         In pictures of less than 1,000 pixels a side, boxes of whole pixels have the order of :meth:`by_corner`.
         """
         if ordering == "random":
             return self.take(np.random.default_rng(list(seed)).permutation(len(self)))
-        bins = quantise_boxes(self.boxes_norm_xyxy)
-        return self.take(np.lexsort((bins[:, 0], bins[:, 1])))
+        x1, y1, x2, y2 = quantise_boxes(self.boxes_norm_xyxy).T
+        first = {
+            "top_left": (),
+            "size": (-(x2 - x1) * (y2 - y1),),
+            "centre": ((x1 + x2 - NUM_BINS) ** 2 + (y1 + y2 - NUM_BINS) ** 2,),
+        }
+        return self.take(np.lexsort((x1, y1, *first[ordering])))  # the last key is the primary one
+
+    def noise(self, num: int, *, seed: Sequence[int]) -> NDArray[np.float64]:
+        """Make up boxes that are no objects, from ``seed`` alone: each second one a shifted object, others anywhere.
+
+        A shifted one moves by up to its own width and height, and keeps to the image.
+
+        Returns:
+            ``[num, 4]``, as :attr:`boxes_norm_xyxy`.
+
+        Source: Pix2Seq, arXiv 2109.10852, section 3.2.
+        """
+        draw = np.random.default_rng(list(seed))
+        made = np.sort(draw.random((num, 2, 2)), axis=1)  # two corners, in order
+        if len(self):
+            near = self.boxes_norm_xyxy[draw.integers(len(self), size=num)].reshape(num, 2, 2)
+            sides = near[:, 1:] - near[:, :1]
+            shifted = np.clip(near + draw.uniform(-1, 1, size=(num, 1, 2)) * sides, 0.0, 1.0)
+            made[::2] = shifted[::2]
+        return made.reshape(num, 4)
 
     def by_corner(self) -> "Objects":
         """Order them by y1, then x1, unrounded, then as they are: for a file whose reader may not round."""

@@ -4,13 +4,14 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import iou, to_boxes_px_xywh
+from coordexp.detection.boxes import IOU_THRESHOLDS, iou, to_boxes_px_xywh
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.ground_truth import GroundTruth, write_detections
 from coordexp.detection.metrics import measure
@@ -76,10 +77,18 @@ def write_results(
     metrics = {
         str(MetricName(decoding, name)): value for name, value in generation_metrics(records, failure_kinds).items()
     }
+    stopped, num_stopped = stopped_at_repeats(records)
+    metrics[str(MetricName(decoding, "duplicate_stops"))] = float(num_stopped)
     headline = None if published is None else evaluated[published]
     official = {} if headline is None else published_precision(headline.truth, headline.detections)
     for kind, boxes in evaluated.items():
         found = measure(boxes) | (official if boxes is headline else {})
+        if num_stopped:
+            cut = BoxEvaluation(truth, ObjectTable.of(stopped).detections(kind, sizes_px))
+            found_cut = {name: cut.average_precision(name) for name in ("AP", "AP50")}
+        else:
+            found_cut = {name: found.get(name) for name in ("AP", "AP50")}
+        found |= {f"{name}_duplicate_stop": value for name, value in found_cut.items() if value is not None}
         metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
     if details:
         analyse_boxes(evaluated, objects).write(folder.path)
@@ -142,6 +151,31 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
 def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
     """Count the descriptions that name no category."""
     return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
+
+
+def recall_of_all(boxes: BoxEvaluation) -> tuple[float, float] | None:
+    """Return the share of objects that some box finds, with its category: mean over IoU .50:.95, and at IoU .50.
+
+    All boxes of an image count, however many, and each finds one object at most; None without an object.
+    """
+    if not boxes.pairs(float(IOU_THRESHOLDS[0])).num_gt:
+        return None
+    found = [boxes.pairs(float(iou)) for iou in IOU_THRESHOLDS]
+    recalls = [float(np.count_nonzero(pairs.matched)) / pairs.num_gt for pairs in found]
+    return math.fsum(recalls) / len(recalls), recalls[0]
+
+
+def stopped_at_repeats(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], int]:
+    """Return what answers would be if an object that repeats the one before it ended them, and how many it ends.
+
+    What a model writes behind a token does not change what stands before it, so a cut of the answer is the answer.
+    """
+    cut: list[ImageRecord] = []
+    for record in records:
+        pairs = itertools.pairwise(record.objects)
+        stop = next((at for at, pair in enumerate(pairs, start=1) if num_duplicates([pair])), None)
+        cut.append(record if stop is None else replace(record, objects=record.objects[:stop]))
+    return cut, sum(len(a.objects) < len(b.objects) for a, b in zip(cut, records, strict=True))
 
 
 def num_duplicates(images: Iterable[Sequence[DetectedObject]]) -> int:

@@ -138,7 +138,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
     config, parts = run.config, run.parts
     arguments = training_arguments(config, output_dir=scratch)
-    dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
+    dataset = parts.encoding.dataset(parts.train.samples, trains=True, image_cache_mib=config.data.image_cache_mib)
     sampler = LengthBucketSampler(
         dataset.lengths,
         batch_size=config.global_batch_size,

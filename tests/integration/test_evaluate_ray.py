@@ -110,12 +110,12 @@ class Mortal(EvaluationWorker):
         self._marks = marks
         self._for_good = for_good
 
-    def decode(self, decoding, batch):
+    def decode(self, decoding, batch, sample):
         mark = self._marks / "-".join(map(str, [decoding, *batch]))
         if 0 in batch and (self._for_good or not mark.exists()):
             mark.write_text("")
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().decode(decoding, batch)
+        return super().decode(decoding, batch, sample)
 
 
 def with_mortal_workers(monkeypatch: pytest.MonkeyPatch, marks: Path, *, for_good: bool) -> None:

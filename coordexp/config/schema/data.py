@@ -78,10 +78,18 @@ class Data(Section):
         "What the model is asked, in training and in evaluation.",
         decides=["tokens"],
     )
-    ordering: Literal["top_left", "random"] = key(
+    ordering: Literal["top_left", "random", "size", "centre"] = key(
         "top_left",
         "results",
-        "Order of the objects in an answer; top_left is easy to learn, random is another one each epoch.",
+        "Order of the objects in an answer; top_left is easy to learn, size has the largest first, centre the most "
+        "central, random is another one each epoch.",
+        decides=["tokens"],
+    )
+    noise_objects: NaturalInt = key(
+        0,
+        "results",
+        "Made-up boxes behind the objects of a training answer, called noise: without a loss on their coordinates they "
+        "teach a model to go on; longer answers cost time.",
         decides=["tokens"],
     )
     max_objects: PositiveInt = key(

@@ -17,6 +17,7 @@ from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     GenerationSpec,
+    GumbelNoise,
     MeasuredSamples,
     evaluation_mode,
     generate_sequences,
@@ -124,9 +125,21 @@ class SplitDecoder:
         return f"{_processor()}, {torch.get_num_threads()} threads"
 
     def decode(
-        self, decoding: Decoding, batches: Sequence[Sequence[int]], *, on_batch: Callable[[int], None] | None = None
+        self,
+        decoding: Decoding,
+        batches: Sequence[Sequence[int]],
+        *,
+        sample: int = 0,
+        on_batch: Callable[[int], None] | None = None,
     ) -> list[ImageRecord]:
-        """Generate and parse some of the batches; ``on_batch`` is called with the images of each that is done."""
+        """Generate and parse some of the batches.
+
+        Args:
+            decoding: whether the grammar constrains.
+            batches: which.
+            sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
+            on_batch: called with the number of images of each batch that is done.
+        """
         curves_of = self._evaluation.images_with_curves
         model, samples, spec = self._model, self.samples, self._generation
         with evaluation_mode(model):
@@ -136,9 +149,20 @@ class SplitDecoder:
                 )
             else:
                 grammar = self._object_grammar() if decoding == "constrained" else None
-                sequences = generate_sequences(
-                    model, samples, spec=spec, grammar=grammar, batches=batches, curves_of=curves_of, on_batch=on_batch
-                )
+                sequences: list[GeneratedSequence] = []
+                for batch in batches:
+                    temperature = self._evaluation.spec.oracle_temperature
+                    sequences += generate_sequences(
+                        model,
+                        samples,
+                        spec=spec,
+                        grammar=grammar,
+                        batches=[batch],
+                        # Of the batch, not of the process: a sample is the same for any number of processes.
+                        processors=[GumbelNoise(temperature, seed=(sample, *batch))] if sample else (),
+                        curves_of=() if sample else curves_of,
+                        on_batch=on_batch,
+                    )
         return [self._answers.record(seq) for seq in sequences]
 
     def _object_grammar(self) -> ObjectGrammar:

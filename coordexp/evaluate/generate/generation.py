@@ -56,6 +56,23 @@ class _Generates(Protocol):
     def generate(self, **inputs: object) -> Tensor: ...
 
 
+class GumbelNoise(LogitsProcessor):
+    """Make the most likely token a sample at a temperature, of what the processors before it allow.
+
+    The largest of ``logit / temperature + Gumbel noise`` is distributed as their softmax. The noise comes from a
+    generator of its own on the CPU, so that devices and processes sample alike.
+    """
+
+    def __init__(self, temperature: float, *, seed: Sequence[int]) -> None:
+        self._temperature = temperature
+        self._draw = np.random.default_rng(list(seed))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return ``scores`` ``[B, V]`` divided by the temperature, with noise; what is forbidden stays so."""
+        noise_BV = torch.from_numpy(self._draw.gumbel(size=tuple(scores.shape)).astype(np.float32))
+        return scores / self._temperature + noise_BV.to(scores.device)
+
+
 @dataclass(frozen=True)
 class GeneratedSequence:
     """What was generated for one image, the end token excluded; one entry a token.

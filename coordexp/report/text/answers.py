@@ -88,8 +88,41 @@ def stop_tables(data: ExperimentData) -> list[Table]:
         "Answers cut off at the token limit",
         "Stop margin: log-odds of another object against the end, by the objects written, constrained decoding",
     )
-    return [
+    found = [
         by_seed(data, title, there)
         for title, columns in zip(titles, (cut, margins), strict=True)
         if (there := [column for column in columns if any(column.value(run) is not None for run in data.runs)])
     ]
+    return found + _other_answers(data)
+
+
+def _other_answers(data: ExperimentData) -> list[Table]:
+    """Return what the same models give with duplicate stop, where it ends an answer, and what all samples find."""
+    stops = {decoding: str(MetricName(decoding, "duplicate_stops")) for decoding in DECODINGS}
+    repeats = [
+        column
+        for decoding in DECODINGS
+        for column in (
+            NumberColumn(f"ended, {decoding}", partial(last_value, stops[decoding]), as_count),
+            NumberColumn(f"AP, {decoding}", partial(own_value, decoding, "AP"), as_fraction),
+            NumberColumn(f"AP with stop, {decoding}", partial(own_value, decoding, "AP_duplicate_stop"), as_fraction),
+        )
+    ]
+    recalls = [
+        NumberColumn(head, partial(own_value, "constrained", name), as_fraction)
+        for name, head in (
+            ("plain_recall", "one answer"),
+            ("oracle_recall", "all samples"),
+            ("plain_recall50", "one answer, .50"),
+            ("oracle_recall50", "all samples, .50"),
+        )
+    ]
+    found: list[Table] = []
+    if any(run.metrics.get(name) for run in data.runs for name in stops.values()):
+        found.append(by_seed(data, "Duplicate stop: an object that repeats the one before it ends its answer", repeats))
+    if any(column.value(run) is not None for column in recalls for run in data.runs):
+        asked = {(run.number("evaluation.oracle_k"), run.number("evaluation.oracle_temperature")) for run in data.runs}
+        number, temperature = max(asked, key=lambda pair: pair[0] or 0)
+        how = "" if number is None else f", {number:.0f} at temperature {temperature:g}"
+        found.append(by_seed(data, f"Oracle: recall of one answer and of the union of sampled ones{how}", recalls))
+    return found

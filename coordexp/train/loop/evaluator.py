@@ -110,6 +110,8 @@ class Evaluator:
                 decoding=decoding,
                 score=settings.score,
                 aliases=settings.aliases,
+                oracle_k=settings.oracle_k if indices is None else 0,
+                oracle_temperature=settings.oracle_temperature,
             ),
             subset=indices is not None,
             details=indices is None,
@@ -129,7 +131,7 @@ class Evaluator:
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             return evaluation.run(
-                lambda way: ranks.gather_to_first(decoder.decode(way, own_batches)),
+                lambda way, sample: ranks.gather_to_first(decoder.decode(way, own_batches, sample=sample)),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",
             )

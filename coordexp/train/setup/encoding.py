@@ -30,9 +30,9 @@ class Encoding:
     prompt: Prompt
 
     def dataset(
-        self, samples: Sequence[Sample], *, with_targets: bool = True, image_cache_mib: int = 0
+        self, samples: Sequence[Sample], *, with_targets: bool = True, trains: bool = False, image_cache_mib: int = 0
     ) -> DetectionDataset:
-        """Wrap samples; without targets they are to be generated from."""
+        """Wrap samples; without targets they are to be generated from. Noise is for training alone."""
         data = self.config.data
         return DetectionDataset(
             samples=samples,
@@ -46,6 +46,7 @@ class Encoding:
             seed=self.config.experiment.seed,
             image_cache_mib=image_cache_mib,
             with_targets=with_targets,
+            noise_objects=data.noise_objects if trains else 0,
         )
 
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordexp.data.sample import Sample, Samples
+from coordexp.data.sample import Objects, Sample, Samples
 from tests.unit.data.sample_support import content, pairs_of, things
 
 
@@ -74,3 +74,25 @@ def test_an_index_outside_is_refused(index):
 
 def test_no_sample_at_all():
     assert list(Samples.of([])) == []
+
+
+def test_the_largest_or_the_most_central_first():
+    boxes = [(0.0, 0.0, 0.2, 0.2), (0.3, 0.3, 0.9, 0.9), (0.4, 0.4, 0.6, 0.6), (0.5, 0.0, 0.7, 0.2)]
+    objects = Objects(tuple("abcd"), np.array(boxes))
+    assert "".join(objects.ordered("size").descs) == "badc"  # of three equal ones y1, then x1
+    # Centres (.1, .1), (.6, .6), (.5, .5) and (.6, .1).
+    assert "".join(objects.ordered("centre").descs) == "cbda"
+
+
+def test_noise_is_drawn_from_its_seed_alone_and_stays_in_the_image():
+    objects = Objects(("a",), np.array([(0.4, 0.4, 0.5, 0.6)]))
+    made = objects.noise(40, seed=(1, 2, 3))
+    assert made.shape == (40, 4)
+    assert np.array_equal(made, objects.noise(40, seed=(1, 2, 3)))
+    assert not np.array_equal(made, objects.noise(40, seed=(1, 3, 3)))
+    assert ((made >= 0) & (made <= 1)).all()
+    assert (made[:, :2] <= made[:, 2:]).all()
+    # Every second one is the object, moved by at most its own sides.
+    assert made[::2, 2:] - made[::2, :2] == pytest.approx(np.tile([0.1, 0.2], (20, 1)))
+    assert (np.abs(made[::2, :2] - [0.4, 0.4]) <= [0.1, 0.2]).all()
+    assert len(Objects((), np.zeros((0, 4))).noise(3, seed=(0,))) == 3

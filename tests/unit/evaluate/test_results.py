@@ -11,7 +11,7 @@ from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, read_objects
-from coordexp.evaluate.results import generation_metrics, num_duplicates
+from coordexp.evaluate.results import generation_metrics, num_duplicates, stopped_at_repeats
 from coordexp.metrics import BOX_KINDS, find_metric
 from tests.unit.detection.detection_support import crowded_scene, scene
 from tests.unit.evaluate.evaluate_support import evaluated, item
@@ -86,6 +86,39 @@ def test_stop_margins_are_means_by_the_objects_written() -> None:
         "stop_margin/after_20_or_more": pytest.approx((9.0 + 9.5 - 9.0) / 3),
     }
     assert all(find_metric(f"constrained/{name}") is not None for name in found)
+
+
+@pytest.mark.parametrize(
+    ("objects", "left"),
+    [
+        ([], 0),
+        ([item()], 1),
+        ([item(), item("dog"), item()], 3),  # an earlier one, not the last
+        ([item(), item(), item("dog")], 1),  # what follows the repeat goes, too
+        ([item("dog"), item(), item(bins=(100, 100, 200, 211)), item("cow")], 2),  # IoU .9009
+        ([item(), item(bins=(100, 100, 200, 212))], 2),  # .893
+    ],
+)
+def test_duplicate_stop_by_hand(objects: list[DetectedObject], left: int) -> None:
+    cut, stopped = stopped_at_repeats([ImageRecord(1, tuple(objects)), ImageRecord(2, (item(),))])
+    assert (len(cut[0].objects), len(cut[1].objects)) == (left, 1)
+    assert cut[0].objects == tuple(objects[:left])
+    assert stopped == (left < len(objects))
+
+
+def test_duplicate_stop_has_an_ap_of_its_own_beside_the_plain_one(tmp_path: Path) -> None:
+    given = scene((1, 1, [20, 10, 20, 10]), (1, 2, [60, 10, 20, 10]), num_images=1)
+    first = item(bins=BOX)
+    width, height = given.sizes_px[1]
+    later = item(
+        "thing 2", (60 * 1000 // width, 10 * 1000 // height, 80 * 1000 // width, 20 * 1000 // height), category_id=2
+    )
+    metrics = evaluated(tmp_path, given, {1: [first, first, later]})
+    assert metrics["duplicate_stops"] == 1
+    assert metrics["argmax/AP50"] > metrics["argmax/AP50_duplicate_stop"] == pytest.approx(0.5)
+    plain = evaluated(tmp_path / "plain", given, {1: [first, later]})
+    assert plain["duplicate_stops"] == 0
+    assert plain["argmax/AP_duplicate_stop"] == plain["argmax/AP"]
 
 
 def test_no_coord_token_no_mass() -> None:

@@ -50,6 +50,7 @@ def term_inputs(
     first_id: int,
     coord_rows: Tensor | None = None,
     box_rows: Tensor | None = None,
+    end_id: int = -1,
 ) -> TermInputs:
     """Join a head's output and the truth: the first four coord tokens are the first box, all of one image."""
     is_coord = (targets >= first_id) & (targets < first_id + NUM_BINS)
@@ -59,6 +60,7 @@ def term_inputs(
     return TermInputs(
         head=head,
         is_coord_T=is_coord,
+        is_end_T=targets == end_id,
         coord_bins_N=bins - first_id,
         coord_places_N=torch.zeros_like(bins),
         box_rows_M4=box_rows,

@@ -13,6 +13,7 @@ from coordexp.data.patches import pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
+    GumbelNoise,
     evaluation_mode,
     generate_sequences,
     static_batches,
@@ -222,3 +223,16 @@ def test_evaluation_mode_restores_each_module(native) -> None:
         assert not model.model.visual.training
     finally:
         model.eval()
+
+
+def test_noise_draws_from_the_softmax_at_a_temperature() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf]])
+    noise = GumbelNoise(0.5, seed=(3, 1))
+    counts = torch.zeros(4)
+    for _ in range(4000):
+        counts[noise(torch.zeros(1, 1), logits).argmax()] += 1
+    assert counts / 4000 == pytest.approx((logits[0] / 0.5).softmax(0), abs=0.02)
+    again, other = GumbelNoise(0.5, seed=(3, 1)), GumbelNoise(0.5, seed=(3, 2))
+    first = GumbelNoise(0.5, seed=(3, 1))(torch.zeros(1, 1), logits)
+    assert torch.equal(first, again(torch.zeros(1, 1), logits))
+    assert not torch.equal(first, other(torch.zeros(1, 1), logits))
