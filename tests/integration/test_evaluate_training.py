@@ -30,7 +30,9 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
         by_step.get(row.step, {}).update(row.metrics)
     names = [metric.name for metric in detection_metrics()]
     always = [name for name in names if not name.startswith("AP_") or name.endswith("_score")]
-    always.remove("calibration_error")  # undefined where nothing is found
+    # Undefined where nothing is found, or no image has so many objects.
+    undefined = {"calibration_error", "mean_iou", "repeated_fraction", "burst_fraction", "AR300"}  # the last is LVIS's
+    always = [name for name in always if name not in undefined and not name.startswith("recall_rank_")]
     for box in BOX_KINDS:
         for name in always:
             assert f"subset/constrained/{box}/{name}" in by_step[2]
