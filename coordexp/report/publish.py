@@ -19,6 +19,7 @@ from typing import Literal, cast
 
 from rich.console import Console
 
+from coordexp.detection.ground_truth import read_results
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, read_model, replace_directory, write_json
 from coordexp.report.study.artifacts import NAMES, Artifacts, final_detections
@@ -109,10 +110,13 @@ def check(directory: Path, console: Console) -> int:
     """
     path = directory / NUMBERS
     published = read_model(_Published, path, what="the numbers of published results")
-    files = {group: [_detections(directory, group, seed) for seed in seeds] for group, seeds in published.seeds.items()}
+    files = {
+        group: [read_results(_detections(directory, group, seed)) for seed in seeds]
+        for group, seeds in published.seeds.items()
+    }
     seeds = [seed for by_seed in published.seeds.values() for seed in by_seed]
     with TemporaryDirectory(prefix="coordexp-") as scratch:
-        rows = foreign_rows(files, directory / ANNOTATIONS, images=None, scratch=Path(scratch))
+        rows = foreign_rows(files, directory / ANNOTATIONS, frames={}, images=None, scratch=Path(scratch))
         runs = tuple(replace(row, seed=seed) for row, seed in zip(rows, seeds, strict=True))
         data = ExperimentData(name=str(directory), uri="", runs=runs)
         study, _ = study_of(

@@ -18,6 +18,9 @@ TIE = 1e-12
 POWER = 0.80
 ALPHA = 0.05
 
+MOST_BIAS = 1.1
+"""Of the BC correction, in stds of the draws: beyond it 2,000 draws hold no quantile that it asks for."""
+
 AGREEMENT = 1.05
 """Both tests have to find a difference, and their stds are estimates: measured, 80 % power takes this much more."""
 
@@ -34,7 +37,9 @@ def estimate(value: float, draws: Floats) -> Estimate:
 
     With ``z0 = Phi^-1(share of draws below the value)`` the ends are the draws' quantiles at
     ``Phi(2 z0 -+ 1.96)``: a statistic whose resamples sit above it (AP's do: copies of an image
-    agree with each other) gets its interval moved back.
+    agree with each other) gets its interval moved back. Where most draws lie on one side (many rare
+    categories), those quantiles are the draws' very ends and no interval: the draws are moved onto the
+    value instead, for an interval of AP on other samples of as many images.
 
     Args:
         value: on the data as they are.
@@ -49,8 +54,8 @@ def estimate(value: float, draws: Floats) -> Estimate:
     defined = draws[~np.isnan(draws)]
     if len(defined) < 0.95 * len(draws):
         return Estimate(value)
-    z0, half = _bias(value, defined), _NORMAL.inv_cdf(0.5 + LEVEL / 2)
-    low, high = (_quantile(defined, _NORMAL.cdf(2 * z0 + z)) for z in (-half, half))
+    (moved, z0), half = _corrected(value, defined), _NORMAL.inv_cdf(0.5 + LEVEL / 2)
+    low, high = (_quantile(moved, _NORMAL.cdf(2 * z0 + z)) for z in (-half, half))
     return Estimate(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
 
 
@@ -66,10 +71,11 @@ def p_of_zero(value: float, draws: Floats) -> float:
     defined = draws[~np.isnan(draws)]
     if abs(value) < TIE and bool(np.all(np.abs(defined) < TIE)):
         return 1.0
-    z = _NORMAL.inv_cdf(_share_below(0.0, defined)) - 2 * _bias(value, defined)
+    moved, z0 = _corrected(value, defined)
+    z = _NORMAL.inv_cdf(_share_below(0.0, moved)) - 2 * z0
     p = 2 * _NORMAL.cdf(-abs(z))
     # Beyond every draw the share is only bounded, and correcting the bound for bias would undo it.
-    beyond = float(defined.min()) > 0 or float(defined.max()) < 0
+    beyond = float(moved.min()) > 0 or float(moved.max()) < 0
     return min(p, 2 / (len(defined) + 1)) if beyond else p
 
 
@@ -148,8 +154,12 @@ def degrees_of_freedom(image_variance: float, seed_parts: list[tuple[float, int]
     return total**2 / uncertainty if uncertainty > 0 else math.inf
 
 
-def _bias(value: float, draws: Floats) -> float:
-    return _NORMAL.inv_cdf(_share_below(value, draws))
+def _corrected(value: float, draws: Floats) -> tuple[Floats, float]:
+    """Return draws and the z0 to correct their quantiles by; draws far to one side are moved, and need no more."""
+    z0 = _NORMAL.inv_cdf(_share_below(value, draws))
+    if abs(z0) <= MOST_BIAS or not np.isfinite(draws).all():
+        return draws, z0
+    return draws + (value - float(np.median(draws))), 0.0
 
 
 def _share_below(value: float, draws: Floats) -> float:

@@ -41,6 +41,17 @@ def test_interval_moves_against_the_bias() -> None:
     assert found.high == pytest.approx(stats.norm.cdf(-2 + 1.959964), abs=2e-5)
 
 
+def test_draws_far_to_one_side_are_moved_onto_the_value() -> None:
+    draws = np.random.default_rng(0).normal(0.55, 0.01, 2000)
+    found = estimate(0.5, draws)
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.low, found.high) == pytest.approx((0.48, 0.52), abs=2e-3)
+    assert p_of_zero(0.5, draws) == pytest.approx(2 / 2001)
+    assert p_of_zero(0.01, draws - 0.49) == pytest.approx(0.32, abs=0.03)  # 1 std away from 0
+    assert p_of_zero(0.03, draws - 0.47) < 0.05 < p_of_zero(0.018, draws - 0.482)
+
+
 def test_interval_equals_scipys_bca_without_acceleration() -> None:
     """A median-like statistic of a skewed sample; with the acceleration at 0, BCa is BC."""
     rng = np.random.default_rng(0)
