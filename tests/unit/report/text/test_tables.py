@@ -142,6 +142,23 @@ def test_where_answers_stop_is_shown_where_it_was_measured(tiny: ExperimentData)
     assert cells(margins, "B", "0")["5 to 9"] == "\N{MINUS SIGN}0.50"
 
 
+def test_other_answers_stand_beside_the_plain_ones_where_there_are_any(tiny: ExperimentData) -> None:
+    plain = {"free/duplicate_stops": 0.0, "free/argmax/AP_duplicate_stop": 0.16}
+    assert "Duplicate stop" not in " ".join(table.title for table in stop_tables(with_metrics(tiny, A=plain)))
+    (repeats,) = stop_tables(with_metrics(tiny, A=plain | {"free/duplicate_stops": 2.0}))
+    assert cells(repeats, "A", "1")["ended, free"] == "2"
+    assert (cells(repeats, "A", "1")["AP, free"], cells(repeats, "A", "1")["AP with stop, free"]) == ("0.160", "0.160")
+    data = with_metrics(tiny, A={"constrained/argmax/plain_recall50": 0.5, "constrained/argmax/oracle_recall50": 0.75})
+    params = {"evaluation.oracle_k": "8", "evaluation.oracle_temperature": "0.7"}
+    runs = tuple(dataclasses.replace(run, params={**run.params, **params}) for run in data.runs)
+    (oracle,) = stop_tables(dataclasses.replace(data, runs=runs))
+    assert oracle.title.endswith("of the union of sampled ones, 8 at temperature 0.7")
+    assert (cells(oracle, "A", "0")["one answer, .50"], cells(oracle, "A", "0")["all samples, .50"]) == (
+        "0.500",
+        "0.750",
+    )
+
+
 def test_speed_names_its_hardware(tiny: ExperimentData) -> None:
     data = with_metrics(tiny, A={"free/images_per_second": 2.5, "free/boxes_per_second": 10.0})
     speed = free_tables(data)[-1]
