@@ -106,7 +106,8 @@ def num_train_images(config: ExperimentConfig) -> int | None:
     """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
     generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
     if generated is not None:
-        return min(generated.num_images, config.data.max_train_images or generated.num_images)
+        chosen = min(generated.num_images, config.data.max_train_images or generated.num_images)
+        return chosen - (config.data.holdout_images or 0)
     try:
         return len(read_split(config, "train").samples)
     except DataError:

@@ -72,7 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("constrained", "free"),
         help="default: both; free for --answer qwen-json; with --generations, how they were made (default: free)",
     )
-    parser.add_argument("--score", choices=("coord", "desc", "coord_desc", "constant"), default="coord_desc")
+    parser.add_argument(
+        "--score",
+        choices=("coord", "desc", "coord_desc", "constant", "learned"),
+        default="coord_desc",
+        help="of a detection (default: coord_desc); learned: by the head that a run with evaluation.score: learned "
+        "leaves beside its weights",
+    )
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument(
         "--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)"

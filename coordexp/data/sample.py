@@ -231,9 +231,9 @@ class SplitData:
         counts: numbers of records of the file and of ``rejected_...`` ones by kind; ``boxes`` that became targets;
             ``crowd`` and ``ignored`` boxes, which are no targets; ``clipped`` targets, cut at the image border;
             ``thin`` targets, widened to one bin when they are quantised; ``images_without_objects``;
-            ``not_chosen``, images that a part of a split leaves out, whose boxes and images without objects are then
-            those of the part; ``of_rejected_images``, annotations lost with their image; ``repeated_file_names``,
-            images whose file an earlier image names too. A format counts only what it knows.
+            ``not_chosen`` and ``held_out``, images that a part of a split leaves out, whose boxes and images without
+            objects are then those of the part; ``of_rejected_images``, annotations lost with their image;
+            ``repeated_file_names``, images whose file an earlier image names too. A format counts only what it knows.
         categories: name of each category id; empty where the format has no categories.
     """
 

@@ -22,7 +22,9 @@ from coordexp.evaluate.generate.json_record import JsonParser
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.qwen_json import PROMPT, detection_prompt
 from coordexp.files import nearest_existing, read_model
+from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.load import LoadedModel, load
+from coordexp.model.score_head import ScoreHead
 from coordexp.runs.folder import RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
@@ -63,7 +65,10 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
 
     Raises:
         DataError: if they, or the answers of the job, cannot be used, or an alias stands for no category.
+        CheckpointError: if a learned score is asked for, and the checkpoint has none.
     """
+    if job.spec.score == "learned":
+        _score_head(job)  # missed before hours are spent
     truth = read_ground_truth(job.annotations)
     samples = (read_coco if truth.federated is None else read_lvis)(job.annotations, job.images).samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
@@ -109,6 +114,7 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         seed=0,
         with_targets=False,
     )
+    head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
     return SplitDecoder(
         evaluation,
         loaded.model,
@@ -118,7 +124,12 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         samples=dataset,
         given=_given(job, evaluation),
         source=job.generations or Path(),
+        readout=head,
     )
+
+
+def _score_head(job: EvaluationJob) -> ScoreHead:
+    return ScoreHead.load(job.adapter or find_checkpoint(job.model, weights=False))
 
 
 def _vocab(job: EvaluationJob, loaded: LoadedModel) -> AnswerVocab | None:

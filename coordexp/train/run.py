@@ -194,6 +194,10 @@ def _finish(run: Run, started: float) -> None:
         merge_model(
             parts.model, parts.processor, RunFolder.of(config).merged, base=base, overwrite=True, samples=samples
         )
+        if run.evaluator.score_head is not None:
+            checkpoint = log.reporter.latest_checkpoint()
+            for folder in (RunFolder.of(config).merged, *([] if checkpoint is None else [checkpoint])):
+                run.evaluator.score_head.save(folder)
         seconds = time.monotonic() - started
         log.add_row(
             step, {"final/train_seconds": log.train_seconds, "final/steps": float(step), "final/seconds": seconds}

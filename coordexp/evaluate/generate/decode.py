@@ -19,6 +19,7 @@ from coordexp.evaluate.generate.generation import (
     GenerationSpec,
     GumbelNoise,
     MeasuredSamples,
+    Readout,
     evaluation_mode,
     generate_sequences,
     static_batches,
@@ -77,6 +78,7 @@ class SplitDecoder:
         samples: MeasuredSamples,
         given: Mapping[int, GivenAnswer] | None = None,
         source: Path = Path(),
+        readout: Readout | None = None,
     ) -> None:
         """Plan the batches.
 
@@ -89,10 +91,12 @@ class SplitDecoder:
             samples: the evaluation's samples, encoded, with empty targets; read batch by batch.
             given: answers by image, to be read instead of generated.
             source: the file they come from.
+            readout: reads the hidden states behind each token, as a learned score does.
 
         Raises:
             DataError: if the given answers are not in the model's tokens.
         """
+        self._readout = readout
         self._evaluation = evaluation
         self._model = model
         self._answers = answers
@@ -140,30 +144,49 @@ class SplitDecoder:
             sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
             on_batch: called with the number of images of each batch that is done.
         """
-        curves_of = self._evaluation.images_with_curves
-        model, samples, spec = self._model, self.samples, self._generation
+        found = self.sequences(decoding, batches, sample=sample, on_batch=on_batch)
+        return [self._answers.record(seq) for seq in found]
+
+    def sequences(
+        self,
+        decoding: Decoding,
+        batches: Sequence[Sequence[int]],
+        *,
+        sample: int = 0,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> list[GeneratedSequence]:
+        """Generate some of the batches, or read the given answers, as :meth:`decode` does; parse nothing."""
+        curves_of, readout = self._evaluation.images_with_curves, self._readout
+        model, samples, spec, given = self._model, self.samples, self._generation, self._given
         with evaluation_mode(model):
-            if self._given is not None:
-                sequences = read_sequences(
-                    model, samples, self._given, spec=spec, batches=batches, curves_of=curves_of, on_batch=on_batch
+            if given is not None:
+                return read_sequences(
+                    model,
+                    samples,
+                    given,
+                    spec=spec,
+                    batches=batches,
+                    curves_of=curves_of,
+                    on_batch=on_batch,
+                    readout=readout,
                 )
-            else:
-                grammar = self._object_grammar() if decoding == "constrained" else None
-                sequences: list[GeneratedSequence] = []
-                for batch in batches:
-                    temperature = self._evaluation.spec.oracle_temperature
-                    sequences += generate_sequences(
-                        model,
-                        samples,
-                        spec=spec,
-                        grammar=grammar,
-                        batches=[batch],
-                        # Of the batch, not of the process: a sample is the same for any number of processes.
-                        processors=[GumbelNoise(temperature, seed=(sample, *batch))] if sample else (),
-                        curves_of=() if sample else curves_of,
-                        on_batch=on_batch,
-                    )
-        return [self._answers.record(seq) for seq in sequences]
+            grammar = self._object_grammar() if decoding == "constrained" else None
+            temperature = self._evaluation.spec.oracle_temperature
+            found: list[GeneratedSequence] = []
+            for batch in batches:
+                found += generate_sequences(
+                    model,
+                    samples,
+                    spec=spec,
+                    grammar=grammar,
+                    batches=[batch],
+                    # Of the batch, not of the process: a sample is the same for any number of processes.
+                    processors=[GumbelNoise(temperature, seed=(sample, *batch))] if sample else (),
+                    curves_of=() if sample else curves_of,
+                    on_batch=on_batch,
+                    readout=readout,
+                )
+            return found
 
     def _object_grammar(self) -> ObjectGrammar:
         if self._grammar is None:

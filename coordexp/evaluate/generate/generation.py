@@ -5,7 +5,7 @@ Shapes: K bins, T generated tokens.
 
 import contextlib
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -26,7 +26,10 @@ from coordexp.evaluate.generate.token_statistics import (
     RecordedStatistics,
     TokenStatistics,
 )
-from coordexp.model.head_bypass import float32_head
+from coordexp.model.head_bypass import float32_head, watched_head
+
+Readout = Callable[[Tensor], Tensor]
+"""Reads the hidden states ``[B, D]`` of a step: a value ``[B]`` each, or vectors ``[B, ...]``."""
 
 
 class EncodedSamples(Protocol):
@@ -85,6 +88,8 @@ class GeneratedSequence:
         stop_margins: log-odds of another object against the end, from raw logits: before the first token, and behind
             each closed object; entry ``n`` is that after ``n`` objects. Empty where answers have no such tokens.
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
+        readout: ``[T, ...]`` float32, what was read from the hidden states that predict each token, where that was
+            asked for.
     """
 
     image_id: int
@@ -93,6 +98,7 @@ class GeneratedSequence:
     truncated: bool
     stop_margins: tuple[float, ...] = ()
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    readout: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,7 @@ def generate_sequences(
     processors: Sequence[LogitsProcessor] = (),
     curves_of: Collection[int] = (),
     on_batch: Callable[[int], None] | None = None,
+    readout: Readout | None = None,
 ) -> list[GeneratedSequence]:
     """Generate greedily, batch by batch.
 
@@ -151,6 +158,7 @@ def generate_sequences(
         processors: further ones, after the grammar; they bend the choice of tokens, never the record.
         curves_of: image ids whose bin distributions are kept whole.
         on_batch: called with the number of images just finished.
+        readout: reads the hidden states behind each token; None for nothing.
 
     Returns:
         One sequence a sample, in the order of ``batches``.
@@ -162,7 +170,9 @@ def generate_sequences(
     for batch in batches:
         chosen = [samples[index] for index in batch]
         choosers = [] if grammar is None else [GrammarProcessor(grammar.to(model.device))]
-        done += _generate_batch(model, chosen, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of)
+        done += _generate_batch(
+            model, chosen, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of, readout=readout
+        )
         if on_batch is not None:
             on_batch(len(batch))
     return done
@@ -188,13 +198,21 @@ def _generate_batch(
     spec: GenerationSpec,
     choosers: Sequence[LogitsProcessor],
     curves_of: Collection[int],
+    readout: Readout | None,
 ) -> list[GeneratedSequence]:
     device = model.device
     batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True).to(device)
     has_curves = len(spec.number_ids) == NUM_BINS
     curve_rows = [row for row, sample in enumerate(samples) if has_curves and sample.image_id in curves_of]
     recorder = RawLogitsRecorder(spec.number_ids, markers=spec.markers, curve_rows=curve_rows)
-    with _no_inherited_defaults(model), float32_head(model):
+    read: list[Tensor] = []  # a step each
+
+    def look(hidden_BLD: Tensor) -> None:
+        if readout is not None:
+            read.append(readout(hidden_BLD[:, -1]).float())
+
+    watching = contextlib.nullcontext() if readout is None else watched_head(model, look)
+    with _no_inherited_defaults(model), float32_head(model), watching:
         sequences = cast(_Generates, model).generate(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
@@ -207,10 +225,14 @@ def _generate_batch(
     answers = sequences[:, batch.input_ids.shape[1] :]
     recorded = recorder.finish(sequences, num_steps=answers.shape[1])
     curve_of_row = {row: at for at, row in enumerate(curve_rows)}
-    return [
+    done = [
         trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), spec=spec)
         for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
     ]
+    if readout is None:
+        return done
+    read_BT = torch.stack(read, dim=1).cpu().numpy()
+    return [replace(seq, readout=read_BT[row, : len(seq.ids)]) for row, seq in enumerate(done)]
 
 
 def _greedy(spec: GenerationSpec) -> GenerationConfig:

@@ -83,6 +83,11 @@ class SequenceParser:
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
         )
 
+    def box_ends(self, seq: GeneratedSequence) -> list[int]:
+        """Return the position right behind the last coordinate of each object: what predicts it has seen the box."""
+        spans = parse_generated(seq.ids, self._vocab, text_ids=self._text_ids).objects
+        return [span.numbers[-1].stop for span in spans]
+
     def _masses(self, seq: GeneratedSequence, spans: Sequence[ObjectSpan]) -> tuple[float, ...]:
         """Return the mass at every token that carries a number; digits do so within a box alone."""
         numbers, masses = self._vocab.numbers, seq.statistics.coord_mass
@@ -105,8 +110,14 @@ class SequenceParser:
             bins=(x1, y1, x2, y2),
             expected=_four(expected),
             width=_four(width),
-            score=SCORES[self._score](coord_log_probs, statistics.log_probs[span.desc]),
+            score=self._score_of(seq, span, coord_log_probs),
         )
+
+    def _score_of(self, seq: GeneratedSequence, span: ObjectSpan, coord_log_probs: Sequence[float]) -> float:
+        if self._score != "learned":
+            return SCORES[self._score](coord_log_probs, seq.statistics.log_probs[span.desc])
+        assert seq.readout is not None  # whoever asks for the score gives its head
+        return float(seq.readout[span.numbers[-1].stop])
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of description tokens: the exact inverse of writing it, no clean-up."""
@@ -150,4 +161,4 @@ SCORES: dict[ScoreName, Callable[[Sequence[float], Sequence[float]], float]] = {
 }
 """Name -> score of an object in [0, 1], from the log probabilities of its four coordinates and of its description's
 tokens, both over the full vocabulary: geometric mean probabilities, or 0.7 and 0.3 of both. A coordinate written in
-digits has the probability of all three."""
+digits has the probability of all three. The score ``learned`` is read from hidden states instead."""

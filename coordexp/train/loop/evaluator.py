@@ -2,33 +2,43 @@
 
 import contextlib
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.data.sample import Sample
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.ground_truth import GroundTruth, read_detections, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.generation import Readout
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
+from coordexp.model.score_head import ScoreHead
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
+from coordexp.train.loop.learned_score import train_score_head
 from coordexp.train.setup.components import Components
 
 
 class Evaluator:
-    """Evaluates the model of a run as it is now."""
+    """Evaluates the model of a run as it is now.
+
+    Attributes:
+        score_head: of the last evaluation; None where no score is learned.
+    """
 
     def __init__(self, config: ExperimentConfig, parts: Components) -> None:
+        self.score_head: ScoreHead | None = None
         self._config = config
         self._parts = parts
 
@@ -100,41 +110,56 @@ class Evaluator:
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
         parts, settings, device = self._parts, self._config.evaluation, self._device
+        truth = read_ground_truth(self._val_annotations)
+        spec = EvaluationSpec(
+            batch_size=settings.batch_size,
+            max_new_tokens=settings.max_new_tokens,
+            decoding=decoding,
+            score=settings.score,
+            aliases=settings.aliases,
+            oracle_k=settings.oracle_k if indices is None else 0,
+            oracle_temperature=settings.oracle_temperature,
+        )
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
-        evaluation = SplitEvaluation(
-            read_ground_truth(self._val_annotations),
-            samples,
-            EvaluationSpec(
-                batch_size=settings.batch_size,
-                max_new_tokens=settings.max_new_tokens,
-                decoding=decoding,
-                score=settings.score,
-                aliases=settings.aliases,
-                oracle_k=settings.oracle_k if indices is None else 0,
-                oracle_temperature=settings.oracle_temperature,
-            ),
-            subset=indices is not None,
-            details=indices is None,
-        )
-        encoding = parts.encoding
-        decoder = SplitDecoder(
-            evaluation,
-            parts.model,
-            answers=SequenceParser(
-                encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=settings.score
-            ),
-            tokenizer=encoding.tokenizer,
-            image_spec=encoding.image_spec,
-            samples=encoding.dataset(samples, with_targets=False),
-        )
-        own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
+        evaluation = SplitEvaluation(truth, samples, spec, subset=indices is not None, details=indices is None)
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            if settings.score == "learned":
+                self.score_head = self._trained_score_head(truth, spec)
+            decoder, _ = self._decoder(evaluation, samples, readout=self.score_head)
+            own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
             return evaluation.run(
                 lambda way, sample: ranks.gather_to_first(decoder.decode(way, own_batches, sample=sample)),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",
             )
+
+    def _trained_score_head(self, truth: GroundTruth, spec: EvaluationSpec) -> ScoreHead:
+        # The parser's own score is not asked for: whole hidden states are read here.
+        held_out = SplitEvaluation(truth, self._parts.holdout, replace(spec, score="coord"), details=False)
+        decoder, parser = self._decoder(held_out, self._parts.holdout, readout=lambda hidden_BD: hidden_BD)
+        with _evaluating(self._parts.model):
+            return train_score_head(
+                self._config, self._parts, decoder=decoder, parser=parser, names=held_out.categories
+            )
+
+    def _decoder(
+        self, evaluation: SplitEvaluation, samples: Sequence[Sample], *, readout: Readout | None
+    ) -> tuple[SplitDecoder, SequenceParser]:
+        encoding = self._parts.encoding
+        parser = SequenceParser(
+            encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=evaluation.spec.score
+        )
+        decoder = SplitDecoder(
+            evaluation,
+            self._parts.model,
+            answers=parser,
+            tokenizer=encoding.tokenizer,
+            image_spec=encoding.image_spec,
+            samples=encoding.dataset(samples, with_targets=False),
+            readout=readout,
+        )
+        return decoder, parser
 
 
 @contextlib.contextmanager

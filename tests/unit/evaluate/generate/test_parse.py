@@ -80,7 +80,18 @@ def test_scores_by_hand(name: ScoreName, expected: float) -> None:
 
 
 def test_every_score_of_the_configuration_can_be_computed() -> None:
-    assert set(SCORES) == set(get_args(ScoreName))
+    assert {*SCORES, "learned"} == set(get_args(ScoreName))  # the last one is read from hidden states
+
+
+def test_a_learned_score_is_read_where_a_box_has_just_been_written(native, sequence: Build) -> None:
+    """At the token that closes the object: its prediction has seen all four coordinates."""
+    parser = SequenceParser(native.vocab, native.tokenizer, categories=CategoryIndex({7: "cat"}), score="learned")
+    ids = [*written(native, "cat", [1, 2, 3, 4]), *written(native, "red circle", [5, 6, 7, 8])]
+    read = np.arange(len(ids), dtype=np.float32) / 100
+    seq = GeneratedSequence(**{**vars(sequence(ids)), "readout": read})
+    ends = parser.box_ends(seq)
+    assert [ids[end] for end in ends] == [native.vocab.obj_end_id] * 2
+    assert [item.score for item in parser.record(seq).objects] == [read[end] for end in ends]
 
 
 # The text arm

@@ -1,0 +1,164 @@
+"""The learned score of a box: a small head on the hidden state at which a box has just been written.
+
+It stands for a score token that is read and never emitted: eleven rows beside the vocabulary's, one for each IoU of
+0, .1, ... 1, whose softmax has the score as its mean. The model itself, its sequence and its logits stay as they are.
+
+Shapes: N boxes, D hidden, Q levels.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from coordexp.errors import CheckpointError
+
+SCORE_HEAD = "score_head.safetensors"
+"""Its file, beside the weights it was trained for."""
+
+_NUM_LEVELS = 11
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_MAX_ITERATIONS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreHead:
+    """A linear layer over hidden states, and what it was trained on.
+
+    Attributes:
+        weight_QD: float32.
+        bias_Q: float32.
+        about: ``boxes`` (own or perturbed), how many of how many ``images``, the ``penalty`` chosen, and what was
+            reached on boxes it had not seen: ``error``, the mean distance from the IoU, and ``constant_error``, that
+            of their mean alone.
+    """
+
+    weight_QD: Tensor
+    bias_Q: Tensor
+    about: dict[str, str]
+
+    def __call__(self, hidden_ND: Tensor) -> Tensor:
+        """Return the scores ``[N]`` in [0, 1] of hidden states ``[N, D]``."""
+        weight_QD, bias_Q = self.weight_QD.to(hidden_ND.device), self.bias_Q.to(hidden_ND.device)
+        with torch.autocast(device_type=hidden_ND.device.type, enabled=False):
+            return _mean_level(F.linear(hidden_ND.float(), weight_QD, bias_Q))
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder of a checkpoint."""
+        tensors = {"weight": self.weight_QD.contiguous(), "bias": self.bias_Q.contiguous()}
+        # One entry: of several, the file would have another order each time.
+        save_file(tensors, folder / SCORE_HEAD, metadata={"about": json.dumps(self.about)})
+
+    @classmethod
+    def load(cls, folder: Path) -> "ScoreHead":
+        """Read the head of the checkpoint in ``folder``.
+
+        Raises:
+            CheckpointError: if it is not there, or is none.
+        """
+        path = folder / SCORE_HEAD
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path}: file not found; a learned score is trained by a run with evaluation.score: learned, which "
+                "leaves it in its merged checkpoint"
+            )
+        try:
+            with safe_open(path, framework="pt") as stored:
+                about: dict[str, str] = json.loads(stored.metadata()["about"])
+                return cls(stored.get_tensor("weight"), stored.get_tensor("bias"), about)
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path}: no learned score can be read from it ({error})") from None
+
+    def for_size(self, hidden_size: int) -> "ScoreHead":
+        """Return it, for a model of this size.
+
+        Raises:
+            CheckpointError: if it is of another model.
+        """
+        expected = (_NUM_LEVELS, hidden_size)
+        if tuple(self.weight_QD.shape) != expected or self.bias_Q.shape != expected[:1]:
+            raise CheckpointError(
+                f"{SCORE_HEAD}: expected a weight of shape {expected} for this checkpoint, got "
+                f"{tuple(self.weight_QD.shape)}"
+            )
+        return self
+
+
+def fit_score_head(hidden_ND: Tensor, ious_N: Tensor, images_N: Tensor, *, boxes: str) -> ScoreHead:
+    """Train a head to tell the IoU of boxes, by softmax regression with a penalty on the weights.
+
+    An IoU between two levels is a target of both, whose mean it is. The penalty is the one under which heads trained
+    on either half of the images fit the other half best. The problem is convex, and no random number is drawn: the
+    same boxes give the same head. Without boxes on two images, early in a training, every box gets the same score.
+
+    Args:
+        hidden_ND: hidden states at the ends of the boxes, any float dtype.
+        ious_N: best IoU of each with ground truth of its category, in [0, 1].
+        images_N: int64, the image of each.
+        boxes: which boxes these are; kept with the head.
+    """
+    images, place_N = images_N.unique(return_inverse=True)
+    about = {"boxes": boxes, "num_boxes": str(len(ious_N)), "images": str(len(images))}
+    if len(images) < 2:
+        return ScoreHead(torch.zeros(_NUM_LEVELS, hidden_ND.shape[1]), torch.zeros(_NUM_LEVELS), about)
+    halves = place_N % 2 == 0
+    wide_ND, mean_D = hidden_ND.double(), hidden_ND.double().mean(dim=0)
+    # Standardised for the penalty's sake; an entry that hardly varies must not be blown up.
+    scale_D = wide_ND.std(dim=0, correction=0).clamp(min=1e-6 * float(wide_ND.abs().max().clamp(min=1e-30)))
+    features_ND = (wide_ND - mean_D) / scale_D
+    ious_N = ious_N.double()
+
+    def unseen(penalty: float) -> Tensor:
+        logits_NQ = torch.empty(len(ious_N), _NUM_LEVELS, dtype=torch.float64)
+        for part in (halves, ~halves):
+            weight_QD, bias_Q = _regress(features_ND[~part], _targets(ious_N[~part]), penalty=penalty)
+            logits_NQ[part] = F.linear(features_ND[part], weight_QD, bias_Q)
+        return logits_NQ
+
+    found = {penalty: unseen(penalty) for penalty in _PENALTIES}
+    penalty = min(found, key=lambda one: float(F.cross_entropy(found[one], _targets(ious_N))))
+    weight_QD, bias_Q = _regress(features_ND, _targets(ious_N), penalty=penalty)
+    weight_QD = weight_QD / scale_D
+    about |= {
+        "penalty": f"{penalty:g}",
+        "error": f"{float((_mean_level(found[penalty]) - ious_N).abs().mean()):.4f}",
+        "constant_error": f"{float((ious_N - ious_N.mean()).abs().mean()):.4f}",
+    }
+    return ScoreHead(weight_QD.float(), (bias_Q - weight_QD @ mean_D).float(), about)
+
+
+def _regress(features_ND: Tensor, targets_NQ: Tensor, *, penalty: float) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of least mean cross-entropy plus ``penalty / 2`` times the squared weights."""
+    weight_QD = torch.zeros(_NUM_LEVELS, features_ND.shape[1], dtype=torch.float64, requires_grad=True)
+    bias_Q = torch.zeros(_NUM_LEVELS, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weight_QD, bias_Q], max_iter=_MAX_ITERATIONS, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(F.linear(features_ND, weight_QD, bias_Q), targets_NQ)
+        value = value + penalty / 2 * (weight_QD.square().sum() + 1e-3 * bias_Q.square().sum())
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        optimizer.step(loss)
+    return weight_QD.detach(), bias_Q.detach()
+
+
+def _targets(ious_N: Tensor) -> Tensor:
+    """Return ``[N, Q]`` distributions over the levels with the IoUs as their means."""
+    place_N = ious_N.clamp(0, 1) * (_NUM_LEVELS - 1)
+    levels_Q = torch.arange(_NUM_LEVELS, dtype=place_N.dtype)
+    return (1 - (place_N.unsqueeze(1) - levels_Q).abs()).clamp(min=0)
+
+
+def _mean_level(logits_NQ: Tensor) -> Tensor:
+    levels_Q = torch.linspace(0, 1, _NUM_LEVELS, dtype=logits_NQ.dtype, device=logits_NQ.device)
+    return (logits_NQ.softmax(dim=1) * levels_Q).sum(dim=1)
