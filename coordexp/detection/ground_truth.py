@@ -7,6 +7,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Annotated
 
 import msgspec
@@ -15,16 +16,13 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from coordexp.data.sources.coco_file import (
-    MAX_ID,
     Annotation,
     AnnotationColumns,
     BadEntry,
-    Box,
     Category,
     CocoFile,
     Id,
     Image,
-    Number,
     read_coco_file,
     read_entries,
 )
@@ -253,31 +251,19 @@ def _federated(file: CocoFile, categories: Collection[int]) -> Federated | None:
 
 
 _Text = Annotated[str | None, Meta(description="the name of a category")]
+_FloatBox = Annotated[tuple[float, float, float, float], Meta(description="four numbers [x, y, width, height]")]
 
 
 class _ResultEntry(Struct, gc=False):
     """A detection in COCO's results format, or one that names its category or has no score."""
 
     image_id: Id
-    bbox: Box
-    category_id: Annotated[int | str | None, Meta(description="a whole number")] = None
-    score: Annotated[Number | None, Meta(description="a number")] = None
+    bbox: _FloatBox
+    category_id: Annotated[Id | str | None, Meta(description="a whole number")] = None
+    score: Annotated[float | None, Meta(description="a number")] = None
     category_name: _Text = None
     category: _Text = None
     label: _Text = None
-
-    def __post_init__(self) -> None:
-        """Check that its numbers are finite and that it has a category."""
-        if not all(abs(value) < _LARGEST_NUMBER for value in self.bbox):
-            raise ValueError(f"bbox is {show(list(self.bbox))}, expected finite numbers")
-        if self.score is not None and not abs(self.score) < _LARGEST_NUMBER:
-            raise ValueError(f"score is {show(self.score)}, expected a finite number")
-        if self.category_id is None:
-            self.category_id = self.category_name or self.category or self.label
-        if self.category_id is None:
-            raise ValueError("category_id is missing, expected a whole number, or a name in category_name")
-        if isinstance(self.category_id, int) and abs(self.category_id) > MAX_ID:
-            raise ValueError(f"category_id is {show(self.category_id)}, expected a whole number")
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,46 +297,81 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """Read a file of detections without asking whether it belongs to a ground truth.
+    """Read a file of detections without asking whether it belongs to a ground truth; as often as asked, once.
 
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
-    blocks: list[tuple[Ints, Ints, Floats, Floats]] = []
-    names: dict[str, int] = {}
-    kinds: dict[str, int] = {}  # what there is -> the first entry with it
+    try:
+        stat = path.stat()
+    except OSError:
+        return _read_results(path)  # which raises with what is wrong
+    return _known_results(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _known_results(path: Path, changed_ns: int, num_bytes: int) -> Results:
+    del changed_ns, num_bytes  # they make a changed file another one
+    return _read_results(path)
+
+
+def _read_results(path: Path) -> Results:
     where, first = f"{path}: detection", 0
+    nothing = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
+    blocks: list[tuple[Ints, Ints, Floats, Floats]] = [nothing]
+    names: dict[str, int] = {}
+    category_kinds: dict[type, int] = {}  # -> the first entry with it
+    score_kinds: dict[type, int] = {}
     for entries in read_entries(path, _ResultEntry):
         _refuse_bad(entries.bad, where)
         rows = entries.good
-        for place, row in enumerate(rows, start=first):
-            kinds.setdefault("name" if isinstance(row.category_id, str) else "id", place)
-            kinds.setdefault("no score" if row.score is None else "score", place)
-        blocks.append(
-            (
-                np.array([row.image_id for row in rows], np.int64),
-                np.array([_number_of(row.category_id, names) for row in rows], np.int64),
-                np.array([row.bbox for row in rows], np.float64).reshape(-1, 4),
-                np.array([np.nan if row.score is None else row.score for row in rows], np.float64),
+        categories = [row.category_id for row in rows]
+        if None in categories:
+            categories = [_category_of(row) for row in rows]
+        scores = [row.score for row in rows]
+        _note_kinds(category_kinds, categories, first)
+        _note_kinds(score_kinds, scores, first)
+        _refuse_mixed(category_kinds, score_kinds, where)
+        if str in category_kinds:
+            categories = [names.setdefault(str(name), len(names)) for name in categories]
+        boxes = np.array([row.bbox for row in rows], np.float64).reshape(-1, 4)
+        numbers = np.array([np.nan if score is None else score for score in scores], np.float64)
+        for place in np.flatnonzero(~(np.abs(boxes) < _LARGEST_NUMBER).all(axis=1))[:1].tolist():
+            raise DataError(
+                f"{where}[{first + place}]: bbox is {show(list(rows[place].bbox))}, expected finite numbers"
             )
-        )
+        if float in score_kinds:
+            for place in np.flatnonzero(~(np.abs(numbers) < _LARGEST_NUMBER))[:1].tolist():
+                raise DataError(f"{where}[{first + place}]: score is {show(scores[place])}, expected a finite number")
+        image_ids = np.array([row.image_id for row in rows], np.int64)
+        blocks.append((image_ids, np.array(categories, np.int64), boxes, numbers))
         first += len(rows)
-    if "score" in kinds and "no score" in kinds:
-        raise DataError(f"{where}[{kinds['no score']}]: score is missing, which others have; expected a number")
-    if "name" in kinds and "id" in kinds:
+    image_ids, category_ids, boxes, numbers = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return Results(path, image_ids, category_ids, tuple(names), boxes, None if NoneType in score_kinds else numbers)
+
+
+def _category_of(row: _ResultEntry) -> int | str | None:
+    """Return an entry's category, by whichever of its fields says it."""
+    return row.category_id if row.category_id is not None else row.category_name or row.category or row.label
+
+
+def _note_kinds(kinds: dict[type, int], values: Sequence[object], first: int) -> None:
+    types = list(map(type, values))
+    for kind in set(types) - kinds.keys():
+        kinds[kind] = first + types.index(kind)
+
+
+def _refuse_mixed(categories: Mapping[type, int], scores: Mapping[type, int], where: str) -> None:
+    if (place := categories.get(NoneType)) is not None:
         raise DataError(
-            f"{where}[{kinds['name']}]: its category is a name, where others have ids; expected one of both"
+            f"{where}[{place}]: category_id is missing, expected a whole number, or a name in category_name"
         )
-    image_ids, categories, boxes, scores = (
-        (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        if blocks
-        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
-    )
-    return Results(path, image_ids, categories, tuple(names), boxes, None if "no score" in kinds else scores)
-
-
-def _number_of(category: int | str | None, names: dict[str, int]) -> int:
-    return names.setdefault(category, len(names)) if isinstance(category, str) else category or 0
+    if len(categories) > 1:
+        place = categories[str]
+        raise DataError(f"{where}[{place}]: its category is a name, where others have ids; expected one of both")
+    if len(scores) > 1:
+        place = scores[NoneType]
+        raise DataError(f"{where}[{place}]: score is missing, which others have; expected a number")
 
 
 def read_detections(path: Path, ground_truth: GroundTruth) -> Detections:

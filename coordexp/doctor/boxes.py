@@ -19,7 +19,7 @@ from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.frames import CATEGORIES, LAYOUTS, Frame
 from coordexp.detection.ground_truth import GroundTruth, Results
 
-_MAX_IMAGES, _MAX_BOXES = 300, 60
+_MAX_IMAGES, _MAX_BOXES = 150, 60
 _SIDES = (224, 256, 300, 320, 336, 384, 416, 448, 480, 500, 512, 518, 560, 600, 640, 672, 700, 720, 768, 800, 840, 896,
           960, 1000, 1008, 1024, 1064, 1120, 1280, 1333, 1344, 1365, 1400, 1536, 1600, 1920, 2000, 2048)  # fmt: skip
 _SCALES = (0.1, 0.125, 0.2, 0.25, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.75, 0.8, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 8, 10)

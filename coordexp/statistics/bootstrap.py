@@ -3,7 +3,9 @@
 Legend of shapes: ``N`` images, ``R`` resamples.
 """
 
+import os
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -102,14 +104,17 @@ def read_matches(
     truth = whole if image_ids is None else whole.on_images(image_ids)
     if len(truth.sizes_px) < 2:
         raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
-    matches: dict[K, Matches] = {}
-    for key, path in files.items():
+
+    def matched(path: FilePath) -> Matches:
         detections = read_detections(Path(path), whole)
         _refuse_other_images(detections, truth, path)
-        matches[key] = Matcher(truth, detections).matches(area)
-        if not len(matches[key].gt_image):
+        matches = Matcher(truth, detections).matches(area)
+        if not len(matches.gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
-    return matches
+        return matches
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
+        return dict(zip(files, pool.map(matched, files.values()), strict=True))
 
 
 def resampled(

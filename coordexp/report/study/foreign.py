@@ -1,7 +1,10 @@
 """Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,13 +68,15 @@ def foreign_rows(
     if images is not None:
         params["data.val_images"] = str(images)
     first, are_paired = max(taken, default=-1) + 1, len({len(several) for several in files.values()}) == 1
-    rows: list[RunData] = []
-    for group, several in files.items():
-        start = first if are_paired else first + len(rows)
-        for seed, results in enumerate(several, start=start):
-            folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
-            rows.append(_row(group, seed, results, truth, frame=frame, params=params, folder=folder))
-    return rows
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
+        rows: list[Future[RunData]] = []
+        for group, several in files.items():
+            start = first if are_paired else first + len(rows)
+            for seed, results in enumerate(several, start=start):
+                folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
+                kind = partial(_row, frame=frame, params=params, folder=folder)
+                rows.append(pool.submit(kind, group, seed, results, truth))
+        return [row.result() for row in rows]
 
 
 def with_files(
@@ -109,8 +114,10 @@ def _refuse_twins(paths: Sequence[Path]) -> None:
     """Refuse a file that stands under two names: its difference from itself is 0, whatever it holds."""
     seen: dict[str, Path] = {}
     for path in paths:
-        if path.is_file() and (first := seen.setdefault(sha256_of_file(path), path)) is not path:
-            raise ComparisonError(f"{path} and {first} are the same file, or a copy of it; expected other detections")
+        digest = sha256_of_file(path)
+        if digest in seen:
+            raise ComparisonError(f"{path} and {seen[digest]} are the same file, or a copy; expected other detections")
+        seen[digest] = path
 
 
 def _row(
