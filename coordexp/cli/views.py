@@ -13,7 +13,7 @@ from rich.text import Text
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.findings import Verdict, size_text
-from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, Decoding, Metric, MetricName
+from coordexp.metrics import BOX_KINDS, GENERATION_METRICS, BoxKind, Decoding, Metric, MetricName
 
 if TYPE_CHECKING:
     from coordexp.data.prepare import Manifest
@@ -116,25 +116,31 @@ def print_metrics(
     metrics: Mapping[str, float], decoding: Sequence[Decoding], *, num_images: int, console: Console
 ) -> None:
     """Print a table of box metrics, one of counts and one of costs, then the malformed pieces by kind."""
-    boxes = Table("decoding", "boxes", title=f"{num_images} {'image' if num_images == 1 else 'images'}")
-    written = {in_report: [m for m in GENERATION_METRICS if m.in_report == in_report] for in_report in (True, False)}
-    counts, costs = (Table("decoding", *(metric.column for metric in found)) for found in written.values())
-    box_metrics = [metric.declared for metric in detection_metrics()]
-    for metric in box_metrics:
-        boxes.add_column(metric.column, justify="right")
-    for way in decoding:
-        for kind in BOX_KINDS:
-            values = (metrics.get(str(MetricName(way, metric.name, kind))) for metric in box_metrics)
-            boxes.add_row(way, kind, *map(_written, box_metrics, values))
-        for table, found in zip((counts, costs), written.values(), strict=True):
-            table.add_row(way, *(_written(metric, metrics.get(str(MetricName(way, metric.name)))) for metric in found))
+    title = f"{num_images} {'image' if num_images == 1 else 'images'}"
+    measured: list[tuple[Decoding, BoxKind]] = [(way, kind) for way in decoding for kind in BOX_KINDS]
+    boxes = Table("boxes", *(f"{way}, {kind}" for way, kind in measured), title=title)
+    for metric in detection_metrics():
+        values = [metrics.get(str(MetricName(way, metric.name, kind))) for way, kind in measured]
+        _add_metric(boxes, metric.declared, values)
+    counts, costs = Table("answers", *decoding), Table("costs", *decoding)
+    for metric in GENERATION_METRICS:
+        values = [metrics.get(str(MetricName(way, metric.name))) for way in decoding]
+        _add_metric(counts if metric.in_report else costs, metric, values)
     for table in (boxes, counts, costs):
+        for column in table.columns[1:]:
+            column.justify = "right"
         console.print(table)
     for way in decoding:
         prefix = str(MetricName(way, "malformed/"))
         kinds = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
         if found := ", ".join(f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in kinds.items() if count):
             console.print(f"malformed, {way}: {found}", highlight=False)
+
+
+def _add_metric(table: Table, metric: Metric, values: Sequence[float | None]) -> None:
+    """Add a row, unless the metric was not measured at all: LVIS's are of LVIS alone."""
+    if any(value is not None for value in values):
+        table.add_row(metric.column, *(_written(metric, value) for value in values))
 
 
 def _written(metric: Metric, value: float | None) -> str:

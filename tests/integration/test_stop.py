@@ -47,7 +47,7 @@ def undisturbed(base, tmp_path_factory):
 
 
 def rows_of(config):
-    volatile = ("seconds", "throughput")
+    volatile = ("second", "throughput")
     return [
         (row.step, {name: value for name, value in row.metrics.items() if not any(v in name for v in volatile)})
         for row in read_rows(RunFolder.of(config).metrics)

@@ -12,6 +12,7 @@ from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.ground_truth import GroundTruth, read_detections, write_detections
 from coordexp.errors import DataError, TrackingError
+from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
 from coordexp.statistics.readings import ReadingName, reads
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 NAMES = RunFolder(Path())  # within a run directory, and among the artifacts of a run
 FINAL_CONSTRAINED = NAMES.evaluation("final").decoding("constrained")
 STORED_ANNOTATIONS = "data"
+_DETECTIONS = {FINAL_CONSTRAINED.detections(kind).name for kind in BOX_KINDS}
 
 
 def final_detections(run: RunData, reading: ReadingName = "own") -> Path:
@@ -61,7 +63,7 @@ class Artifacts:
         if run.foreign is not None:
             if path == FINAL_CONSTRAINED.analysis:
                 return run.foreign.analysis
-            return run.foreign.detections if path.name.startswith("detections.") else None
+            return run.foreign.detections if path.name in _DETECTIONS else None
         local = self.run_dir(run)
         if local is not None and (local / path).is_file():
             return local / path
