@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import gc
 import glob
 import hashlib
@@ -9,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
 
@@ -92,6 +93,32 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
             first = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     return found
+
+
+def read_once(maxsize: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
+    """Return a decorator for a function that reads a file: it reads again only what has changed.
+
+    Args:
+        maxsize: files whose contents are kept.
+    """
+
+    def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
+        @functools.lru_cache(maxsize)
+        def known(path: Path, changed_ns: int, num_bytes: int) -> _T:
+            del changed_ns, num_bytes  # they make a changed file another one
+            return read(path)
+
+        @functools.wraps(read)
+        def reading(path: Path) -> _T:
+            try:
+                stat = path.stat()
+            except OSError:
+                return read(path)  # which raises with what is wrong
+            return known(path, stat.st_mtime_ns, stat.st_size)
+
+        return reading
+
+    return decorated
 
 
 def nearest_existing(path: Path) -> Path:

@@ -20,8 +20,9 @@ from coordexp.errors import ComparisonError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from coordexp.detection.detections import Results
     from coordexp.detection.frames import Frame
-    from coordexp.detection.ground_truth import GroundTruth, Results
+    from coordexp.detection.ground_truth import GroundTruth
 
 HELP = "compare detectors of any kind by their COCO results files"
 
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compare, print, and write the page."""
-    from coordexp.detection.ground_truth import read_ground_truth, read_results
+    from coordexp.detection.detections import read_results
+    from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.study import Settings

@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_boxes(options: argparse.Namespace) -> int:
-    from coordexp.detection.ground_truth import read_ground_truth, read_results
+    from coordexp.detection.detections import read_results
+    from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.doctor.boxes import diagnose, sentences
 
     if options.annotations is None or len(options.overrides) != 2:

@@ -103,7 +103,7 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
-    from coordexp.detection.ground_truth import read_results
+    from coordexp.detection.detections import read_results
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import with_files
     from coordexp.report.study.study import Settings

@@ -10,7 +10,8 @@ import numpy as np
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.boxes import Ints
 from coordexp.detection.decomposition import Decomposed
-from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Metric
 

@@ -9,7 +9,8 @@ from coordexp.coord_tokens.bins import decode_array, quantise_boxes
 from coordexp.data.sources.coco import CROWD, CocoTable
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.boxes import Floats, to_boxes_norm_xyxy, to_boxes_px_xywh
-from coordexp.detection.ground_truth import Detections, GroundTruth, read_ground_truth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 
 

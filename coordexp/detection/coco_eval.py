@@ -13,7 +13,8 @@ from pycocotools.cocoeval import COCOeval
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
-from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.detections import Detections, read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 
 _THRESHOLDS = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
 

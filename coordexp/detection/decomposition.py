@@ -25,7 +25,8 @@ import numpy as np
 
 from coordexp.detection.average_precision import mean_of_numbers, unit_weights
 from coordexp.detection.boxes import Bools, Floats, Ints
-from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.matching import Matcher, run_lengths
 from coordexp.metrics import Direction
 

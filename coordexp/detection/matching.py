@@ -24,7 +24,8 @@ from coordexp.detection.boxes import (
     iou,
     iou_table,
 )
-from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches

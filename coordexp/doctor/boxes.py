@@ -16,8 +16,9 @@ import numpy as np
 
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.detections import Results
 from coordexp.detection.frames import CATEGORIES, LAYOUTS, Frame
-from coordexp.detection.ground_truth import GroundTruth, Results
+from coordexp.detection.ground_truth import GroundTruth
 
 _MAX_IMAGES, _MAX_BOXES = 150, 60
 _SIDES = (224, 256, 300, 320, 336, 384, 416, 448, 480, 500, 512, 518, 560, 600, 640, 672, 700, 720, 768, 800, 840, 896,

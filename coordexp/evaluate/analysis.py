@@ -19,7 +19,8 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, Floats, to_boxes_norm_xyxy
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics.calibration import ScoreBin, score_bins
 from coordexp.errors import DataError
 from coordexp.evaluate.objects import ObjectTable, read_objects

@@ -15,7 +15,7 @@ import numpy as np
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Floats, Ints, to_boxes_px_xywh
-from coordexp.detection.ground_truth import Detections
+from coordexp.detection.detections import Detections
 from coordexp.evaluate.distributions import ObjectCurves
 from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind

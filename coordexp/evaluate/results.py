@@ -13,7 +13,8 @@ from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import IOU_THRESHOLDS, iou, to_boxes_px_xywh
 from coordexp.detection.coco_eval import published_precision
-from coordexp.detection.ground_truth import GroundTruth, write_detections
+from coordexp.detection.detections import write_detections
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes

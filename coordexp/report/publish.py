@@ -19,7 +19,7 @@ from typing import Literal, cast
 
 from rich.console import Console
 
-from coordexp.detection.ground_truth import read_results
+from coordexp.detection.detections import read_results
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, read_model, replace_directory, write_json
 from coordexp.report.study.artifacts import NAMES, Artifacts, final_detections

@@ -14,7 +14,8 @@ import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precision, unit_weights
 from coordexp.detection.boxes import Floats
-from coordexp.detection.ground_truth import Detections, GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.detections import Detections, read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.kernels import Matches
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError

@@ -12,7 +12,8 @@ import numpy as np
 from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.boxes import Floats
 from coordexp.detection.decomposition import MEASURES, Decomposed
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench_statistics import GROUPS, write_data
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
-from coordexp.detection.ground_truth import read_results
+from coordexp.detection.detections import read_results
 from coordexp.statistics.bootstrap import read_matches, resampled
 from coordexp.statistics.permutation import swap_test
 

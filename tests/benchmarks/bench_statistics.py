@@ -20,7 +20,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.statistics import compare, paired_bootstrap, verdict
 from coordexp.statistics.resampling import image_weights

@@ -10,7 +10,8 @@ import pytest
 from coordexp.detection import evaluate_detections
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, unit_weights
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.ground_truth import GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.detection.metrics import measure
 from coordexp.statistics import paired_bootstrap

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from coordexp.cli.main import main
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

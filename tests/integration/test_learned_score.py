@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from coordexp.data.sources.coco import read_coco
 from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.ground_truth import read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import CheckpointError
 from coordexp.evaluate.evaluation import EvaluationSpec

@@ -29,16 +29,8 @@ from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import next_commands, notes, summary
-from coordexp.report.text.tables import (
-    Table,
-    convergence_tables,
-    files_table,
-    gradients_table,
-    headline_table,
-    quality_tables,
-    runs_table,
-    study_tables,
-)
+from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
+from coordexp.report.text.tables import Table, convergence_tables, study_tables
 from coordexp.report.text.why import WHY, why_sentences, why_tables
 
 

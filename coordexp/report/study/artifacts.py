@@ -10,7 +10,8 @@ from coordexp.config.yaml_file import read_mapping
 from coordexp.data.image_file import ImageFolder
 from coordexp.data.sources.coco_file import read_coco_file
 from coordexp.data.sources.source import Source, recorded_source
-from coordexp.detection.ground_truth import GroundTruth, read_detections, write_detections
+from coordexp.detection.detections import read_detections, write_detections
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData

@@ -10,15 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.detections import Detections, Results, detections_of, write_detections
 from coordexp.detection.frames import Frame
-from coordexp.detection.ground_truth import (
-    Detections,
-    GroundTruth,
-    Results,
-    detections_of,
-    read_ground_truth,
-    write_detections,
-)
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.analysis import analyse_boxes

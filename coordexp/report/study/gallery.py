@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from coordexp.data.image_file import read_image
-from coordexp.detection.ground_truth import BoxPxXywh, Detections, GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.detections import Detections, read_detections
+from coordexp.detection.ground_truth import BoxPxXywh, GroundTruth, read_ground_truth
 from coordexp.detection.matching import overlap_scores
 from coordexp.errors import DataError
 

@@ -4,17 +4,16 @@ from functools import partial
 
 from coordexp.metrics import DECODINGS, GENERATION_METRICS, STOP_MARGINS, MetricName
 from coordexp.report.study.data import ExperimentData
-from coordexp.report.text.tables import (
+from coordexp.report.text.run_tables import (
     NumberColumn,
-    Table,
     as_count,
     as_fraction,
     as_signed,
     by_seed,
     evaluation_column,
     last_value,
-    own_value,
 )
+from coordexp.report.text.tables import Table, own_value
 
 _KINDS = "free/malformed/"
 

@@ -19,17 +19,8 @@ from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
-from coordexp.report.text.tables import (
-    MINUS,
-    Table,
-    TableRow,
-    files_table,
-    gradients_table,
-    headline_table,
-    quality_tables,
-    runs_table,
-    study_tables,
-)
+from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
+from coordexp.report.text.tables import MINUS, Table, TableRow, study_tables
 from coordexp.report.text.why import WHY, why_sentences, why_tables
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate

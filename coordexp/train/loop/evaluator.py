@@ -12,7 +12,8 @@ from coordexp.data.sample import Sample
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.ground_truth import GroundTruth, read_detections, read_ground_truth
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder

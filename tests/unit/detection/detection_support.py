@@ -13,7 +13,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection.boxes import AREA_RANGES_PX2, IOU_THRESHOLDS, RECALL_LEVELS
-from coordexp.detection.ground_truth import Detections, GroundTruth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.kernels import Matches
 from coordexp.detection.matching import Matcher
 

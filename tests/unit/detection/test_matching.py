@@ -13,7 +13,8 @@ from coordexp.detection.average_precision import (
     precision_by_category,
     unit_weights,
 )
-from coordexp.detection.ground_truth import Detections, read_ground_truth
+from coordexp.detection.detections import Detections
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.kernels import Matches
 from coordexp.detection.matching import Matcher, overlap_scores
 from tests.unit.detection.detection_support import (

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from coordexp.cli.main import main
+from coordexp.detection.detections import detections_of, read_results
 from coordexp.detection.frames import Frame
-from coordexp.detection.ground_truth import GroundTruth, detections_of, read_results
+from coordexp.detection.ground_truth import GroundTruth
 from coordexp.doctor.boxes import diagnose
 
 SIZES = np.array(

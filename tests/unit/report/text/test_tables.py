@@ -7,7 +7,8 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import run_tables
-from coordexp.report.text.tables import Table, gradients_table, quality_tables, runs_table
+from coordexp.report.text.run_tables import gradients_table, quality_tables, runs_table
+from coordexp.report.text.tables import Table
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
