@@ -14,6 +14,7 @@ from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.data.sample import Sample
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.categories import CategoryIndex
+from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.distributions import images_with_curves
@@ -169,9 +170,10 @@ class SplitEvaluation:
         truth = self.truth.on_images(list(sizes_px)) if self._subset else self.truth
         found: dict[str, float] = {}
         for kind in BOX_KINDS:
-            for lead, records in (("plain", ObjectTable.of(plain)), ("oracle", ObjectTable.of(union))):
-                boxes = BoxEvaluation(truth, records.detections(kind, sizes_px))
-                if (recalls := recall_of_all(boxes)) is not None:
+            sampled = ObjectTable.of(union).detections(kind, sizes_px)
+            write_detections(output.decoding(decoding).samples(kind), sampled)
+            for lead, detections in (("plain", ObjectTable.of(plain).detections(kind, sizes_px)), ("oracle", sampled)):
+                if (recalls := recall_of_all(BoxEvaluation(truth, detections))) is not None:
                     names = (f"{lead}_recall", f"{lead}_recall50")
                     found |= {str(MetricName(decoding, n, kind)): v for n, v in zip(names, recalls, strict=True)}
         return found

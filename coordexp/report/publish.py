@@ -1,7 +1,7 @@
 """Results to commit: an experiment's numbers with the detections they follow from, and the check that they do.
 
 results/shapes/
-    numbers.json          each group's and seed's AP, intervals, pairs, and how they were computed
+    numbers.json          each group's and seed's AP, intervals, pairs, what AP50 is lost to, and how they were computed
     fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
     annotations.json.gz   the ground truth
     detections/A-s0.json.gz   of every run, the boxes by which its group is read
@@ -11,7 +11,7 @@ results/shapes/
 import gzip
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from typing import Literal, cast
 
 from rich.console import Console
 
+from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, read_model, replace_directory, write_json
@@ -28,7 +29,7 @@ from coordexp.report.study.foreign import foreign_rows
 from coordexp.report.study.study import Settings, Study
 from coordexp.report.text.render import to_numbers
 from coordexp.report.write import study_of, write_report, writing
-from coordexp.statistics.results import Comparison
+from coordexp.statistics.results import Comparison, Decomposition
 
 NUMBERS, ANNOTATIONS, DETECTIONS = "numbers.json", "annotations.json.gz", "detections"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
@@ -44,22 +45,29 @@ class _Published:
         groups: metrics of a group with the interval of its AP.
         pairs: differences with interval and p-values.
         seeds: AP by group and seed.
+        decomposition: what AP50 is lost to, by group and by pair, each with its interval.
         computed: ``resamples`` and ``seed`` of the bootstrap.
     """
 
     groups: Mapping[str, Mapping[str, _Number | list[_Number]]]
     pairs: Mapping[str, Mapping[str, _Number | list[_Number]]]
     seeds: Mapping[str, Mapping[int, float]]
+    decomposition: Mapping[str, Mapping[str, tuple[float, _Number, _Number]]]
     computed: Mapping[Literal["resamples", "seed"], int]
 
     @staticmethod
-    def of(comparison: Comparison, data: ExperimentData) -> "_Published":
+    def of(comparison: Comparison, decomposition: Decomposition | None, data: ExperimentData) -> "_Published":
         seeds = {
             group: {seed: found.value for seed, found in by_seed.items()}
             for group, by_seed in comparison.value_by_seed.items()
         }
         numbers = json.loads(to_numbers(comparison, data))
-        return _Published(**numbers, seeds=seeds, computed={"resamples": comparison.resamples, "seed": comparison.seed})
+        return _Published(
+            **numbers,
+            seeds=seeds,
+            decomposition={} if decomposition is None else dict(_parts(decomposition)),
+            computed={"resamples": comparison.resamples, "seed": comparison.seed},
+        )
 
 
 def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
@@ -91,7 +99,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         write_json(building / "fingerprints.json", fingerprints, indent=1)
         for runs in data.groups.values():
             shutil.copyfile(_file(artifacts, runs[0], NAMES.config), building / f"config-{runs[0].group}.yaml")
-        write_json(building / NUMBERS, asdict(_Published.of(study.comparison, data)), indent=1)
+        write_json(building / NUMBERS, asdict(_Published.of(study.comparison, study.decomposition, data)), indent=1)
         for path in write_report(study, building):
             if path.suffix not in _KEPT:
                 path.unlink()
@@ -124,7 +132,7 @@ def check(directory: Path, console: Console) -> int:
         )
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
-    again = dict(_leaves(asdict(_Published.of(study.comparison, data))))
+    again = dict(_leaves(asdict(_Published.of(study.comparison, study.decomposition, data))))
     for name, value in (stated := list(_leaves(asdict(published)))):
         found = again.get(name)
         if found is None or abs(value - found) > _SAME:
@@ -133,6 +141,14 @@ def check(directory: Path, console: Console) -> int:
                 "results again"
             )
     return len(stated)
+
+
+def _parts(found: Decomposition) -> Iterator[tuple[str, dict[str, tuple[float, _Number, _Number]]]]:
+    """Yield what follows from detections alone of each group and pair; stop margins and the like do not."""
+    pairs = {f"{pair.a} - {pair.b}": pair.difference for pair in found.pairs}
+    for name, estimates in (*found.value.items(), *pairs.items()):
+        there = ((m.name, estimates[m.name]) for m in MEASURES if m.name in estimates)
+        yield name, {measure: (estimate.value, estimate.low, estimate.high) for measure, estimate in there}
 
 
 def _detections(directory: Path, group: str, seed: int) -> Path:
@@ -158,8 +174,8 @@ def _leaves(value: object, place: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(value, dict):
         for key, below in cast("dict[object, object]", value).items():
             yield from _leaves(below, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list):
-        for index, below in enumerate(cast("list[object]", value)):
+    elif isinstance(value, list | tuple):
+        for index, below in enumerate(cast("Sequence[object]", value)):
             yield from _leaves(below, f"{place}[{index}]")
     elif isinstance(value, int | float):
         yield place, float(value)

@@ -54,11 +54,12 @@ class Look:
 
 @dataclass(frozen=True)
 class AxisRange:
-    """An axis: its label and, where the data shall not decide, its ends."""
+    """An axis: its label and, where the data shall not decide, its ends; words at 1, 2, 3 ... instead of numbers."""
 
     label: str
     low: float | None = None
     high: float | None = None
+    words: tuple[str, ...] = ()
 
     def ends(self, values: Sequence[float]) -> tuple[float, float]:
         """Return its ends: those asked for, else a little beyond all values."""
@@ -173,6 +174,8 @@ class LineChart(Chart):
         axes.set_ylabel(self.y.label)
         few_numbers(axes.xaxis)
         few_numbers(axes.yaxis)
+        if self.x.words:
+            axes.set_xticks(range(1, len(self.x.words) + 1), self.x.words)
         for at, label in self.marks:
             axes.axvline(at, color=INK, linewidth=1.2, linestyle=(0, (3, 2.5))).set_gid(tips(label))
         for item in self.series:

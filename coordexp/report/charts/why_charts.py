@@ -1,10 +1,10 @@
 """The charts of "where the difference comes from": a bar for each group, a row for each part, recall by rank."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from coordexp.detection.decomposition import AP50, ERRORS, RECALLS
+from coordexp.detection.decomposition import AP50, ERRORS, RECALLS, Measure
 from coordexp.report.charts.drawing import (
     INK,
     PAPER,
@@ -20,10 +20,11 @@ from coordexp.report.charts.drawing import (
     number,
     tips,
 )
+from coordexp.report.study.answers import MARGINS
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, interval, written
 from coordexp.report.text.why import shown_pairs
-from coordexp.statistics.results import Estimate
+from coordexp.statistics.results import Decomposition, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,26 +132,45 @@ def why_charts(study: Study) -> list[Chart]:
                 note=f"Errors right of the line cost {pair.a} more, left of it {pair.b}; 95 % intervals.",
             )
         )
-    recalls = [
-        Series(
-            group,
-            numbers[group],
-            [(at, values[m.name].value) for at, m in enumerate(RECALLS, start=1) if m.name in values],
-            band=[
-                (at, low, high)
-                for at, m in enumerate(RECALLS, start=1)
-                if m.name in values
-                and (low := values[m.name].low) is not None
-                and (high := values[m.name].high) is not None
-            ],
-            marked=True,
+    charts.append(
+        _by_class(
+            study,
+            found,
+            "Recall by rank of the object",
+            RECALLS,
+            AxisRange("rank of the object", 0.7, len(RECALLS) + 0.3),
+            AxisRange("recall at IoU .50", 0.0, 1.0),
+            "Rank: place in the order in which objects are written, from the top of the image.",
         )
-        for group, values in found.value.items()
-    ]
-    heads = ", ".join(f"{at}: {m.head.rpartition('rank ')[2]}" for at, m in enumerate(RECALLS, start=1))
-    note = f"Rank: place in the order in which objects are written, from the top of the image. Classes are {heads}."
-    x, y = AxisRange("class of rank", 0.7, len(RECALLS) + 0.3), AxisRange("recall at IoU .50", 0.0, 1.0)
-    return [*charts, LineChart(title="Recall by rank of the object", series=recalls, x=x, y=y, note=note)]
+    )
+    measured = [m for m in MARGINS if any(m.name in values for values in found.value.values())]
+    if measured:
+        charts.append(
+            _by_class(
+                study,
+                found,
+                "Stop margin by objects written",
+                measured,
+                AxisRange("objects that the answer has already", 0.7, len(measured) + 0.3),
+                AxisRange("log-odds of another object"),
+                "Above 0 another object is likelier than the end, by the model's raw logits; constrained decoding.",
+            )
+        )
+    return charts
+
+
+def _by_class(
+    study: Study, found: Decomposition, title: str, measures: Sequence[Measure], x: AxisRange, y: AxisRange, note: str
+) -> LineChart:
+    """Return a line for each group over measures that stand in an order, the last word of whose names says which."""
+    numbers = {group: index for index, group in enumerate(study.data.groups)}
+    lines: list[Series] = []
+    for group, values in found.value.items():
+        there = [(at, values[m.name]) for at, m in enumerate(measures, start=1) if m.name in values]
+        band = [(at, e.low, e.high) for at, e in there if e.low is not None and e.high is not None]
+        lines.append(Series(group, numbers[group], [(at, e.value) for at, e in there], band=band, marked=True))
+    words = tuple(m.head.rpartition("rank " if "rank " in m.head else "after ")[2] for m in measures)
+    return LineChart(title=title, series=lines, x=replace(x, words=words), y=y, note=note)
 
 
 def _segments(values: Mapping[str, Estimate]) -> list[tuple[str, float]]:

@@ -15,7 +15,7 @@ from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Dec
 
 _T = TypeVar("_T")
 # The modules of this package whose results are kept, beside those of statistics/, detection/ and evaluate/.
-_COMPUTING = ("cache.py", "data.py", "distributions.py", "study.py")
+_COMPUTING = ("answers.py", "cache.py", "data.py", "distributions.py", "study.py")
 _Parts = tuple[
     dict[str, tuple[CurvePoint, ...]],
     dict[str, Estimate],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
@@ -29,6 +29,9 @@ from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_s
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence, Decomposition
 from coordexp.statistics.verdict import FILES, verdict
+
+if TYPE_CHECKING:
+    from coordexp.statistics.decomposition import Shares
 
 _CURVE_RESAMPLES = 1000
 DECOMPOSITION_RESAMPLES = 500
@@ -327,13 +330,25 @@ class _StudyMaker:
         if not detections:
             return None
         files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
+        trained = [run for run in self._finished if run.foreign is None and run.seed in detections.get(run.group, {})]
+        answers = {run.name: self._artifacts.answers(run) for run in trained}
+        files += [
+            (f"{run}/{what}", path) for run, kept in answers.items() for what, path in kept.items() if path is not None
+        ]
 
         def compute() -> Decomposition:
+            from coordexp.report.study.answers import answer_shares
             from coordexp.statistics.decomposition import decompose
 
+            truth = read_ground_truth(annotations)
+            shares: dict[str, dict[int, Shares]] = {}
+            for run in trained:
+                own = detections[run.group][run.seed]
+                shares.setdefault(run.group, {})[run.seed] = answer_shares(truth, own, **answers[run.name])
             return decompose(
                 annotations,
                 detections,
+                shares=shares,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self._settings.seed,
                 on_progress=lambda done, total: self._report("finding errors", done, total),

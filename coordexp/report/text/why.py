@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
-from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, MEASURES, OTHERS
+from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
+from coordexp.report.study.answers import CUT_OFF, MARGINS, SAMPLED
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, interval, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 WHY = "Where the difference comes from"
 MAX_PAIRS = 4
-_PARTS = (AP50, *ERRORS)
+_ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
+_ANSWERS = (*RECALLS, *SAMPLED, CUT_OFF, *MARGINS)
+_LOST = "what fixing one kind of error alone would give; repeated boxes, and calibration of the score"
+_ENDS = "How answers go on and end: recall by rank of the object, answers cut off, stop margin by objects written"
 
 
 def shown_pairs(found: Decomposition) -> list[PairParts]:
@@ -28,31 +32,41 @@ def why_sentences(study: Study) -> list[str]:
 
 
 def why_tables(study: Study) -> list[Table]:
-    """Return the parts of AP50 and the differences of each part with intervals; none without detections."""
+    """Return what is measured of each group, and the differences with intervals; none without detections."""
     found = study.decomposition
     if found is None:
         return []
-    groups = list(found.value)
-    rows = [
-        TableRow((m.head, *(_cell(found.value[group].get(m.name)) for group in groups)))
-        for m in MEASURES
-        if any(m.name in found.value[group] for group in groups)
-    ]
-    title = (
-        "Where AP50 is lost: what fixing one kind of error alone would give, boxes, and recall by rank of the object"
-    )
-    tables = [Table(title, ("part", *groups), tuple(rows))]
+    parts = Table(f"Where AP50 is lost: {_LOST}", ("part", *found.value), _values(found, _ERRORS_AND_BOXES))
+    ends = Table(_ENDS, ("part", *found.value), _values(found, _ANSWERS))
     pairs = shown_pairs(found)
-    if not pairs:
-        return tables
+    tables = [table for table in (parts, ends) if table.rows]
+    return [*tables, _differences(found, pairs)] if pairs else tables
+
+
+def _values(found: Decomposition, measures: Sequence[Measure]) -> tuple[TableRow, ...]:
+    return tuple(
+        TableRow((m.head, *(_cell(values.get(m.name)) for values in found.value.values())))
+        for m in measures
+        if any(m.name in values for values in found.value.values())
+    )
+
+
+def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
+    """Return the differences of a few pairs side by side; of many, below each other, only what can be told from 0."""
+    title = f"{WHY}: paired differences, 95 % intervals of {found.resamples} resamples"
+    measures = [m for m in (*_ERRORS_AND_BOXES, *_ANSWERS) if any(m.name in pair.difference for pair in pairs)]
     if len(pairs) <= MAX_PAIRS:
         heads = ("part", *(f"{pair.a} {MINUS} {pair.b}" for pair in pairs))
-        lines = [(m.head, *(_difference(pair, m.name) for pair in pairs)) for m in (*_PARTS, *OTHERS, CALIBRATION)]
-    else:
-        heads = ("pair", "part", "difference")
-        lines = [(f"{pair.a} {MINUS} {pair.b}", m.head, _difference(pair, m.name)) for pair in pairs for m in _PARTS]
-    title = f"{WHY}: paired differences, 95 % intervals of {found.resamples} resamples"
-    return [*tables, Table(title, heads, tuple(TableRow(cells) for cells in lines))]
+        lines = [(m.head, *(_signed(pair.difference.get(m.name)) for pair in pairs)) for m in measures]
+        return Table(title, heads, tuple(TableRow(cells) for cells in lines))
+    lines = [
+        (f"{pair.a} {MINUS} {pair.b}", m.head, _signed(estimate))
+        for pair in pairs
+        for m in measures
+        if (estimate := pair.difference.get(m.name)) is not None and (m is AP50 or _is_shown(estimate))
+    ]
+    heads = ("pair", "part", "difference")
+    return Table(f"{title}; AP50, and parts whose interval leaves 0 out", heads, tuple(TableRow(c) for c in lines))
 
 
 def _sentence(pair: PairParts) -> str:
@@ -83,10 +97,6 @@ def _signed(estimate: Estimate | None) -> str:
     return (
         UNDEFINED if estimate is None else f"{written(estimate.value, signed=True)} {interval(estimate, signed=True)}"
     )
-
-
-def _difference(pair: PairParts, name: str) -> str:
-    return _signed(pair.difference.get(name))
 
 
 def _cell(estimate: Estimate | None) -> str:

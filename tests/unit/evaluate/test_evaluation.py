@@ -24,6 +24,7 @@ from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import ANSWER_METRICS, MetricName
+from coordexp.report.study.answers import answer_shares
 from coordexp.runs.folder import EvaluationFolder
 from tests.unit.evaluate.evaluate_support import item, sample_of
 from tests.unit.metrics_support import unregistered
@@ -178,6 +179,15 @@ def test_sampled_answers_are_the_same_again_and_find_more_together(native, shape
         later = sum(min(max(n - 1, 0), 2) for n in counts)
         assert metrics[f"constrained/{kind}/oracle_recall50"] == pytest.approx(later / sum(counts))
         assert 0 < metrics[f"constrained/{kind}/oracle_recall"] <= metrics[f"constrained/{kind}/oracle_recall50"]
+        # Image by image it is the same, from the files.
+        left = EvaluationFolder(tmp_path).decoding("constrained")
+        one = left.detections(kind)
+        shares = answer_shares(evaluation.truth, one, objects=left.objects, samples=left.samples(kind))
+        for name in ("plain_recall50", "oracle_recall50"):
+            found, objects = shares[name]
+            assert found.sum() / objects.sum() == pytest.approx(metrics[f"constrained/{kind}/{name}"])
+            assert np.all(found <= objects)
+        assert np.array_equal(shares["unsaid_recall50"][0], shares["oracle_recall50"][0] - shares["plain_recall50"][0])
     assert unregistered(metrics) == []
 
 

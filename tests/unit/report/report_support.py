@@ -61,13 +61,18 @@ def write_evaluation(folder: Path, annotations: Path, *, off_px: float, missed: 
     snapped = [{**dt, "bbox": [2.0 * round(value / 2) for value in dt["bbox"]]} for dt in found]
     for kind, entries in (("argmax", snapped), ("expected", found)):
         (folder / f"detections.{kind}.json").write_text(json.dumps(entries))
-    lines = [
-        json.dumps({"image_id": key, "objects": [_object(dt) for dt in found if dt["image_id"] == key],
-                    "failures": [], "truncated": False})
-        for key in ids
-    ]  # fmt: skip
+    lines: list[str] = []
+    for key in ids:
+        objects = [_object(dt) for dt in found if dt["image_id"] == key]
+        margins = [1.5 - 5 * missed - written for written in range(len(objects) + 1)]
+        answer = {"image_id": key, "objects": objects, "failures": [], "truncated": key == 2, "stop_margins": margins}
+        lines.append(json.dumps(answer))
     (folder / "objects.jsonl").write_text("\n".join(lines) + "\n")
     if folder.parent.name == "final":
+        samples = [{**{name: box[name] for name in ("image_id", "category_id", "bbox")}, "score": 1.0}
+                   for box in data["annotations"]]  # fmt: skip
+        for kind in ("argmax", "expected"):  # sampled answers find everything
+            (folder / f"samples.{kind}.json").write_text(json.dumps(samples))
         analyse(annotations, folder).write(folder)
 
 

@@ -30,6 +30,10 @@ def test_what_is_published_follows_from_its_own_detections(
     assert paired.comparison is not None
     assert found["groups"]["C"]["AP"] == paired.comparison.value["C"].value
     assert found["seeds"]["A"]["1"] == paired.comparison.value_by_seed["A"][1].value
+    assert paired.decomposition is not None
+    lost = paired.decomposition.pairs[0].difference["tide_missed"]
+    assert found["decomposition"]["A - B<i>"]["tide_missed"] == [lost.value, lost.low, lost.high]
+    assert not any("margin" in name for name in found["decomposition"]["A"]), "no detections say it"
     assert found["computed"] == {"resamples": 60, "seed": 0}
     assert len(list((published / "detections").iterdir())) == len(paired.data.runs)
     assert {path.suffix for path in published.iterdir()} == {".json", ".gz", ".yaml", ".html", ".md", ".svg", ""}
@@ -48,6 +52,12 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
     numbers["pairs"][pair]["p_holm"] -= 1e-6
     (published / NUMBERS).write_text(json.dumps(numbers))
     assert check(published, CONSOLE) > 30
+    numbers["decomposition"]["C"]["mean_iou"][0] += 1e-6
+    (published / NUMBERS).write_text(json.dumps(numbers))
+    with pytest.raises(ComparisonError, match=r"decomposition.C.mean_iou\[0\] is"):
+        check(published, CONSOLE)
+    numbers["decomposition"]["C"]["mean_iou"][0] -= 1e-6
+    (published / NUMBERS).write_text(json.dumps(numbers))
     path = published / "detections" / "C-s0.json.gz"
     rows = json.loads(gzip.decompress(path.read_bytes()))
     path.write_bytes(gzip.compress(json.dumps(rows[1:]).encode()))

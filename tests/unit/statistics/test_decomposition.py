@@ -47,6 +47,26 @@ def test_a_group_with_seeds_is_their_mean(files: tuple) -> None:
     assert found.pairs == ()
 
 
+def test_shares_are_sums_over_sums_on_the_same_resamples(files: tuple) -> None:
+    truth, paths, _ = files
+    draw = np.random.default_rng(1)
+    part, whole = (draw.uniform(0, 1, (2, 30)) for _ in range(2))
+    shares = {"A": {0: {"x": (part[0], whole[0])}}, "B": {0: {"x": (part[1], whole[1]), "y": (part[0], 0 * part[0])}}}
+    found = decompose(truth, paths, shares=shares, resamples=40, seed=2)
+    weights = [np.ones(30), *(image_weights(30, seed=2, index=i) for i in range(40))]
+    value, *draws = [[w @ p / (w @ v) for p, v in zip(part, whole, strict=True)] for w in weights]
+    drawn = np.array(draws)
+    of_one, of_both = estimate(value[0], drawn[:, 0]), estimate(value[0] - value[1], drawn[:, 0] - drawn[:, 1])
+    assert asdict(found.value["A"]["x"]) == pytest.approx(asdict(of_one), abs=1e-12)
+    assert asdict(found.pairs[0].difference["x"]) == pytest.approx(asdict(of_both), abs=1e-12)
+    assert not any("y" in values for values in found.value.values()), "nothing to divide by"
+    del shares["A"]
+    found = decompose(truth, paths, shares=shares, resamples=40, seed=2)
+    assert "x" in found.value["B"]
+    assert "x" not in found.value["A"]
+    assert "x" not in found.pairs[0].difference
+
+
 def test_a_file_of_other_images_is_refused(files: tuple) -> None:
     with pytest.raises(ComparisonError, match="no groups"):
         decompose(files[0], {})

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordexp.detection.decomposition import ERRORS
+from coordexp.report.charts.drawing import LineChart
 from coordexp.report.charts.why_charts import StackChart, why_charts
 from coordexp.report.page.page import render_page
 from coordexp.report.study.cache import decomposition_json, decomposition_of
@@ -29,9 +30,15 @@ def test_a_study_has_it_everywhere(paired: Study) -> None:
     assert found is not None
     assert found.resamples <= DECOMPOSITION_RESAMPLES
     assert decomposition_of(decomposition_json(found)) == found
-    parts, differences = why_tables(paired)
-    assert parts.columns == ("part", *paired.data.groups)
+    parts, answers, differences = why_tables(paired)
+    assert parts.columns == answers.columns == ("part", *paired.data.groups)
     assert [row.cells[0] for row in differences.rows][:7] == ["AP50", *(m.head for m in ERRORS)]
+    written = {row.cells[0]: row.cells[1:] for row in answers.rows}
+    assert written["answers cut off"] == ("0.071",) * 3, "one of 14 images"
+    assert written["stop margin after 1"] == ("\u22120.500", "\u22121.500", "0.250")
+    assert written["found by any sample"] == ("1.000",) * 3
+    heads = [row.cells[0] for row in differences.rows]
+    assert heads == [row.cells[0] for table in (parts, answers) for row in table.rows]
     page, text = render_page(paired), to_markdown(paired)
     for sentence in why_sentences(paired):
         assert sentence.replace("<", "&lt;") in text
@@ -60,6 +67,24 @@ def test_of_many_pairs_those_of_the_best_group_are_shown(paired: Study, num_grou
     bars, *others = why_charts(study)
     assert isinstance(bars, StackChart)
     assert (len(bars.bars), len(others)) == (num_groups, num_pairs + 1)
+
+
+def test_of_many_pairs_only_what_can_be_told_is_listed(paired: Study) -> None:
+    found = made(*"ABCDEF", localisation=(-0.06, -0.08, -0.04), missed=(0.02, -0.01, 0.03))
+    *_, table = why_tables(replace(paired, decomposition=found))
+    rows = [row.cells for row in table.rows]
+    assert [cells[:2] for cells in rows[:2]] == [("A \u2212 B", "AP50"), ("A \u2212 B", "localisation")]
+    assert len(rows) == 2 * 5
+
+
+def test_margins_and_recalls_are_drawn_over_what_they_are_of(paired: Study) -> None:
+    *_, recalls, margins = why_charts(paired)
+    assert isinstance(recalls, LineChart)
+    assert isinstance(margins, LineChart)
+    assert recalls.x.words == ("1", "2", "3 to 4", "5 to 8", "9 to 16", "17+")
+    assert margins.x.words == ("0", "1", "2", "3")
+    assert [y for _, y in margins.series[0].points] == pytest.approx([0.5, -0.5, -1.5, -2.5])
+    assert len(margins.series[0].band) == 3, "too few images have three objects"
 
 
 def test_without_detections_there_is_no_section(bare: Study) -> None:
