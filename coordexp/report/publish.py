@@ -10,7 +10,7 @@ results/shapes/
 
 import gzip
 import json
-import shutil
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.console import Console
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, read_model, replace_directory, write_json
+from coordexp.files import JsonValue, read_model, replace_directory, write_json, write_text
 from coordexp.report.study.artifacts import NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunData, missing_runs
 from coordexp.report.study.foreign import foreign_rows
@@ -33,6 +33,7 @@ from coordexp.statistics.results import Comparison, Decomposition
 
 NUMBERS, ANNOTATIONS, DETECTIONS = "numbers.json", "annotations.json.gz", "detections"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
+_WITH_PATHS = (".html", ".md")
 _Number = float | None
 _SAME = 1e-9  # a sum in another order differs by less
 
@@ -98,11 +99,14 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
             fingerprints[run.name] = json.loads(_file(artifacts, run, NAMES.fingerprint).read_bytes())
         write_json(building / "fingerprints.json", fingerprints, indent=1)
         for runs in data.groups.values():
-            shutil.copyfile(_file(artifacts, runs[0], NAMES.config), building / f"config-{runs[0].group}.yaml")
+            config = _file(artifacts, runs[0], NAMES.config).read_text(encoding="utf-8")
+            write_text(building / f"config-{runs[0].group}.yaml", _from_here(config))
         write_json(building / NUMBERS, asdict(_Published.of(study.comparison, study.decomposition, data)), indent=1)
         for path in write_report(study, building):
             if path.suffix not in _KEPT:
                 path.unlink()
+            elif path.suffix in _WITH_PATHS:
+                write_text(path, _from_here(path.read_text(encoding="utf-8")))
 
 
 def check(directory: Path, console: Console) -> int:
@@ -162,6 +166,11 @@ def _file(artifacts: Artifacts, run: RunData, name: Path) -> Path:
             f"{run.name}: {name} is neither in its directory nor in MLflow, so it cannot be published"
         )
     return path
+
+
+def _from_here(text: str) -> str:
+    """Return a text whose paths begin where the command was started: elsewhere no others lead anywhere."""
+    return text.replace(f"{Path.cwd()}{os.sep}", "")
 
 
 def _pack(source: Path, target: Path) -> None:

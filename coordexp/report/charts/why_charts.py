@@ -132,37 +132,18 @@ def why_charts(study: Study) -> list[Chart]:
                 note=f"Errors right of the line cost {pair.a} more, left of it {pair.b}; 95 % intervals.",
             )
         )
-    charts.append(
-        _by_class(
-            study,
-            found,
-            "Recall by rank of the object",
-            RECALLS,
-            AxisRange("rank of the object", 0.7, len(RECALLS) + 0.3),
-            AxisRange("recall at IoU .50", 0.0, 1.0),
-            "Rank: place in the order in which objects are written, from the top of the image.",
-        )
-    )
-    measured = [m for m in MARGINS if any(m.name in values for values in found.value.values())]
-    if measured:
-        charts.append(
-            _by_class(
-                study,
-                found,
-                "Stop margin by objects written",
-                measured,
-                AxisRange("objects that the answer has already", 0.7, len(measured) + 0.3),
-                AxisRange("log-odds of another object"),
-                "Above 0 another object is likelier than the end, by the model's raw logits; constrained decoding.",
-            )
-        )
-    return charts
+    recalls = _by_class(study, found, RECALLS, "Recall by rank of the object", "rank of the object")
+    note = "Rank: place in the order in which objects are written, from the top of the image."
+    charts.append(replace(recalls, y=AxisRange("recall at IoU .50", 0.0, 1.0), note=note))
+    margins = _by_class(study, found, MARGINS, "Stop margin by objects written", "objects that the answer has already")
+    y = AxisRange("log-odds of another object")
+    note = "Above 0 another object is likelier than the end, by the model's raw logits; constrained decoding."
+    return charts if margins.is_empty else [*charts, replace(margins, y=y, note=note)]
 
 
-def _by_class(
-    study: Study, found: Decomposition, title: str, measures: Sequence[Measure], x: AxisRange, y: AxisRange, note: str
-) -> LineChart:
-    """Return a line for each group over measures that stand in an order, the last word of whose names says which."""
+def _by_class(study: Study, found: Decomposition, measures: Sequence[Measure], title: str, x: str) -> LineChart:
+    """Return a line for each group over measures that stand in an order, as far as there are any of them."""
+    measures = [m for m in measures if any(m.name in values for values in found.value.values())]
     numbers = {group: index for index, group in enumerate(study.data.groups)}
     lines: list[Series] = []
     for group, values in found.value.items():
@@ -170,7 +151,8 @@ def _by_class(
         band = [(at, e.low, e.high) for at, e in there if e.low is not None and e.high is not None]
         lines.append(Series(group, numbers[group], [(at, e.value) for at, e in there], band=band, marked=True))
     words = tuple(m.head.rpartition("rank " if "rank " in m.head else "after ")[2] for m in measures)
-    return LineChart(title=title, series=lines, x=replace(x, words=words), y=y, note=note)
+    axis = AxisRange(x, 0.7, len(words) + 0.3, words)
+    return LineChart(title=title, series=lines, x=axis, y=AxisRange(""))
 
 
 def _segments(values: Mapping[str, Estimate]) -> list[tuple[str, float]]:

@@ -17,7 +17,8 @@ CONSOLE = Console(file=io.StringIO())
 
 
 @pytest.fixture
-def published(paired: Study, paired_dir: Path, tmp_path: Path) -> Path:
+def published(paired: Study, paired_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(paired_dir)
     artifacts = Artifacts(paired.data, cache=tmp_path / "cache", runs_dir=paired_dir)
     publish(paired, artifacts, tmp_path / "results")
     return tmp_path / "results"
@@ -37,6 +38,10 @@ def test_what_is_published_follows_from_its_own_detections(
     assert found["computed"] == {"resamples": 60, "seed": 0}
     assert len(list((published / "detections").iterdir())) == len(paired.data.runs)
     assert {path.suffix for path in published.iterdir()} == {".json", ".gz", ".yaml", ".html", ".md", ".svg", ""}
+    for name in ("report.html", "report.md"):
+        text = (published / name).read_text()
+        assert str(Path.cwd()) not in text, "nobody else has this folder"
+        assert "sqlite:///mlflow.db" in text
     assert json.loads((published / "fingerprints.json").read_text()).keys() == {run.name for run in paired.data.runs}
     assert main(["report", "--check", str(published)]) == 0
     assert "all of which follow" in capsys.readouterr().out
