@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from coordexp.config.schema import ExperimentConfig
-    from coordexp.detection.frames import Frame
 
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
@@ -96,34 +95,6 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
         if name in found:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
         found[name] = [Path(path) for path in paths.split(",")]
-    return found
-
-
-def add_frame(parser: argparse.ArgumentParser) -> None:
-    """Add ``--frame``."""
-    parser.add_argument(
-        "--frame",
-        action="append",
-        default=[],
-        metavar="[NAME=]FRAME",
-        help="how a detector's files write boxes, such as norm1000:xyxy, repeatable; coordexp doctor boxes finds it",
-    )
-
-
-def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
-    """Return the frame of each name; without a name in front it is that of all files.
-
-    Raises:
-        ConfigError: if there is no such name, or no such frame.
-    """
-    from coordexp.detection.frames import Frame
-
-    found: dict[str, Frame] = {}
-    for text in texts:
-        name, _, frame = text.rpartition("=")
-        if name and name not in names:
-            raise ConfigError(f"--frame {text}: no files have the name {name!r}; expected {', '.join(names)}")
-        found |= dict.fromkeys([name] if name else names, Frame.parse(frame))
     return found
 
 

@@ -8,21 +8,17 @@ AP with intervals, every pair on the same images with its interval and p-values,
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import add_frame, named_files, named_frames, not_negative, positive
+from coordexp.cli.arguments import named_files, not_negative, positive
 from coordexp.cli.console import error_console, output_console, show
+from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ComparisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from coordexp.detection.detections import Results
-    from coordexp.detection.frames import Frame
-    from coordexp.detection.ground_truth import GroundTruth
+    from collections.abc import Sequence
 
 HELP = "compare detectors of any kind by their COCO results files"
 
@@ -59,7 +55,9 @@ def run(options: argparse.Namespace) -> None:
     console, errors = output_console(), error_console()
     truth = read_ground_truth(options.annotations)
     results = {name: [read_results(path) for path in paths] for name, paths in files.items()}
-    for warning in _check_frames(results, truth, frames, options):
+    command = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
+    command += [] if options.images is None else ["--images", str(options.images)]
+    for warning in check_frames(results, truth, frames, command):
         show(errors, warning)
     with writing(output):
         scratch = output / ".artifacts"
@@ -75,47 +73,6 @@ def run(options: argparse.Namespace) -> None:
     else:
         print_report(study, options.format, console)
     print_paths(write_report(study, output), console if options.format == "terminal" else errors)
-
-
-def _check_frames(
-    results: "dict[str, list[Results]]", truth: "GroundTruth", frames: "dict[str, Frame]", options: argparse.Namespace
-) -> list[str]:
-    """Refuse files that fit the ground truth far better in another frame, and return warnings of the others.
-
-    A name whose frame is given is taken at its word. Of several files of one name the first is looked at.
-    """
-    from coordexp.detection.frames import Frame
-    from coordexp.doctor.boxes import diagnose
-
-    found = {name: diagnose(several[0], truth) for name, several in results.items() if name not in frames}
-    other = {name: said.best.frame for name, said in found.items() if said is not None}
-    other = {name: frame for name, frame in other.items() if frame != Frame()}
-    warnings: list[str] = []
-    for name, said in found.items():
-        path = results[name][0].path
-        if said is None or said.outcome == "good":
-            continue
-        if said.outcome == "unclear":
-            warnings.append(f"warning: {path}: no reading of its boxes fits; coordexp doctor boxes says more")
-            continue
-        text = (
-            f"{path}: read as {said.best.frame}, objects overlap their best box by {said.best.mean_iou:.2f} and "
-            f"{said.agree[1]:.0%} have its category, as COCO reads files by {said.plain.mean_iou:.2f} and "
-            f"{said.agree[0]:.0%}; keep COCO's reading with --frame {shlex.quote(f'{name}={said.plain.frame}')}, or "
-            f"take the other with\n{_command(options, frames | other)}"
-        )
-        if said.outcome == "far better":
-            raise ComparisonError(text)
-        warnings.append(f"warning: {text}")
-    return warnings
-
-
-def _command(options: argparse.Namespace, frames: "Mapping[str, Frame]") -> str:
-    """Return the command that compares the same files, read in these frames."""
-    parts = ["coordexp", "compare", "--annotations", str(options.annotations), *options.files]
-    for name, frame in frames.items():
-        parts += ["--frame", f"{name}={frame}"]
-    return shlex.join([*parts, *([] if options.images is None else ["--images", str(options.images)])])
 
 
 def _and(names: "Sequence[str]") -> str:

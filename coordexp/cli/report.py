@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import add_frame, named_files, named_frames, positive
-from coordexp.cli.console import error_console, output_console
+from coordexp.cli.arguments import named_files, positive
+from coordexp.cli.console import error_console, output_console, show
+from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
     from coordexp.detection.detections import read_results
+    from coordexp.detection.ground_truth import read_ground_truth
     from coordexp.report.study.data import read_by
-    from coordexp.report.study.foreign import with_files
+    from coordexp.report.study.foreign import annotations_for, with_files
     from coordexp.report.study.study import Settings
     from coordexp.report.text.render import print_report
     from coordexp.report.write import print_paths, store_report, study_of, write_report
@@ -116,7 +118,12 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     output: Path = options.output or ExperimentFolder(options.runs_dir / folder_name(data.name)).report
     files = {name: [read_results(path) for path in paths] for name, paths in named_files(options.files).items()}
     frames = named_frames(options.frame, list(files))
-    data = with_files(data, files, frames=frames, output=output, runs_dir=options.runs_dir)
+    if files:
+        annotations = annotations_for(data, output=output, runs_dir=options.runs_dir)
+        command = ["coordexp", "report", *options.experiment, *(w for text in options.files for w in ("--with", text))]
+        for warning in check_frames(files, read_ground_truth(annotations), frames, command):
+            show(errors, warning)
+        data = with_files(data, files, annotations, frames=frames, scratch=output / ".artifacts")
     settings = Settings(
         resamples=options.resamples,
         num_pictures=options.pictures,

@@ -73,34 +73,46 @@ def foreign_rows(
         return [row.result() for row in rows]
 
 
+def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Path:
+    """Return the annotations on which files of other detectors can be compared with an experiment.
+
+    Args:
+        data: the runs.
+        output: directory of the report, which keeps what MLflow sends.
+        runs_dir: where experiments lie on this machine.
+
+    Raises:
+        DataError: if they are not here.
+    """
+    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+    found = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if found is None:
+        raise DataError(
+            f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
+        )
+    return found
+
+
 def with_files(
-    data: ExperimentData, files: Files, *, frames: Mapping[str, Frame], output: Path, runs_dir: Path
+    data: ExperimentData, files: Files, annotations: Path, *, frames: Mapping[str, Frame], scratch: Path
 ) -> ExperimentData:
     """Return an experiment with files of other detectors as further groups, behind its own.
 
     Args:
         data: the runs.
         files: by the name of their group.
+        annotations: what the runs were evaluated on.
         frames: in which the files of a group stand, where that is not COCO's.
-        output: directory of the report, which keeps what is measured.
-        runs_dir: where experiments lie on this machine.
+        scratch: folder for what is measured; made when needed.
 
     Raises:
-        DataError: if a file is wrong, or the annotations the runs were evaluated on are not here.
+        DataError: if a file is wrong.
         ComparisonError: if a file has the name of a group of the experiment.
     """
-    if not files:
-        return data
     if taken := [name for name in files if name in data.groups]:
         raise ComparisonError(f"{data.name} has a group {taken[0]!r} already; expected another name for the file")
-    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
-    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is None:
-        raise DataError(
-            f"no file can be compared with {data.name}: its annotations of the validation split are not on this machine"
-        )
     seeds = {run.seed for run in data.runs}
-    rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=output / ".artifacts", taken=seeds)
+    rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=scratch, taken=seeds)
     return replace(data, runs=(*data.runs, *rows))
 
 

@@ -16,7 +16,7 @@ from coordexp.metrics import (
     loss_head,
 )
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
-from coordexp.report.text.tables import UNDEFINED, Table, TableRow, mean_of, own_value, written
+from coordexp.report.text.tables import FILE, UNDEFINED, Table, TableRow, mean_of, own_value, written
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def headline_table(data: ExperimentData) -> Table:
         for kind in kinds if runs[0].foreign is None else kinds[:1]:
             names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
             columns = [NumberColumn(name, partial(last_value, name), as_fraction) for name in names]
-            rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+            read_by = kind if runs[0].foreign is None else FILE
+            rows += _group_rows(runs, columns, lead=lambda seed, group=group, read_by=read_by: (group, read_by, seed))
     how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
     return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
 

@@ -15,6 +15,8 @@ from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
 
 UNDEFINED = "-"
+FILE = "its file"
+"""What a group is read by that has one kind of boxes, since a file brings it."""
 _TEXT_COLUMNS = {
     "group",
     "boxes",
@@ -166,7 +168,7 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
         for group in comparison.groups
     }
     is_trained = {run.group for run in data.trained}
-    read_by = {group: (kind if group in is_trained else "its file",) for group, kind in data.readings.items()}
+    read_by = {group: (kind if group in is_trained else FILE,) for group, kind in data.readings.items()}
     if not is_trained:
         read_by = dict.fromkeys(read_by, ())
     rows = [

@@ -9,6 +9,7 @@ import pytest
 from coordexp.cli.main import main as coordexp
 from coordexp.detection import evaluate_detections
 from coordexp.report.study.study import Study
+from tests.unit.report.report_support import SIZE_PX
 
 
 def main(argv: list[str]) -> int:
@@ -119,6 +120,16 @@ def test_another_detectors_file_is_a_row_of_the_report(
     assert pairs["A", "zero-shot"] == pytest.approx(ap["A"] - ap["zero-shot"], abs=1e-12)  # over both seeds of A
     lines = {name: len(reading["statistics"]) for name, reading in found["readings"].items()}
     assert lines == dict.fromkeys(("own", "expected", "argmax", "free"), 17)
+    rows = json.loads(given.read_text())
+    scaled = [row | {"bbox": [v / side for v, side in zip(row["bbox"], SIZE_PX * 2, strict=True)]} for row in rows]
+    (tmp_path / "scaled.json").write_text(json.dumps(scaled))
+    odd = ["--with", f"odd={tmp_path / 'scaled.json'}"]
+    assert main(["paired", *quick, *odd]) == 2
+    refusal = capsys.readouterr().err
+    assert "scaled.json: read as norm1:xywh, objects overlap their best box by" in refusal
+    assert f"coordexp report paired --with odd={tmp_path / 'scaled.json'} --frame odd=norm1:xywh" in refusal
+    assert main(["paired", *quick, *odd, "--frame", "odd=norm1:xywh"]) == 0
+    assert "its file" in capsys.readouterr().out
     assert main(["paired", *quick, "--with", f"A={given}"]) == 2
     assert "paired has a group 'A' already; expected another name for the file" in capsys.readouterr().err
     assert main(["paired", *quick, "--with", f"x={given}", "--watch"]) == 2
