@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.report.study.data import ExperimentData
     from coordexp.report.study.foreign import foreign_rows
     from coordexp.report.study.study import Settings
+    from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report, to_numbers
     from coordexp.report.write import print_paths, study_of, write_report, writing
 
@@ -68,6 +69,9 @@ def run(options: argparse.Namespace) -> None:
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
+    if options.format != "terminal":
+        for remark in remarks(data):
+            show(errors, f"note: {remark}")
     if options.format == "json":
         sys.stdout.write(to_numbers(study.comparison, data))
     else:

@@ -109,6 +109,7 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     from coordexp.report.study.data import read_by
     from coordexp.report.study.foreign import annotations_for, with_files
     from coordexp.report.study.study import Settings
+    from coordexp.report.text.notes import remarks
     from coordexp.report.text.render import print_report
     from coordexp.report.write import print_paths, store_report, study_of, write_report
     from coordexp.runs.folder import ExperimentFolder
@@ -132,6 +133,9 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
     print_report(study, options.format, console)
     messages = console if options.format == "terminal" else errors
+    if options.format != "terminal":
+        for remark in remarks(data):
+            show(errors, f"note: {remark}")
     paths = write_report(study, output)
     print_paths(paths, messages)
     if options.publish is not None:

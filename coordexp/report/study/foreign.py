@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.files import sha256_of_file
 from coordexp.metrics import MetricName
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
@@ -55,7 +55,7 @@ def foreign_rows(
         DataError: if a file does not belong to the annotations.
         ComparisonError: if one file is given twice.
     """
-    _refuse_twins([found.path for several in files.values() for found in several])
+    _refuse_twins([found for several in files.values() for found in several])
     truth = read_ground_truth(annotations)
     form = "coco" if truth.federated is None else "lvis"
     params = {"data.format": form, "data.val_annotations": str(annotations)}
@@ -116,14 +116,19 @@ def with_files(
     return replace(data, runs=(*data.runs, *rows))
 
 
-def _refuse_twins(paths: Sequence[Path]) -> None:
-    """Refuse a file that stands under two names: its difference from itself is 0, whatever it holds."""
-    seen: dict[str, Path] = {}
-    for path in paths:
-        digest = sha256_of_file(path)
-        if digest in seen:
-            raise ComparisonError(f"{path} and {seen[digest]} are the same file, or a copy; expected other detections")
-        seen[digest] = path
+def _refuse_twins(files: Sequence[Results]) -> None:
+    """Refuse detections that stand under two names: their difference from themselves is 0, whatever they are."""
+    seen: dict[bytes, Path] = {}
+    for found in files:
+        digest = sha256(repr(found.names).encode())
+        for column in (found.image_ids, found.categories, found.boxes, found.scores):
+            digest.update(b"" if column is None else np.ascontiguousarray(column))
+        key = digest.digest()
+        if key in seen:
+            raise ComparisonError(
+                f"{found.path} and {seen[key]} are the same file, or a copy; expected other detections"
+            )
+        seen[key] = found.path
 
 
 def _row(

@@ -34,9 +34,14 @@ def summary(data: ExperimentData) -> str:
     )
 
 
+def remarks(data: ExperimentData) -> list[str]:
+    """Return what a reader must know of files of detections, one sentence each."""
+    return [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
+
+
 def notes(data: ExperimentData) -> list[str]:
     """Return what a reader must know to read the tables rightly, one sentence each."""
-    lines = [remark for run in data.runs if run.foreign is not None for remark in run.foreign.remarks]
+    lines = remarks(data)
     undefined = f'"{UNDEFINED}": not defined (no ground truth of that size), or not there yet.'
     if any(_is_lvis(run) for run in data.runs):
         lines.append(

@@ -117,12 +117,15 @@ def test_a_packed_file_and_one_with_names_for_categories_are_the_same(
 ) -> None:
     entries = json.loads((data / "fair.json").read_text())
     names = {c["id"]: c["name"] for c in json.loads((data / "instances_val.json").read_text())["categories"]}
-    named = [{**entry, "category_name": names[entry.pop("category_id")].upper()} for entry in entries]
+    named = [{"category_name": names[entry.pop("category_id")].upper(), **entry} for entry in entries]
     (tmp_path / "named.json").write_text(json.dumps(named))
-    (tmp_path / "packed.json.gz").write_bytes(gzip.compress((data / "fair.json").read_bytes() + b" "))
-    assert compare(data, f"a={data}/fair.json", "b=named.json", "c=packed.json.gz", "--format", "json") == 0
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress((data / "fair.json").read_bytes()))
+    assert compare(data, f"a={data}/fair.json", "b=named.json", "--format", "json") == 0
     groups = numbers(capsys)["groups"]
-    assert groups["a"] == groups["b"] == groups["c"]
+    assert compare(data, "c=packed.json.gz", "--format", "json") == 0
+    assert groups["a"] == groups["b"] == numbers(capsys)["groups"]["c"]
+    assert compare(data, f"a={data}/fair.json", "c=packed.json.gz") == 2
+    assert "packed.json.gz and" in capsys.readouterr().err, "packing makes no other detector"
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -154,6 +157,10 @@ def test_no_detection_is_an_ap_of_0_that_is_said(data: Path, capsys: pytest.Capt
     said = " ".join(capsys.readouterr().out.split())
     assert "empty.json holds no detection, so its AP is 0." in said
     assert f"moved.json: none of its {len(moved)} boxes finds an object at IoU .50" in said
+    assert compare(data, "none=empty.json", f"good={data}/good.json", "--format", "json") == 0
+    captured = capsys.readouterr()
+    assert "note: empty.json holds no detection" in " ".join(captured.err.split())
+    json.loads(captured.out)
 
 
 @pytest.mark.parametrize(
