@@ -122,7 +122,7 @@ def _refuse_twins(files: Sequence[Results]) -> None:
     for found in files:
         digest = sha256(repr(found.names).encode())
         for column in (found.image_ids, found.categories, found.boxes, found.scores):
-            digest.update(b"" if column is None else np.ascontiguousarray(column))
+            digest.update(b"" if column is None else column.tobytes())
         key = digest.digest()
         if key in seen:
             raise ComparisonError(
