@@ -23,6 +23,7 @@ LOSS_TITLES = {
     "coord_ce_loss": "Cross-entropy of coord tokens",
 }
 _MAX_ROWS = 24
+_WITH_LABELS = ("groups", "differences")  # whose rows say which group they are of
 _BANDS = "Bands: lowest and highest seed."
 _STARS = "Stars: all validation images, at the end."
 _MARGIN_BINS = 20
@@ -40,6 +41,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
     found: dict[str, tuple[str, Sequence[Chart]]] = {
         "losses": (f"{name}: lines in training, marks on validation images", loss_charts(study)),
         "ap": (f"{name}: each group by its own reading, constrained decoding", ap_charts(study)),
+        "groups": (name, group_charts(study)),
         "differences": (name, forest_charts(study)),
         "iou": (name, iou_charts(study)),
         "calibration": (name, calibration_charts(study)),
@@ -48,7 +50,9 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         path
         for stem, (title, charts) in found.items()
         if charts
-        for path in write_charts(charts, output / stem, title=title, groups={} if stem == "differences" else groups)
+        for path in write_charts(
+            charts, output / stem, title=title, groups={} if stem in ("groups", "differences") else groups
+        )
     ]
 
 
@@ -106,6 +110,26 @@ def gradient_charts(study: Study) -> list[Chart]:
     x, y = AxisRange("optimizer step", 0.0), AxisRange("norm", 0.0)
     note = "Above the limit a step is scaled down to it."
     return [LineChart(title="Gradient norm before clipping", series=lines, x=x, y=y, note=note)] if lines else []
+
+
+def group_charts(study: Study) -> list[Chart]:
+    """Return each group's own reading with its interval, the highest first."""
+    comparison = study.comparison
+    if comparison is None:
+        return []
+    numbers = group_numbers(study)
+    rows = [
+        ChartRow(
+            group,
+            [RowMark(group, numbers[group], found.value, found.low, found.high)],
+            note=f"{written(found.value)}  {interval(found)}",
+        )
+        for group, found in sorted(comparison.value.items(), key=lambda item: -item[1].value)
+    ]
+    num_seeds = max(map(len, comparison.seeds.values()))
+    seeds = f", mean of {num_seeds} seeds" if num_seeds > 1 else ""
+    title = f"{comparison.metric} on {comparison.num_images:,} images{seeds}, 95 % intervals"
+    return [RowChart(title=title, rows=rows, x=AxisRange(comparison.metric, 0.0))]
 
 
 def forest_charts(study: Study) -> list[Chart]:

@@ -20,6 +20,7 @@ from coordexp.report.charts.study_charts import (
     edge_charts,
     forest_charts,
     gradient_charts,
+    group_charts,
     group_numbers,
     loss_charts,
 )
@@ -133,7 +134,7 @@ def _page(study: Study) -> Page:
         gradients=gradients_table(data),
         runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
         notes=notes(data),
-        forest=_drawn(forest_charts(study)),
+        forest=_drawn([*group_charts(study), *forest_charts(study)]),
         why_sentences=why_sentences(study),
         why_charts=_drawn(why_charts(study)),
         why_tables=why_tables(study),

@@ -13,6 +13,7 @@ from coordexp.report.charts.study_charts import (
     calibration_charts,
     edge_charts,
     forest_charts,
+    group_charts,
     iou_charts,
     loss_charts,
     write_plots,
@@ -71,6 +72,19 @@ def test_the_forest_has_the_sign_of_its_label(paired: Study) -> None:
     assert place(root, lower)[0] < place(root, upper)[0]  # left: the second group is better
 
 
+def test_groups_stand_by_their_ap(paired: Study) -> None:
+    assert paired.comparison is not None
+    (chart,) = group_charts(paired)
+    values = [paired.comparison.value[row.label].value for row in chart.rows]
+    assert values == sorted(values, reverse=True)
+    assert {row.label for row in chart.rows} == set(paired.comparison.groups)
+    assert "mean of 2 seeds" in chart.title
+    assert [row.marks[0].group for row in chart.rows] == [
+        list(paired.data.groups).index(row.label) for row in chart.rows
+    ]
+    assert group_charts(dataclasses.replace(paired, comparison=None)) == []
+
+
 def test_distributions_of_an_edge_share_their_axes_and_mark_the_truth() -> None:
     curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
     first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": 0, "B": 1})
@@ -110,7 +124,7 @@ def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
 
 
 def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:
-    kinds = ("losses", "ap", "differences", "iou", "calibration")
+    kinds = ("losses", "ap", "groups", "differences", "iou", "calibration")
     names = [path.name for path in write_plots(paired, tmp_path)]
     assert names == [f"{kind}.{form}" for kind in kinds for form in ("png", "svg")]
     (tmp_path / "bare").mkdir()
