@@ -98,10 +98,11 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     vocab, tokenizer = _vocab(job, loaded), loaded.processor.tokenizer
     prompt = Prompt.build(tokenizer, _instruction(job, evaluation))
     categories, score = evaluation.categories, evaluation.spec.score
+    head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
     if vocab is None:
         answers = JsonParser(tokenizer, categories=categories, score=score, thinks=_opens_thought(tokenizer, prompt))
     else:
-        answers = SequenceParser(vocab, tokenizer, categories=categories, score=score)
+        answers = SequenceParser(vocab, tokenizer, categories=categories, score=score, head=head)
     image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
     dataset = DetectionDataset(
         samples=evaluation.samples,
@@ -114,7 +115,6 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         seed=0,
         with_targets=False,
     )
-    head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
     return SplitDecoder(
         evaluation,
         loaded.model,
@@ -124,7 +124,7 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         samples=dataset,
         given=_given(job, evaluation),
         source=job.generations or Path(),
-        readout=head,
+        readout=None if head is None else head.read,
     )
 
 

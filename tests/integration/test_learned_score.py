@@ -1,12 +1,17 @@
 """A learned score, end to end: trained in a run, used in its evaluation and in a later one; nothing else changes."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import distributed, multiprocessing
 
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.bins import decode_array
+from coordexp.coord_tokens.grammar.parse import parse_generated
 from coordexp.data.sources.coco import read_coco
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.detections import read_detections
@@ -17,12 +22,15 @@ from coordexp.evaluate.evaluation import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, open_decoder, open_evaluation
 from coordexp.evaluate.objects import read_objects
 from coordexp.model.merge.merge import merge
-from coordexp.model.score_head import SCORE_HEAD, ScoreHead
+from coordexp.model.score_head import SCORE_HEAD, ScoreHead, fit_score_head
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.loop.learned_score import _perturbed_boxes, best_ious
+from coordexp.train.loop import learned_score
+from coordexp.train.loop.evaluator import Evaluator
+from coordexp.train.loop.learned_score import best_ious, perturbed_answers
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
+from tests.integration.ranks_support import environment_of_ranks, leave_group
 from tests.integration.training_support import prepared, small_config
 
 pytestmark = pytest.mark.timeout(240)
@@ -128,21 +136,84 @@ def test_labels_are_what_the_oracle_scores_boxes_with(experiment):
     np.testing.assert_allclose(sorted(found), sorted(oracle), atol=1e-3)
 
 
-def test_the_control_reads_behind_each_perturbed_box(experiment, monkeypatch):
-    """With true tokens in the place of hidden states, it must find the one that closes the object."""
-    config = experiment["perturbed"]
+def test_the_control_is_trained_on_each_perturbed_box_as_it_is_written(experiment, monkeypatch):
+    config, seen = experiment["perturbed"], []
     parts = build_components(config)
-    forward = type(parts.forward_terms)
-    original = forward.with_hidden
-    monkeypatch.setattr(
-        forward, "with_hidden", lambda self, model, batch: (original(self, model, batch)[0], batch.targets.unsqueeze(1))
-    )
-    names = CategoryIndex(parts.val.categories)
-    images = _perturbed_boxes(config, parts, names)
-    assert {int(token) for image in images for token in image.hidden_MD} == {parts.encoding.vocab.obj_end_id}
-    assert len(images) == 8
-    assert sum(len(image.ious_M) for image in images) == sum(len(one.objects) for one in parts.holdout)
-    ious = np.concatenate([image.ious_M for image in images])
+
+    def fit(*inputs, boxes):
+        seen.append(inputs)
+        return fit_score_head(*inputs, boxes=boxes)
+
+    monkeypatch.setattr(learned_score, "fit_score_head", fit)
+    evaluator = Evaluator(config, parts)
+    evaluator.on_subset(1)
+    assert evaluator.score_head.about["boxes"] == "perturbed"
+    evaluator.on_subset(2)
+    (hidden, scalars, ious, images), again = seen
+    assert all(torch.equal(one, other) for one, other in zip(seen[0], again, strict=True))
+    objects = sorted((one.image_id, len(one.objects)) for one in parts.holdout)
+    assert images.tolist() == [image_id for image_id, count in objects for _ in range(count)]
+    assert len(hidden) == len(scalars) == len(ious) == len(images)
     assert ious.min() < 0.4 < 0.9 < ious.max()
-    again = _perturbed_boxes(config, parts, names)
-    assert all(np.array_equal(a.ious_M, b.ious_M) for a, b in zip(images, again, strict=True))
+    # The boxes judged are those that were written: perturbed truth to a bin, whatever the model expects there.
+    answers = perturbed_answers(parts.holdout, parts.encoding)
+    sizes, best = [], []
+    for sample in sorted(parts.holdout, key=lambda one: one.image_id):
+        ids, vocab = answers[sample.image_id].token_ids, parts.encoding.vocab
+        spans = parse_generated(ids, vocab).objects
+        bins = np.array([[vocab.numbers.bin_of(ids[number]) for number in span.numbers] for span in spans])
+        descs = [parts.encoding.tokenizer.decode(ids[span.desc]) for span in spans]
+        names = CategoryIndex(parts.val.categories)
+        best += best_ious(decode_array(bins), [names.find(desc) for desc in descs], sample, names).tolist()
+        sizes += np.log(np.maximum(bins[:, 2:] - bins[:, :2], 12**-0.5)).tolist()
+    assert ious.tolist() == best
+    np.testing.assert_allclose(scalars[:, 4:6], sizes)
+
+
+def _run_as_rank(rank: int, store: str, config_json: str) -> None:
+    """One of two gloo processes of a run; each keeps its head, and what the fit has seen."""
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    config = ExperimentConfig.model_validate_json(config_json)
+    folder, original = RunFolder.of(config).path / f"rank{rank}", learned_score.fit_score_head
+    folder.mkdir(parents=True)
+
+    def fit(*inputs, boxes):
+        torch.save(inputs, folder / "inputs.pt")
+        return original(*inputs, boxes=boxes)
+
+    learned_score.fit_score_head = fit
+    evaluator = Evaluator(config, build_components(config))
+    evaluator.on_all_images()
+    evaluator.score_head.save(folder)
+    leave_group()
+
+
+@pytest.mark.parametrize("name", ["own", "perturbed"])
+def test_two_ranks_fit_one_head_on_the_boxes_of_both(name, experiment, tmp_path, monkeypatch):
+    for key, value in environment_of_ranks(2).items():
+        monkeypatch.setitem(os.environ, key, value)
+    update = {"evaluation": experiment[name].evaluation.model_copy(update={"batch_size": 3})}
+    configs = {}
+    for group in ("alone", "ranks"):
+        update["experiment"] = experiment[name].experiment.model_copy(update={"group": f"{name}-{group}"})
+        update["experiment"] = update["experiment"].model_copy(update={"runs_dir": tmp_path / "runs"})
+        configs[group] = prepared(experiment[name].model_copy(update=update))
+    evaluator = Evaluator(configs["alone"], build_components(configs["alone"]))
+    evaluator.on_all_images()
+    multiprocessing.spawn(_run_as_rank, args=(str(tmp_path / "store"), configs["ranks"].model_dump_json()), nprocs=2)
+    run = RunFolder.of(configs["ranks"]).path
+    heads = [ScoreHead.load(run / f"rank{rank}") for rank in (0, 1)]
+    assert torch.equal(heads[0].weight_QF, heads[1].weight_QF)
+    assert torch.equal(heads[0].bias_Q, heads[1].bias_Q)
+    assert heads[0].about == heads[1].about == evaluator.score_head.about
+    assert not (run / "rank1" / "inputs.pt").exists()  # one rank fits
+    torch.testing.assert_close(heads[0].weight_QF, evaluator.score_head.weight_QF, rtol=1e-3, atol=1e-5)
+    alone, both = (_objects(config) for config in configs.values())
+    assert sum(map(len, alone.values())) > 4
+    assert both.keys() == alone.keys()
+    for image_id, objects in alone.items():
+        scores = [item.score for item in objects]
+        assert [item.score for item in both[image_id]] == pytest.approx(scores, abs=1e-4)
+    (_, _, _, images) = torch.load(run / "rank0" / "inputs.pt")
+    assert len(images.unique()) == int(evaluator.score_head.about["images"]) > 5  # of 8, three a batch: of both ranks

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +22,7 @@ from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
+from coordexp.model.score_head import ScoreHead, box_scalars
 
 _COORD_WEIGHT = 0.7
 
@@ -32,7 +34,13 @@ class SequenceParser:
     """
 
     def __init__(
-        self, vocab: AnswerVocab, tokenizer: PreTrainedTokenizerBase, *, categories: CategoryIndex, score: ScoreName
+        self,
+        vocab: AnswerVocab,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        categories: CategoryIndex,
+        score: ScoreName,
+        head: ScoreHead | None = None,
     ) -> None:
         """Prepare for many sequences.
 
@@ -41,11 +49,13 @@ class SequenceParser:
             tokenizer: the tokenizer of ``vocab``.
             categories: finds the category of a description.
             score: the named score of a detection.
+            head: computes a learned score from what it has read of each token (:meth:`ScoreHead.read`).
         """
         self._vocab = vocab
         self._tokenizer = tokenizer
         self._categories = categories
         self._score: ScoreName = score
+        self._head = head
         self._text_ids = frozenset(plain_text_ids(tokenizer))
 
     @property
@@ -83,10 +93,13 @@ class SequenceParser:
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
         )
 
-    def box_ends(self, seq: GeneratedSequence) -> list[int]:
-        """Return the position right behind the last coordinate of each object: what predicts it has seen the box."""
+    def scored_boxes(self, seq: GeneratedSequence) -> list[tuple[int, tuple[float, ...]]]:
+        """Return what a learned score sees of each object: where its hidden state is, and its scalars.
+
+        The state is the one right behind the last coordinate: what predicts that position has seen the whole box.
+        """
         spans = parse_generated(seq.ids, self._vocab, text_ids=self._text_ids).objects
-        return [span.numbers[-1].stop for span in spans]
+        return [(span.numbers[-1].stop, self._scalars(seq, span)) for span in spans]
 
     def _masses(self, seq: GeneratedSequence, spans: Sequence[ObjectSpan]) -> tuple[float, ...]:
         """Return the mass at every token that carries a number; digits do so within a box alone."""
@@ -96,35 +109,41 @@ class SequenceParser:
         return tuple(mass for token, mass in zip(seq.ids, masses, strict=True) if token in numbers.ids)
 
     def _object(self, seq: GeneratedSequence, span: ObjectSpan) -> DetectedObject:
-        numbers, statistics = self._vocab.numbers, seq.statistics
-        x1, y1, x2, y2 = (numbers.bin_of(seq.ids[number]) for number in span.numbers)
-        desc = self._text(seq.ids[span.desc])
-        coord_log_probs = [math.fsum(statistics.log_probs[number]) for number in span.numbers]
-        if numbers.are_text:
-            expected, width = tuple(decode_array([x1, y1, x2, y2]).tolist()), (0.0,) * 4
-        else:
-            expected, width = statistics.expected[span.box], statistics.width[span.box]
+        bins, desc = self._bins(seq, span), self._text(seq.ids[span.desc])
+        expected = decode_array(bins).tolist() if self._vocab.numbers.are_text else seq.statistics.expected[span.box]
         return DetectedObject(
             desc=desc,
             category_id=self._categories.find(desc),
-            bins=(x1, y1, x2, y2),
+            bins=bins,
             expected=_four(expected),
-            width=_four(width),
-            score=self._score_of(seq, span, coord_log_probs),
+            width=self._width(seq, span),
+            score=self._score_of(seq, span),
         )
 
-    def _score_of(self, seq: GeneratedSequence, span: ObjectSpan, coord_log_probs: Sequence[float]) -> float:
+    def _bins(self, seq: GeneratedSequence, span: ObjectSpan) -> tuple[int, int, int, int]:
+        x1, y1, x2, y2 = (self._vocab.numbers.bin_of(seq.ids[number]) for number in span.numbers)
+        return x1, y1, x2, y2
+
+    def _width(self, seq: GeneratedSequence, span: ObjectSpan) -> Four:
+        return _four((0.0,) * 4 if self._vocab.numbers.are_text else seq.statistics.width[span.box])
+
+    def _score_of(self, seq: GeneratedSequence, span: ObjectSpan) -> float:
         if self._score != "learned":
-            return SCORES[self._score](coord_log_probs, seq.statistics.log_probs[span.desc])
-        assert seq.readout is not None  # whoever asks for the score gives its head
-        return float(seq.readout[span.numbers[-1].stop])
+            return _named_score(self._score, seq, span)
+        assert self._head is not None  # whoever asks for the score gives its head
+        assert seq.readout is not None
+        read_NQ = torch.from_numpy(seq.readout[span.numbers[-1].stop]).unsqueeze(0)
+        return float(self._head.scores(read_NQ, torch.tensor([self._scalars(seq, span)], dtype=torch.float64)))
+
+    def _scalars(self, seq: GeneratedSequence, span: ObjectSpan) -> tuple[float, ...]:
+        return box_scalars(self._width(seq, span), self._bins(seq, span), _named_score("coord_desc", seq, span))
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of description tokens: the exact inverse of writing it, no clean-up."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def _four(values: tuple[float, ...]) -> Four:
+def _four(values: Sequence[float]) -> Four:
     x1, y1, x2, y2 = values
     return x1, y1, x2, y2
 
@@ -145,6 +164,11 @@ def _curves(
     )
 
 
+def _named_score(name: ScoreName, seq: GeneratedSequence, span: ObjectSpan) -> float:
+    log_probs = seq.statistics.log_probs
+    return SCORES[name]([math.fsum(log_probs[number]) for number in span.numbers], log_probs[span.desc])
+
+
 def _geometric_mean(log_probs: Sequence[float]) -> float:
     return math.exp(math.fsum(log_probs) / len(log_probs))
 
@@ -161,4 +185,4 @@ SCORES: dict[ScoreName, Callable[[Sequence[float], Sequence[float]], float]] = {
 }
 """Name -> score of an object in [0, 1], from the log probabilities of its four coordinates and of its description's
 tokens, both over the full vocabulary: geometric mean probabilities, or 0.7 and 0.3 of both. A coordinate written in
-digits has the probability of all three. The score ``learned`` is read from hidden states instead."""
+digits has the probability of all three. The score ``learned`` is computed by a head instead."""

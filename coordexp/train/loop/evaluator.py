@@ -1,7 +1,7 @@
 """Validation losses and AP of a run, during training and at its end; ranks share the work."""
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.generate.generation import Readout
+from coordexp.evaluate.generate.given import GivenAnswer
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
@@ -27,7 +28,7 @@ from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
-from coordexp.train.loop.learned_score import train_score_head
+from coordexp.train.loop.learned_score import perturbed_answers, train_score_head
 from coordexp.train.setup.components import Components
 
 
@@ -127,7 +128,8 @@ class Evaluator:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             if settings.score == "learned":
                 self.score_head = self._trained_score_head(truth, spec)
-            decoder, _ = self._decoder(evaluation, samples, readout=self.score_head)
+            head = self.score_head
+            decoder, _ = self._decoder(evaluation, samples, head=head, readout=None if head is None else head.read)
             own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
             return evaluation.run(
                 lambda way, sample: ranks.gather_to_first(decoder.decode(way, own_batches, sample=sample)),
@@ -136,20 +138,30 @@ class Evaluator:
             )
 
     def _trained_score_head(self, truth: GroundTruth, spec: EvaluationSpec) -> ScoreHead:
+        parts, perturbed = self._parts, self._config.evaluation.score_boxes == "perturbed"
         # The parser's own score is not asked for: whole hidden states are read here.
-        held_out = SplitEvaluation(truth, self._parts.holdout, replace(spec, score="coord"), details=False)
-        decoder, parser = self._decoder(held_out, self._parts.holdout, readout=lambda hidden_BD: hidden_BD)
-        with _evaluating(self._parts.model):
-            return train_score_head(
-                self._config, self._parts, decoder=decoder, parser=parser, names=held_out.categories
-            )
+        held_out = SplitEvaluation(truth, parts.holdout, replace(spec, score="coord"), details=False)
+        decoder, parser = self._decoder(
+            held_out,
+            parts.holdout,
+            readout=lambda hidden_BD: hidden_BD,
+            given=perturbed_answers(parts.holdout, parts.encoding) if perturbed else None,
+        )
+        names = held_out.categories
+        return train_score_head(self._config, parts.holdout, decoder=decoder, parser=parser, names=names)
 
     def _decoder(
-        self, evaluation: SplitEvaluation, samples: Sequence[Sample], *, readout: Readout | None
+        self,
+        evaluation: SplitEvaluation,
+        samples: Sequence[Sample],
+        *,
+        readout: Readout | None,
+        head: ScoreHead | None = None,
+        given: Mapping[int, GivenAnswer] | None = None,
     ) -> tuple[SplitDecoder, SequenceParser]:
         encoding = self._parts.encoding
         parser = SequenceParser(
-            encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=evaluation.spec.score
+            encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=evaluation.spec.score, head=head
         )
         decoder = SplitDecoder(
             evaluation,
@@ -158,6 +170,7 @@ class Evaluator:
             tokenizer=encoding.tokenizer,
             image_spec=encoding.image_spec,
             samples=encoding.dataset(samples, with_targets=False),
+            given=given,
             readout=readout,
         )
         return decoder, parser

@@ -1,9 +1,9 @@
 """Training of a learned score: on the boxes that the model writes itself on held-out images, or on perturbed true ones.
 
-Shapes: M boxes of one image, D hidden.
+Shapes: M boxes of one image, D hidden, S scalars.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +16,12 @@ from coordexp.data.sample import Objects, Sample
 from coordexp.detection.boxes import Floats, iou_table, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.decode import SplitDecoder
+from coordexp.evaluate.generate.generation import GeneratedSequence
+from coordexp.evaluate.generate.given import GivenAnswer
 from coordexp.evaluate.generate.parse import SequenceParser
-from coordexp.model.score_head import ScoreHead, fit_score_head
+from coordexp.model.score_head import SCALARS, ScoreHead, fit_score_head
 from coordexp.runs import ranks
-from coordexp.train.setup.components import Components
+from coordexp.train.setup.encoding import Encoding
 
 _LARGEST_SPREAD = 0.5  # of a perturbed corner, in sides of its box: IoU from 1 down to almost 0
 _SEED = 20261122
@@ -27,86 +29,79 @@ _SEED = 20261122
 
 @dataclass(frozen=True)
 class _ScoredImage:
-    """Boxes of one image: the hidden states behind them, and their best IoU with ground truth of their category."""
+    """Boxes of one image: what a head sees of each, and their best IoU with ground truth of their category."""
 
     image_id: int
     hidden_MD: Tensor
+    scalars_MS: Tensor
     ious_M: Floats
 
 
 def train_score_head(
-    config: ExperimentConfig, parts: Components, *, decoder: SplitDecoder, parser: SequenceParser, names: CategoryIndex
+    config: ExperimentConfig,
+    holdout: Sequence[Sample],
+    *,
+    decoder: SplitDecoder,
+    parser: SequenceParser,
+    names: CategoryIndex,
 ) -> ScoreHead:
     """Train the head of the model as it is now; every rank calls this and gets the same head.
 
     Args:
         config: of the run.
-        parts: of the run; the model is left as it is.
-        decoder: generates on the held-out images, and reads whole hidden states.
-        parser: of its answers.
+        holdout: the held-out images.
+        decoder: generates on them under the object grammar, or reads :func:`perturbed_answers`; whole hidden states
+            are its readout.
+        parser: of the answers.
         names: finds the category of a description.
     """
-    if config.evaluation.score_boxes == "own":
-        found = _own_boxes(config, parts.holdout, decoder, parser, names)
-    else:
-        found = _perturbed_boxes(config, parts, names)
+    # A perturbed box is the one that is written; the distributions of a model that reads it know the true one.
+    reading = config.reading if config.evaluation.score_boxes == "own" else "argmax"
+    samples = {sample.image_id: sample for sample in holdout}
+    found: list[_ScoredImage] = []
+    for batch in decoder.batches[ranks.rank() :: ranks.world_size()]:
+        for seq in decoder.sequences("constrained", [batch]):  # a batch at a time: whole hidden states are large
+            objects = parser.record(seq).objects
+            boxes = [item.expected if reading == "expected" else decode_array(item.bins) for item in objects]
+            ids = [item.category_id for item in objects]
+            ious_M = best_ious(np.array(boxes, np.float64).reshape(-1, 4), ids, samples[seq.image_id], names)
+            known = [at for at, category in enumerate(ids) if category is not None]
+            found.append(_ScoredImage(seq.image_id, *_features(seq, parser, known), ious_M[known]))
     # Equal for any number of ranks, which share the images.
     images = sorted((one for part in ranks.gather_to_first(found) for one in part), key=lambda one: one.image_id)
     head: list[ScoreHead | None] = [None]
     if ranks.rank() == 0:
-        hidden_ND = torch.cat([image.hidden_MD for image in images])
-        ious_N = torch.from_numpy(np.concatenate([image.ious_M for image in images]))
-        images_N = torch.tensor([image.image_id for image in images for _ in image.ious_M], dtype=torch.int64)
-        head[0] = fit_score_head(hidden_ND, ious_N, images_N, boxes=config.evaluation.score_boxes)
+        head[0] = fit_score_head(
+            torch.cat([image.hidden_MD for image in images]),
+            torch.cat([image.scalars_MS for image in images]),
+            torch.from_numpy(np.concatenate([image.ious_M for image in images])),
+            torch.tensor([image.image_id for image in images for _ in image.ious_M], dtype=torch.int64),
+            boxes=config.evaluation.score_boxes,
+        )
     (shared,) = ranks.from_first(head)
     assert shared is not None
     return shared
 
 
-def _own_boxes(
-    config: ExperimentConfig,
-    holdout: Sequence[Sample],
-    decoder: SplitDecoder,
-    parser: SequenceParser,
-    names: CategoryIndex,
-) -> list[_ScoredImage]:
-    """Return the boxes that the model writes under the object grammar, in the reading of the headline."""
-    samples = {sample.image_id: sample for sample in holdout}
-    found: list[_ScoredImage] = []
-    for seq in decoder.sequences("constrained", decoder.batches[ranks.rank() :: ranks.world_size()]):
-        objects, ends = parser.record(seq).objects, parser.box_ends(seq)
-        boxes = [item.expected if config.reading == "expected" else decode_array(item.bins) for item in objects]
-        ids = [item.category_id for item in objects]
-        ious_M = best_ious(np.array(boxes, np.float64).reshape(-1, 4), ids, samples[seq.image_id], names)
-        assert seq.readout is not None
-        known = [at for at, category in enumerate(ids) if category is not None]
-        hidden_MD = torch.from_numpy(seq.readout[ends][known])
-        found.append(_ScoredImage(seq.image_id, hidden_MD, ious_M[known]))
-    return found
+def _features(seq: GeneratedSequence, parser: SequenceParser, known: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return hidden states and scalars of the objects of known categories."""
+    boxes = [parser.scored_boxes(seq)[at] for at in known]
+    assert seq.readout is not None
+    hidden_MD = torch.from_numpy(seq.readout[[end for end, _ in boxes]])
+    scalars = [scalars for _, scalars in boxes]
+    return hidden_MD, torch.tensor(scalars, dtype=torch.float64).reshape(-1, len(SCALARS))
 
 
-def _perturbed_boxes(config: ExperimentConfig, parts: Components, names: CategoryIndex) -> list[_ScoredImage]:
-    """Return ground truth of the held-out images, randomly moved and resized, in one teacher-forced pass."""
-    encoding, size = parts.encoding, config.training.per_device_batch_size
-    perturbed = [replace(sample, objects=_perturbed(sample)) for sample in parts.holdout]
-    dataset = encoding.dataset(perturbed)
-    device = next(parts.model.parameters()).device
-    found: list[_ScoredImage] = []
-    with torch.no_grad():
-        for start in range(ranks.rank() * size, len(dataset), ranks.world_size() * size):
-            chosen = range(start, min(start + size, len(dataset)))
-            batch = encoding.collate([dataset[i] for i in chosen]).to(device)
-            terms, hidden_TD = parts.forward_terms.with_hidden(parts.forward_terms.base, batch)
-            # A row predicts its coordinate; the next row of the sequence has seen the whole box.
-            behind_M = terms.is_coord_T.nonzero().squeeze(1)[terms.box_rows_M4[:, -1]] + 1
-            hidden_MD, boxes = hidden_TD[behind_M].float().cpu(), terms.boxes_norm_xyxy_M4.double().cpu().numpy()
-            image_M = terms.box_image_M.cpu().numpy()
-            for row, index in enumerate(chosen):
-                own = boxes[image_M == row]
-                descs = _descs_of(own, perturbed[index].objects)
-                ious_M = best_ious(own, [names.find(desc) for desc in descs], parts.holdout[index], names)
-                found.append(_ScoredImage(parts.holdout[index].image_id, hidden_MD[image_M == row], ious_M))
-    return found
+def perturbed_answers(holdout: Sequence[Sample], encoding: Encoding) -> Mapping[int, GivenAnswer]:
+    """Return ground truth of the held-out images, randomly moved and resized, as answers that a model can read."""
+    written = encoding.dataset([replace(sample, objects=_perturbed(sample)) for sample in holdout])
+    prompts = encoding.dataset(holdout, with_targets=False)
+    return {
+        sample.image_id: GivenAnswer(
+            sample.image_id, token_ids=tuple(written.token_ids(at)[len(prompts.token_ids(at)) :])
+        )
+        for at, sample in enumerate(holdout)
+    }
 
 
 def best_ious(
@@ -134,9 +129,3 @@ def _perturbed(sample: Sample) -> Objects:
     centre = centre + rng.normal(size=sides.shape) * spread * sides
     half = sides * np.exp(rng.normal(size=sides.shape) * spread) / 2
     return Objects(sample.objects.descs, np.clip(np.concatenate([centre - half, centre + half], axis=1), 0, 1))
-
-
-def _descs_of(boxes: Floats, objects: Objects) -> list[str]:
-    """Return the description of each box, found by its float32 coordinates: targets have an order of their own."""
-    known = objects.boxes_norm_xyxy.astype(np.float32)
-    return [objects.descs[int((known == box.astype(np.float32)).all(axis=1).argmax())] for box in boxes]
