@@ -1,6 +1,7 @@
 """A learned score, end to end: trained in a run, used in its evaluation and in a later one; nothing else changes."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import distributed, multiprocessing
 
+from coordexp.cli.main import main
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import decode_array
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -19,17 +21,17 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import CheckpointError
 from coordexp.evaluate.evaluation import EvaluationSpec
-from coordexp.evaluate.job import EvaluationJob, open_decoder, open_evaluation
-from coordexp.evaluate.objects import read_objects
+from coordexp.evaluate.job import EvaluationJob, open_evaluation
 from coordexp.model.merge.merge import merge
 from coordexp.model.score_head import SCORE_HEAD, ScoreHead, fit_score_head
-from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.loop import learned_score
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.learned_score import best_ious, perturbed_answers
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
+from tests.integration.learned_score_support import assert_scored_alike, objects_of
 from tests.integration.ranks_support import environment_of_ranks, leave_group
 from tests.integration.training_support import prepared, small_config
 
@@ -58,8 +60,7 @@ def experiment(tmp_path_factory):
 
 
 def _objects(config):
-    lines = read_objects(RunFolder.of(config).evaluation("final").decoding("constrained").objects)
-    return {line.image_id: line.objects for line in lines}
+    return objects_of(RunFolder.of(config).evaluation("final"))
 
 
 def test_it_changes_the_scores_and_nothing_else(experiment):
@@ -88,24 +89,42 @@ def test_the_held_out_images_are_not_trained_on(experiment):
 
 
 @pytest.mark.parametrize("name", ["own", "perturbed"])
-def test_the_merged_checkpoint_scores_its_boxes_as_the_run_did(name, experiment, tmp_path):
+def test_the_checkpoint_scores_its_boxes_as_the_run_did(name, experiment, tmp_path):
     config = experiment[name]
     data, run = ExperimentFolder.of(config).data, RunFolder.of(config)
     assert ScoreHead.load(run.merged).about["boxes"] == name
-    spec = EvaluationSpec(batch_size=6, max_new_tokens=64, decoding=("constrained",), score="learned")
-    job = EvaluationJob(str(run.merged), data / "instances_val.json", data / "val", spec=spec, num_threads=1)
-    answers = run.evaluation("final").decoding("constrained").answers
-    read_again = replace(job, spec=replace(spec, reads_answers=True), generations=answers)
-    for way in (job, read_again):  # generated once more, and read in one pass
-        decoder = open_decoder(way, open_evaluation(way))
-        found = {record.image_id: record.objects for record in decoder.decode("constrained", decoder.batches)}
-        for image_id, objects in _objects(config).items():
-            assert [item.bins for item in found[image_id]] == [item.bins for item in objects]
-            scores = [item.score for item in objects]
-            assert [item.score for item in found[image_id]] == pytest.approx(scores, abs=1e-3)
+    merged, adapter = ["--model", run.merged], ["--adapter", run.checkpoint(6).path]
+    answers = ["--generations", run.evaluation("final").decoding("constrained").answers]
+    # Generated once more by both, and the run's own answers read in one pass.
+    for at, way in enumerate((merged, adapter, [*merged, *answers])):
+        command = ["evaluate", *way, "--annotations", data / "instances_val.json", "--images", data / "val"]
+        command += ["--score", "learned", "--decoding", "constrained", "--output", tmp_path / str(at)]
+        command += ["--batch-size", 6, "--max-new-tokens", 64, "--threads", 1]
+        assert main(list(map(str, command))) == 0
+        assert_scored_alike(EvaluationFolder(tmp_path / str(at)), run.evaluation("final"))
     # The adapter has it too, and a merge takes it along.
     merge(run.checkpoint(6).path, tmp_path / "merged", ExperimentFolder.of(config).base(config))
     assert (tmp_path / "merged" / SCORE_HEAD).read_bytes() == (run.merged / SCORE_HEAD).read_bytes()
+
+
+def test_a_run_that_is_resumed_has_the_same_head(experiment, tmp_path):
+    """From a checkpoint of the middle, which has none: it is fitted to the model of the end."""
+    first = experiment["own"]
+    update = {"experiment": first.experiment.model_copy(update={"runs_dir": tmp_path})}
+    update["training"] = first.training.model_copy(update={"checkpoint_steps": 3})
+    config = prepared(first.model_copy(update=update))
+    run, finished = RunFolder.of(config), RunFolder.of(first)
+    train_run(config, reporter=LocalReporter(run.path), print_line=lambda _: None)
+    expected = (finished.merged / SCORE_HEAD).read_bytes()
+    assert (run.merged / SCORE_HEAD).read_bytes() == expected
+    assert not (run.checkpoint(3).path / SCORE_HEAD).exists()
+    shutil.rmtree(run.merged)
+    shutil.rmtree(run.checkpoint(6).path)
+    lines = []
+    train_run(config, reporter=LocalReporter(run.path), print_line=lines.append)
+    assert any("resumes at step 3" in line for line in lines)
+    assert (run.merged / SCORE_HEAD).read_bytes() == (run.checkpoint(6).path / SCORE_HEAD).read_bytes() == expected
+    assert _objects(config) == _objects(first)
 
 
 def test_a_checkpoint_without_one_is_refused_before_a_model_is_loaded(experiment):
