@@ -12,7 +12,7 @@ Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
@@ -22,12 +22,17 @@ from coordexp.detection.boxes import RECALL_LEVELS, Bools, Floats, Ints
 
 NUM_LEVELS = len(RECALL_LEVELS)
 _EPS = float(np.spacing(1))
+_LANES = 12
+"""Ten thresholds beside each other, and room to make whole registers of them."""
 
 Bits = NDArray[np.uint16]
 Index = NDArray[np.int32]
 Weights = NDArray[np.uint16]
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_u32 = cast(Callable[[int], int], np.uint32)
+"""A number without a sign: as an index it is never counted from the end, which saves a fifth of the time."""
 
 
 class Matches(NamedTuple):
@@ -82,15 +87,31 @@ class Pool(NamedTuple):
     num_gt: Ints
 
 
+class Events(NamedTuple):
+    """Detections of one category that are a hit or ignored at some threshold, in order of falling score.
+
+    Attributes:
+        seen: how many detections there are up to this one.
+        copies: how many of them are copies of it.
+        hit: bits of thresholds.
+        ignored: bits of thresholds.
+    """
+
+    seen: Floats
+    copies: NDArray[np.uint32]
+    hit: NDArray[np.uint32]
+    ignored: NDArray[np.uint32]
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call, without the interpreter's lock.
 
     An installation where no cache can be written (a read-only image, no home) compiles in each process instead.
     """
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba's word for "no place for a cache"
-        return numba.njit(nogil=True)(function)
+        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 @compiled
@@ -223,47 +244,6 @@ def fill_needed(num_gt: int, needed: Ints) -> None:
 
 
 @compiled
-def _levels_reached(num_gt: int) -> Index:
-    """Return the highest recall level reached with 0, 1, ... ``num_gt`` hits.
-
-    Looking it up takes a third of the time of comparing at each hit: where levels end, a processor guesses wrong.
-    """
-    needed, reached = np.empty(NUM_LEVELS, np.int64), np.empty(num_gt + 1, np.int32)
-    fill_needed(num_gt, needed)
-    level = 0
-    for count in range(num_gt + 1):
-        while level < NUM_LEVELS - 1 and needed[level + 1] <= count:
-            level += 1
-        reached[count] = level
-    return reached
-
-
-@compiled
-def _record_hits(
-    bits: int, weight: int, seen: int, row: int, skipped: Ints, hits: Ints, reached: Index, best: Floats
-) -> None:
-    """Count a detection's hits at the thresholds of ``bits``, ``row`` being the first, and the precision reached."""
-    while bits:
-        if bits & 1:
-            hits[row] += weight
-            level = reached[min(hits[row], len(reached) - 1)]
-            # In this order, as pycocotools adds its epsilon to a sum that may be 1.
-            best[row, level] = max(best[row, level], hits[row] / ((seen - skipped[row]) + _EPS))
-        bits >>= 1
-        row += 1
-
-
-@compiled
-def _skip_ignored(bits: int, weight: int, row: int, skipped: Ints) -> None:
-    """Leave a detection out of the count at the thresholds of ``bits``, ``row`` being the first."""
-    while bits:
-        if bits & 1:
-            skipped[row] += weight
-        bits >>= 1
-        row += 1
-
-
-@compiled
 def _interpolate(best: Floats) -> None:
     """Give every level the best precision at that recall or above."""
     for t in range(len(best)):
@@ -282,42 +262,151 @@ def _mean(curves: Floats, row: int, num_thresholds: int) -> float:
 
 
 @compiled
-def _count_category(matches: Matches, k: int, first: int, weights: Weights, hits: Ints, best: Floats) -> int:
-    """Count one category at the thresholds from ``first`` on, as many as ``best`` has rows.
+def _new_events(room: int) -> Events:
+    """Return room for as many events."""
+    return Events(np.empty(room), np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32))
 
-    Afterwards ``best`` is the precision-recall curve of each threshold and ``hits`` the matched ground truth.
 
-    Returns:
-        The number of ground-truth boxes that count; nothing is counted where it is 0.
+@compiled
+def _place_hits(events: Events, num: int, num_thresholds: int, precision: Floats) -> None:
+    """Set ``precision``, at the row of each number of hits, to that at the detection with which it is reached.
+
+    What is no hit goes to row 0, which nobody reads: a processor would often guess a branch wrong. Five thresholds at
+    a time, whose counts stay in registers, take three quarters of the time of one by one. Nothing may be ignored.
     """
+    for i in range(num):
+        events.seen[i] = 1.0 / (events.seen[i] + _EPS)
+    one, lanes = _u32(1), _u32(_LANES)
+    for t in range(0, num_thresholds, 5):
+        lane = _u32(t)
+        a, b, c, d, e = lane, lane + one, lane + _u32(2), lane + _u32(3), lane + _u32(4)
+        for i in range(_u32(num)):
+            bits, step, inverse = events.hit[i] >> lane, events.copies[i] * lanes, events.seen[i]
+            is_hit = bits & one
+            a += step * is_hit
+            precision[a * is_hit] = inverse
+            is_hit = (bits >> _u32(1)) & one
+            b += step * is_hit
+            precision[b * is_hit] = inverse
+            is_hit = (bits >> _u32(2)) & one
+            c += step * is_hit
+            precision[c * is_hit] = inverse
+            is_hit = (bits >> _u32(3)) & one
+            d += step * is_hit
+            precision[d * is_hit] = inverse
+            is_hit = (bits >> _u32(4)) & one
+            e += step * is_hit
+            precision[e * is_hit] = inverse
+    for count in range(len(precision) // _LANES):
+        for t in range(_LANES):
+            precision[_u32(count * _LANES + t)] *= count
+
+
+@compiled
+def _place_judged_hits(events: Events, num: int, num_thresholds: int, precision: Floats, hits: Ints) -> None:
+    """Do the same in pycocotools' own arithmetic, and where some detections are ignored; set ``hits`` per threshold."""
+    for t in range(num_thresholds):
+        reached, skipped = 0, 0
+        for i in range(num):
+            is_hit = (events.hit[i] >> t) & 1
+            reached += events.copies[i] * is_hit
+            skipped += events.copies[i] * ((events.ignored[i] >> t) & 1)
+            # In this order, as pycocotools adds its epsilon to a sum that may be 1.
+            precision[_u32((reached * _LANES + t) * is_hit)] = reached / ((events.seen[i] - skipped) + _EPS)
+        hits[t] = reached
+
+
+@compiled
+def _new_precision(events: Events, num: int, num_gt: int) -> Floats:
+    """Return zeros in a row for each number of hits that there can be."""
+    copies = 0
+    for i in range(num):
+        copies += events.copies[i]
+    return np.zeros((1 + max(num_gt, copies)) * _LANES)
+
+
+@compiled
+def _fill_curves(precision: Floats, num_gt: int, curves: Floats) -> None:
+    """Set ``curves`` ``[L, LANES]`` to the best precision at each recall level or above."""
+    needed, best, end = np.empty(NUM_LEVELS, np.int64), np.zeros(_LANES), num_gt + 1
+    fill_needed(num_gt, needed)
+    for level in range(NUM_LEVELS - 1, -1, -1):
+        for count in range(end - 1, max(needed[level], 1) - 1, -1):
+            for t in range(_LANES):
+                best[t] = max(best[t], precision[_u32(count * _LANES + t)])
+        end = needed[level]
+        curves[level] = best
+
+
+@compiled
+def _mean_precision(events: Events, num: int, num_gt: int, num_thresholds: int, curves: Floats) -> float:
+    """Return the mean of precision over levels and thresholds; ``curves`` is room for the curves."""
+    precision, ignored = _new_precision(events, num, num_gt), False
+    for i in range(num):
+        ignored |= events.ignored[i] != 0
+    if ignored:
+        _place_judged_hits(events, num, num_thresholds, precision, np.empty(num_thresholds, np.int64))
+    else:
+        _place_hits(events, num, num_thresholds, precision)
+    _fill_curves(precision, num_gt, curves)
+    total = np.zeros(_LANES)
+    for level in range(NUM_LEVELS - 1, -1, -1):
+        total += curves[level]
+    return total[:num_thresholds].sum() / (num_thresholds * NUM_LEVELS)
+
+
+@compiled
+def _weighted_events(matches: Matches, k: int, first: int, last: int, weights: Weights, events: Events) -> int:
+    """List one category's detections that are a hit or ignored at the thresholds, and return their number.
+
+    A lone detection takes all its copies in one step: within them precision is highest at the last.
+    """
+    num, seen, one, shift, mask = _u32(0), _u32(0), _u32(1), _u32(first), _u32((1 << (last - first)) - 1)
+    d, end = _u32(matches.start[k]), _u32(matches.start[k + 1])
+    while d < end:
+        copies, length = _u32(weights[_u32(matches.image[d])]), _u32(matches.run[d])
+        if length == one:
+            seen += copies
+            num = _put_event(matches, d, shift, mask, seen, copies, num, events)
+        else:
+            for _ in range(copies):
+                for member in range(d, d + length):
+                    seen += one
+                    num = _put_event(matches, member, shift, mask, seen, one, num, events)
+        d += length
+    return num
+
+
+@compiled
+def _put_event(
+    matches: Matches, d: int, shift: int, mask: int, seen: int, copies: int, num: int, events: Events
+) -> int:
+    """Write a detection behind ``num`` events, and return their number, which does not count what is none.
+
+    A processor could not guess which are: to write all of them takes less than to ask first.
+    """
+    hit, ignored = (_u32(matches.hit[d]) >> shift) & mask, (_u32(matches.ignored[d]) >> shift) & mask
+    events.seen[num], events.copies[num] = seen, copies
+    events.hit[num], events.ignored[num] = hit, ignored
+    return num + _u32(((hit | ignored) != 0) & (copies != 0))
+
+
+@compiled
+def _num_weighted_gt(matches: Matches, k: int, weights: Weights) -> int:
+    """Return how many objects of a category count under these weights."""
     num_gt = 0
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
         num_gt += matches.gt_count[row] * int(weights[matches.gt_image[row]])
-    if num_gt == 0:
-        return 0
-    reached, skipped = _levels_reached(num_gt), np.zeros(len(best), np.int64)
-    best[:], hits[:] = 0.0, 0
-    mask = (1 << len(best)) - 1
-    seen, d = 0, matches.start[k]
-    while d < matches.start[k + 1]:
-        copies, length = int(weights[matches.image[d]]), matches.run[d]
-        # A lone detection takes all its copies in one step: within them precision is highest at the last.
-        each, rounds = (copies, 1) if length == 1 else (1, copies)
-        if length == 1 and not (matches.hit[d] | matches.ignored[d]):
-            seen += copies
-            d += 1
-            continue
-        for _ in range(rounds if copies else 0):
-            for member in range(d, d + length):
-                seen += each
-                if matches.ignored[member]:
-                    _skip_ignored((int(matches.ignored[member]) >> first) & mask, each, 0, skipped)
-                if matches.hit[member]:
-                    hit = (int(matches.hit[member]) >> first) & mask
-                    _record_hits(hit, each, seen, 0, skipped, hits, reached, best)
-        d += length
-    _interpolate(best)
     return num_gt
+
+
+@compiled
+def _room(start: Ints, most_copies: int) -> int:
+    """Return how many events a category can have, and one more, which is written before it is known to be none."""
+    widest = 0
+    for k in range(len(start) - 1):
+        widest = max(widest, start[k + 1] - start[k])
+    return widest * most_copies + 1
 
 
 @compiled
@@ -331,25 +420,55 @@ def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, o
         weights: ``[N]`` copies of each image.
         out: receives the values.
     """
-    best, hits = np.empty((last - first, NUM_LEVELS)), np.empty(last - first, np.int64)
+    events = _new_events(_room(matches.start, max(1, int(weights.max()))))
+    curves = np.empty((NUM_LEVELS, _LANES))
     for k in range(len(out)):
-        num_gt = _count_category(matches, k, first, weights, hits, best)
-        out[k] = _mean(best, 0, last - first) if num_gt else np.nan
+        num_gt = _num_weighted_gt(matches, k, weights)
+        if num_gt == 0:
+            out[k] = np.nan
+            continue
+        num = _weighted_events(matches, k, first, last, weights, events)
+        out[k] = _mean_precision(events, num, num_gt, last - first, curves)
 
 
 @compiled
 def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: Floats) -> None:
     """Set precision ``[T, L, K]`` and recall ``[T, K]`` as COCOeval accumulates them, -1 without ground truth."""
     num_thresholds = len(recall)
-    best, hits = np.empty((num_thresholds, NUM_LEVELS)), np.empty(num_thresholds, np.int64)
+    events = _new_events(_room(matches.start, max(1, int(weights.max()))))
+    curves, hits = np.empty((NUM_LEVELS, _LANES)), np.empty(_LANES, np.int64)
     for k in range(recall.shape[1]):
-        num_gt = _count_category(matches, k, 0, weights, hits, best)
-        if num_gt:
-            precision[:, :, k] = best
-            recall[:, k] = hits / num_gt
-        else:
+        num_gt = _num_weighted_gt(matches, k, weights)
+        if num_gt == 0:
             precision[:, :, k] = -1.0
             recall[:, k] = -1.0
+            continue
+        num = _weighted_events(matches, k, 0, num_thresholds, weights, events)
+        table = _new_precision(events, num, num_gt)
+        _place_judged_hits(events, num, num_thresholds, table, hits)
+        _fill_curves(table, num_gt, curves)
+        precision[:, :, k] = curves[:, :num_thresholds].T
+        recall[:, k] = hits[:num_thresholds] / num_gt
+
+
+@compiled
+def _swapped_events(
+    pool: Pool, k: int, first: int, last: int, swapped: NDArray[np.uint8], both: tuple[Events, Events]
+) -> tuple[int, int]:
+    """List one category's hits and ignored detections of each group after the swap, and return their numbers."""
+    one, shift, mask = _u32(1), _u32(first), _u32((1 << (last - first)) - 1)
+    of_first, of_second, seen, start = _u32(0), _u32(0), _u32(0), _u32(pool.start[k])
+    for d in range(start, _u32(pool.start[k + 1])):
+        group = _u32(pool.side[d] ^ swapped[_u32(pool.image[d])])
+        seen += group
+        hit, ignored = (_u32(pool.hit[d]) >> shift) & mask, (_u32(pool.ignored[d]) >> shift) & mask
+        if hit | ignored:  # written to both, but counted in one: a processor could not guess which
+            both[0].seen[of_first], both[1].seen[of_second] = d + one - start - seen, seen
+            both[0].hit[of_first], both[1].hit[of_second] = hit, hit
+            both[0].ignored[of_first], both[1].ignored[of_second] = ignored, ignored
+            of_first += one - group
+            of_second += group
+    return of_first, of_second
 
 
 @compiled
@@ -363,29 +482,17 @@ def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[
         swapped: ``[N]`` 1 where the groups change places.
         out: ``[2, K]`` receives the average precisions; NaN without ground truth.
     """
-    # Rows of both groups in one array: a view for each detection would cost more than the counting.
-    num_thresholds, mask = last - first, (1 << (last - first)) - 1
-    best = np.empty((2 * num_thresholds, NUM_LEVELS))
-    hits, skipped = np.empty(2 * num_thresholds, np.int64), np.empty(2 * num_thresholds, np.int64)
+    room = _room(pool.start, 1)
+    both = _new_events(room), _new_events(room)
+    both[0].copies[:], both[1].copies[:] = 1, 1
+    curves = np.empty((NUM_LEVELS, _LANES))
     for k in range(len(pool.num_gt)):
         if pool.num_gt[k] == 0:
             out[:, k] = np.nan
             continue
-        reached = _levels_reached(pool.num_gt[k])
-        best[:], hits[:], skipped[:], of_second = 0.0, 0, 0, 0
-        for d in range(pool.start[k], pool.start[k + 1]):
-            group = int(pool.side[d] ^ swapped[pool.image[d]])
-            row = group * num_thresholds
-            of_second += group
-            if pool.ignored[d]:
-                _skip_ignored((int(pool.ignored[d]) >> first) & mask, 1, row, skipped)
-            if pool.hit[d]:
-                seen = of_second if group else d + 1 - pool.start[k] - of_second
-                hit = (int(pool.hit[d]) >> first) & mask
-                _record_hits(hit, 1, seen, row, skipped, hits, reached, best)
-        _interpolate(best)
+        nums = _swapped_events(pool, k, first, last, swapped, both)
         for group in range(2):
-            out[group, k] = _mean(best, group * num_thresholds, num_thresholds)
+            out[group, k] = _mean_precision(both[group], nums[group], pool.num_gt[k], last - first, curves)
 
 
 HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(7)
