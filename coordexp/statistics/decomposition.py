@@ -3,7 +3,9 @@
 Legend of shapes: ``N`` images, ``R`` resamples, ``M`` measures, of which the last ``X`` are shares.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +58,10 @@ def decompose(
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
-    files = {
-        (group, number): Decomposed(truth, read_detections(Path(path), truth))
-        for group, seeds in detections.items()
-        for number, path in sorted(seeds.items())
-    }
+    paths = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:  # matching leaves the interpreter's lock
+        made = pool.map(lambda path: Decomposed(truth, read_detections(Path(path), truth)), paths.values())
+        files = dict(zip(paths, made, strict=True))
     num_images = len(truth.sizes_px)
     shares = shares or {}
     more = {key: shares.get(key[0], {}).get(key[1], {}) for key in files}
