@@ -22,6 +22,7 @@ from coordexp.detection.boxes import RECALL_LEVELS, Bools, Floats, Ints
 
 NUM_LEVELS = len(RECALL_LEVELS)
 _EPS = float(np.spacing(1))
+_BITS = 16
 _LANES = 12
 """Ten thresholds beside each other, and room to make whole registers of them."""
 
@@ -32,7 +33,35 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _u32 = cast(Callable[[int], int], np.uint32)
-"""A number without a sign: as an index it is never counted from the end, which saves a fifth of the time."""
+_u64 = cast(Callable[[int], int], np.uint64)
+"""Numbers without a sign: as an index they are never counted from the end, which saves a fifth of the time."""
+
+
+class Hits(NamedTuple):
+    """Which detections of each category are hits: most draws of a bootstrap need to look at no others.
+
+    Attributes:
+        start: ``[K * 16 + 1]`` where the places below begin, threshold by threshold within a category.
+        place: within the category, ascending.
+        alone: ``[K]`` whether nothing else needs a look: no detection is ignored, and no scores of an image are equal.
+    """
+
+    start: Ints
+    place: NDArray[np.uint32]
+    alone: Bools
+
+    @staticmethod
+    def of(start: Ints, hit: Bits, ignored: Bits, run: Index | None = None) -> "Hits":
+        """List them, for what :class:`Matches` and :class:`Pool` have of a file; None where copies are of no matter."""
+        category = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        is_hit = (hit[:, None] >> np.arange(_BITS, dtype=np.uint16)) & np.uint16(1)
+        row, threshold = np.nonzero(is_hit)
+        cell = category[row] * _BITS + threshold
+        order = np.argsort(cell, kind="stable")
+        begin = np.searchsorted(cell[order], np.arange((len(start) - 1) * _BITS + 1))
+        needs_look = (ignored != 0) if run is None else (ignored != 0) | (run != 1)
+        alone = np.bincount(category[needs_look], minlength=len(start) - 1) == 0
+        return Hits(begin, (row - start[category[row]])[order].astype(np.uint32), alone)
 
 
 class Matches(NamedTuple):
@@ -52,6 +81,7 @@ class Matches(NamedTuple):
         gt_start: ``[K + 1]`` where each category's rows below begin.
         gt_image: index of an image with ground truth that counts.
         gt_count: its number.
+        hits: of its detections, which are hits: for each category and threshold their places within the category.
     """
 
     num_images: int
@@ -65,6 +95,7 @@ class Matches(NamedTuple):
     gt_start: Ints
     gt_image: Index
     gt_count: Index
+    hits: "Hits"
 
 
 class Pool(NamedTuple):
@@ -77,6 +108,7 @@ class Pool(NamedTuple):
         hit: ``[D]`` bits of thresholds.
         ignored: ``[D]`` bits of thresholds.
         num_gt: ``[K]`` ground truth of each category.
+        hits: as of :class:`Matches`, of both groups together.
     """
 
     start: Ints
@@ -85,6 +117,7 @@ class Pool(NamedTuple):
     hit: Bits
     ignored: Bits
     num_gt: Ints
+    hits: "Hits"
 
 
 class Events(NamedTuple):
@@ -268,43 +301,11 @@ def _new_events(room: int) -> Events:
 
 
 @compiled
-def _place_hits(events: Events, num: int, num_thresholds: int, precision: Floats) -> None:
+def _place_judged_hits(events: Events, num: int, num_thresholds: int, precision: Floats, hits: Ints) -> None:
     """Set ``precision``, at the row of each number of hits, to that at the detection with which it is reached.
 
-    What is no hit goes to row 0, which nobody reads: a processor would often guess a branch wrong. Five thresholds at
-    a time, whose counts stay in registers, take three quarters of the time of one by one. Nothing may be ignored.
+    What is no hit goes to row 0, which nobody reads. ``hits`` receives their number at each threshold.
     """
-    for i in range(num):
-        events.seen[i] = 1.0 / (events.seen[i] + _EPS)
-    one, lanes = _u32(1), _u32(_LANES)
-    for t in range(0, num_thresholds, 5):
-        lane = _u32(t)
-        a, b, c, d, e = lane, lane + one, lane + _u32(2), lane + _u32(3), lane + _u32(4)
-        for i in range(_u32(num)):
-            bits, step, inverse = events.hit[i] >> lane, events.copies[i] * lanes, events.seen[i]
-            is_hit = bits & one
-            a += step * is_hit
-            precision[a * is_hit] = inverse
-            is_hit = (bits >> _u32(1)) & one
-            b += step * is_hit
-            precision[b * is_hit] = inverse
-            is_hit = (bits >> _u32(2)) & one
-            c += step * is_hit
-            precision[c * is_hit] = inverse
-            is_hit = (bits >> _u32(3)) & one
-            d += step * is_hit
-            precision[d * is_hit] = inverse
-            is_hit = (bits >> _u32(4)) & one
-            e += step * is_hit
-            precision[e * is_hit] = inverse
-    for count in range(len(precision) // _LANES):
-        for t in range(_LANES):
-            precision[_u32(count * _LANES + t)] *= count
-
-
-@compiled
-def _place_judged_hits(events: Events, num: int, num_thresholds: int, precision: Floats, hits: Ints) -> None:
-    """Do the same in pycocotools' own arithmetic, and where some detections are ignored; set ``hits`` per threshold."""
     for t in range(num_thresholds):
         reached, skipped = 0, 0
         for i in range(num):
@@ -341,18 +342,72 @@ def _fill_curves(precision: Floats, num_gt: int, curves: Floats) -> None:
 @compiled
 def _mean_precision(events: Events, num: int, num_gt: int, num_thresholds: int, curves: Floats) -> float:
     """Return the mean of precision over levels and thresholds; ``curves`` is room for the curves."""
-    precision, ignored = _new_precision(events, num, num_gt), False
-    for i in range(num):
-        ignored |= events.ignored[i] != 0
-    if ignored:
-        _place_judged_hits(events, num, num_thresholds, precision, np.empty(num_thresholds, np.int64))
-    else:
-        _place_hits(events, num, num_thresholds, precision)
+    precision = _new_precision(events, num, num_gt)
+    _place_judged_hits(events, num, num_thresholds, precision, np.empty(num_thresholds, np.int64))
     _fill_curves(precision, num_gt, curves)
     total = np.zeros(_LANES)
     for level in range(NUM_LEVELS - 1, -1, -1):
         total += curves[level]
     return total[:num_thresholds].sum() / (num_thresholds * NUM_LEVELS)
+
+
+@compiled
+def _sum_over_levels(seen: NDArray[np.uint32], num: int, needed: NDArray[np.uint64], precision: Floats) -> float:
+    """Return the sum over levels of the best precision from there on.
+
+    Args:
+        seen: detections up to each hit, that one included.
+        num: of hits.
+        needed: ``[L]`` hits at which each level is reached.
+        precision: room for as many numbers.
+    """
+    one = _u64(1)
+    for i in range(num):
+        precision[i] = (i + one) / (seen[i] + _EPS)
+    best, i = 0.0, num
+    while i > 0:
+        i -= one
+        here = precision[i]
+        best = here if here > best else best
+        precision[i] = best
+    total = best
+    for level in range(one, _u64(NUM_LEVELS)):
+        if needed[level] > num:
+            break
+        total += precision[needed[level] - one]
+    return total
+
+
+@compiled
+def _mean_of_hits(
+    matches: Matches, k: int, first: int, last: int, weights: Weights, num_gt: int, counts: NDArray[np.uint32]
+) -> float:
+    """Return one category's average precision from its hits alone; ``counts`` ``[2, D]`` is room for two counts.
+
+    A hit is written four times at once: few images are drawn more often, and a processor could not guess how often.
+    """
+    needed = np.empty(NUM_LEVELS, np.int64)
+    fill_needed(num_gt, needed)
+    reached = needed.astype(np.uint64)
+    total, begin = np.uint32(0), _u64(matches.start[k])
+    for n in range(_u64(matches.start[k + 1]) - begin):
+        copies = np.uint32(weights[_u32(matches.image[begin + n])])
+        total = np.uint32(total + copies)
+        counts[0, n], counts[1, n] = copies, total
+    seen, precision = np.empty(total + 4, np.uint32), np.empty(total + 4)
+    value = 0.0
+    for t in range(first, last):
+        num = _u64(0)
+        for at in range(_u64(matches.hits.start[k * _BITS + t]), _u64(matches.hits.start[k * _BITS + t + 1])):
+            place = matches.hits.place[at]
+            copies, up_to = counts[0, place], counts[1, place]
+            for i in range(4):
+                seen[num + _u64(i)] = up_to
+            for i in range(4, copies):
+                seen[num + _u64(i)] = up_to
+            num += _u64(copies)
+        value += _sum_over_levels(seen, num, reached, precision)
+    return value / ((last - first) * NUM_LEVELS)
 
 
 @compiled
@@ -421,14 +476,17 @@ def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, o
         out: receives the values.
     """
     events = _new_events(_room(matches.start, max(1, int(weights.max()))))
-    curves = np.empty((NUM_LEVELS, _LANES))
+    curves, counts = np.empty((NUM_LEVELS, _LANES)), np.empty((2, _room(matches.start, 1)), np.uint32)
     for k in range(len(out)):
         num_gt = _num_weighted_gt(matches, k, weights)
         if num_gt == 0:
             out[k] = np.nan
             continue
-        num = _weighted_events(matches, k, first, last, weights, events)
-        out[k] = _mean_precision(events, num, num_gt, last - first, curves)
+        if matches.hits.alone[k]:
+            out[k] = _mean_of_hits(matches, k, first, last, weights, num_gt, counts)
+        else:
+            num = _weighted_events(matches, k, first, last, weights, events)
+            out[k] = _mean_precision(events, num, num_gt, last - first, curves)
 
 
 @compiled
@@ -472,6 +530,37 @@ def _swapped_events(
 
 
 @compiled
+def _means_of_swapped_hits(
+    pool: Pool, k: int, first: int, last: int, swapped: NDArray[np.uint8], counts: NDArray[np.uint32]
+) -> tuple[float, float]:
+    """Return one category's average precision of each group after the swap, from the hits alone."""
+    needed = np.empty(NUM_LEVELS, np.int64)
+    fill_needed(pool.num_gt[k], needed)
+    reached = needed.astype(np.uint64)
+    of_second, begin, one = np.uint32(0), _u64(pool.start[k]), _u64(1)
+    size = _u64(pool.start[k + 1]) - begin
+    for n in range(size):
+        group = np.uint32(pool.side[begin + n] ^ swapped[_u32(pool.image[begin + n])])
+        of_second = np.uint32(of_second + group)
+        counts[0, n], counts[1, n] = group, of_second if group else np.uint32(n + one) - of_second
+    seen, precision = np.empty((2, size + one), np.uint32), np.empty(size + one)
+    a, b = 0.0, 0.0
+    for t in range(first, last):
+        num_a, num_b = _u64(0), _u64(0)
+        for at in range(_u64(pool.hits.start[k * _BITS + t]), _u64(pool.hits.start[k * _BITS + t + 1])):
+            place = pool.hits.place[at]
+            group, up_to = _u64(counts[0, place]), counts[1, place]
+            # Written to both, but counted in one: a processor could not guess which.
+            seen[0, num_a], seen[1, num_b] = up_to, up_to
+            num_a += one - group
+            num_b += group
+        a += _sum_over_levels(seen[0], num_a, reached, precision)
+        b += _sum_over_levels(seen[1], num_b, reached, precision)
+    size_of_mean = (last - first) * NUM_LEVELS
+    return a / size_of_mean, b / size_of_mean
+
+
+@compiled
 def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[np.uint8], out: Floats) -> None:
     """Count two groups' pooled detections with the groups swapped in some images.
 
@@ -485,10 +574,13 @@ def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[
     room = _room(pool.start, 1)
     both = _new_events(room), _new_events(room)
     both[0].copies[:], both[1].copies[:] = 1, 1
-    curves = np.empty((NUM_LEVELS, _LANES))
+    curves, counts = np.empty((NUM_LEVELS, _LANES)), np.empty((2, room), np.uint32)
     for k in range(len(pool.num_gt)):
         if pool.num_gt[k] == 0:
             out[:, k] = np.nan
+            continue
+        if pool.hits.alone[k]:
+            out[0, k], out[1, k] = _means_of_swapped_hits(pool, k, first, last, swapped, counts)
             continue
         nums = _swapped_events(pool, k, first, last, swapped, both)
         for group in range(2):

@@ -101,7 +101,7 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Matches  # here: numba takes half a second
+        from coordexp.detection.kernels import Hits, Matches  # here: numba takes half a second
 
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
@@ -125,18 +125,20 @@ class Matcher:
         bounds = np.arange(len(self.category_ids) + 1)
         start = np.searchsorted(category[order], bounds)
         image = (self._dt_cell[order] % self.num_images).astype(np.int32)
+        run = run_lengths(start, image, scores[order])
         return Matches(
             num_images=self.num_images,
             start=start,
             image=image,
             rank=rank[order].astype(np.int32),
             score=scores[order],
-            run=run_lengths(start, image, scores[order]),
+            run=run,
             hit=hit[order],
             ignored=ignored[order],
             gt_start=np.searchsorted(gt_cells // self.num_images, bounds),
             gt_image=(gt_cells % self.num_images).astype(np.int32),
             gt_count=gt_count.astype(np.int32),
+            hits=Hits.of(start, hit[order], ignored[order], run),
         )
 
     def _is_looked_at(self, rank: Ints, max_detections: int | None) -> Bools:

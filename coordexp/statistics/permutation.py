@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.average_precision import AveragePrecision, mean_of_numbers
-from coordexp.detection.kernels import Matches, Pool, fill_swapped_precisions
+from coordexp.detection.kernels import Hits, Matches, Pool, fill_swapped_precisions
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
 
@@ -84,13 +84,15 @@ def pooled(a: Matches, b: Matches) -> Pool:
     # The order each group has alone: by score, then image, then rank; lexsort's last key comes first.
     order = np.lexsort((np.concatenate((a.rank, b.rank)), image, -score, category))
     counted = np.concatenate(([0], np.cumsum(a.gt_count)))
+    start, hit, ignored = a.start + b.start, np.concatenate((a.hit, b.hit)), np.concatenate((a.ignored, b.ignored))
     return Pool(
-        start=a.start + b.start,
+        start=start,
         image=image[order],
         side=side[order],
-        hit=np.concatenate((a.hit, b.hit))[order],
-        ignored=np.concatenate((a.ignored, b.ignored))[order],
+        hit=hit[order],
+        ignored=ignored[order],
         num_gt=counted[a.gt_start[1:]] - counted[a.gt_start[:-1]],
+        hits=Hits.of(start, hit[order], ignored[order]),
     )
 
 

@@ -1,5 +1,7 @@
 """The matcher and the counting against pycocotools, bit by bit and copy by copy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -285,3 +287,20 @@ def test_overlap_scores_are_of_each_image() -> None:
         2: 1.0,
         3: pytest.approx(0.6),
     }
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("metric", ["AP", "AP75", "AP_medium"])
+def test_hits_alone_give_what_a_look_at_every_detection_gives(seed: int, metric: str) -> None:
+    truth, rows = crowded_scene(seed, num_images=20, ties=seed % 3 == 0)
+    which = AVERAGE_PRECISIONS[metric]
+    if seed % 2:  # without a crowd nothing is ignored
+        truth = replace(truth, boxes=[box._replace(is_crowd=False) for box in truth.boxes])
+    matches = matches_of(truth, rows, which.area)
+    if metric == "AP" and seed % 2 and seed % 3:
+        assert matches.hits.alone.all()
+    weights = np.random.default_rng(seed).integers(0, 8, 20).astype(np.uint16)
+    table = PrecisionTable.of(matches, weights)
+    for k, value in enumerate(precision_by_category(matches, which, weights)):
+        expected = table.average_precision(which, category=k)
+        assert np.isnan(value) if expected is None else value == pytest.approx(expected, abs=1e-12)

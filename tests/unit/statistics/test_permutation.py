@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, unit_weights
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.statistics.permutation import holm, pooled, swap_test, swapped_difference
 from coordexp.statistics.resampling import swapped_images
 from tests.unit.detection.detection_support import DtRow, Scene, matches_of, random_case
@@ -24,7 +24,10 @@ def two_groups(number: int) -> tuple[Scene, list[DtRow], list[DtRow]]:
 
 
 def ap(truth: Scene, found: list[DtRow]) -> float:
-    return mean_precision(matches_of(truth, found), AP, unit_weights(len(truth.sizes_px)))
+    """Count as COCOeval accumulates, by other loops than those that swap."""
+    value = PrecisionTable.of(matches_of(truth, found), unit_weights(len(truth.sizes_px))).average_precision(AP)
+    assert value is not None
+    return value
 
 
 def difference_of_files(truth: Scene, a: list[DtRow], b: list[DtRow], swapped: np.ndarray) -> float:
