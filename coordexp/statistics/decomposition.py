@@ -59,9 +59,12 @@ def decompose(
     check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
     paths = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
+
+    def decomposed(path: FilePath) -> Decomposed:
+        return Decomposed(truth, read_detections(Path(path), truth))
+
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:  # matching leaves the interpreter's lock
-        made = pool.map(lambda path: Decomposed(truth, read_detections(Path(path), truth)), paths.values())
-        files = dict(zip(paths, made, strict=True))
+        files = dict(zip(paths, pool.map(decomposed, paths.values()), strict=True))
     num_images = len(truth.sizes_px)
     shares = shares or {}
     more = {key: shares.get(key[0], {}).get(key[1], {}) for key in files}
