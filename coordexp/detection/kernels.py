@@ -372,9 +372,10 @@ def _sum_over_levels(seen: NDArray[np.uint32], num: int, needed: NDArray[np.uint
         precision[i] = best
     total = best
     for level in range(one, _u64(NUM_LEVELS)):
-        if needed[level] > num:
+        count = _u64(needed[level])
+        if count > num:
             break
-        total += precision[needed[level] - one]
+        total += precision[count - one]
     return total
 
 
