@@ -6,6 +6,7 @@ Legend of shapes: ``N`` images, ``R`` resamples, ``M`` measures, of which the la
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 Shares = Mapping[str, tuple[Floats, Floats]]
 """More measures of one file by name: ``[N]`` parts and ``[N]`` wholes of the images by id, for a sum over a sum."""
+_Run = tuple[str, int]
+"""Group and training seed."""
+_ByMeasure = dict[str, list[dict[int, Drawn]]]
+"""Group -> for each measure: training seed -> its value with its draws."""
 
 
 def decompose(
@@ -59,57 +64,45 @@ def decompose(
     check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
     paths = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
+    more: dict[_Run, Shares] = {run: (shares or {}).get(run[0], {}).get(run[1], {}) for run in paths}
+    own_names = list(dict.fromkeys(name for found in more.values() for name in found))
 
-    def decomposed(path: FilePath) -> Decomposed:
-        return Decomposed(truth, read_detections(Path(path), truth))
+    def measured(run: _Run) -> _Measured:
+        made = Decomposed(truth, read_detections(Path(paths[run]), truth))
+        return _Measured(made, *_columns(more[run], own_names, made.num_images))
 
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:  # matching leaves the interpreter's lock
-        files = dict(zip(paths, pool.map(decomposed, paths.values()), strict=True))
-    num_images = len(truth.sizes_px)
-    shares = shares or {}
-    more = {key: shares.get(key[0], {}).get(key[1], {}) for key in files}
-    names = [m.name for m in MEASURES]
-    names += list(dict.fromkeys(name for found in more.values() for name in found))
-    sums = {key: _columns(found, names[len(MEASURES) :], num_images) for key, found in more.items()}
-
-    def measure(key: tuple[str, int], weights: "Weights") -> Floats:
-        parts, wholes = (weights @ counts for counts in sums[key])
-        ratios = np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0)
-        return np.concatenate([files[key].measure(weights), ratios])
-
+        files = dict(zip(paths, pool.map(measured, paths), strict=True))
+    names = [*(measure.name for measure in MEASURES), *own_names]
     draws = np.empty((len(files), resamples, len(names)))
 
     def draw(index: int) -> None:
-        weights = image_weights(num_images, seed=seed, index=index)
-        for row, key in enumerate(files):
-            draws[row, index] = measure(key, weights)
+        weights = image_weights(len(truth.sizes_px), seed=seed, index=index)
+        for row, file in enumerate(files.values()):
+            draws[row, index] = file.measure(weights)
 
     for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    runs: dict[str, dict[int, list[Drawn]]] = {group: {} for group in detections}
-    for row, (group, number) in enumerate(files):
-        values = measure((group, number), unit_weights(num_images))
-        runs[group][number] = [Drawn(float(value), draws[row, :, at]) for at, value in enumerate(values)]
-    by_measure = {
-        group: [{number: drawn[at] for number, drawn in own.items()} for at in range(len(names))]
-        for group, own in runs.items()
-    }
+    drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
+    for row, ((group, number), file) in enumerate(files.items()):
+        for at, value in enumerate(file.measure(unit_weights(len(truth.sizes_px)))):
+            drawn[group][at][number] = Drawn(float(value), draws[row, :, at])
+    values, pairs = _estimated(drawn, names, seed=seed)
+    return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
 
-    def estimates(parts: list[list[Part]]) -> dict[str, Estimate]:
-        """Return each measure that is defined in all its runs."""
-        found = {name: total(part, seed=seed).estimate for name, part in zip(names, parts, strict=True)}
-        return {name: estimate for name, estimate in found.items() if not np.isnan(estimate.value)}
 
-    return Decomposition(
-        value={group: estimates([[group_part(one)] for one in own]) for group, own in by_measure.items()},
-        pairs=tuple(
-            PairParts(
-                a, b, estimates([difference_parts(*two) for two in zip(by_measure[a], by_measure[b], strict=True)])
-            )
-            for a, b in combinations(runs, 2)
-        ),
-        resamples=resamples,
-        seed=seed,
-    )
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """A file with all that is measured of it; ``parts_NX`` and ``wholes_NX`` are of its shares."""
+
+    decomposed: Decomposed
+    parts_NX: Floats
+    wholes_NX: Floats
+
+    def measure(self, weights: "Weights") -> Floats:
+        """Return ``[M]`` values under ``[N]`` copies of each image; NaN where undefined."""
+        parts, wholes = weights @ self.parts_NX, weights @ self.wholes_NX
+        ratios = np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0)
+        return np.concatenate([self.decomposed.measure(weights), ratios])
 
 
 def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floats, Floats]:
@@ -118,3 +111,20 @@ def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floa
     columns = [found.get(name, (nothing, nothing)) for name in names]
     parts, wholes = (np.array([pair[which] for pair in columns]).reshape(-1, num_images).T for which in range(2))
     return parts, wholes
+
+
+def _estimated(
+    drawn: _ByMeasure, names: Sequence[str], *, seed: int
+) -> tuple[dict[str, dict[str, Estimate]], tuple[PairParts, ...]]:
+    """Return the measures of each group, and their differences, as far as they are defined in all runs."""
+
+    def estimates(parts: list[list[Part]]) -> dict[str, Estimate]:
+        found = {name: total(part, seed=seed).estimate for name, part in zip(names, parts, strict=True)}
+        return {name: estimate for name, estimate in found.items() if not np.isnan(estimate.value)}
+
+    def difference(a: str, b: str) -> PairParts:
+        both = zip(drawn[a], drawn[b], strict=True)
+        return PairParts(a, b, estimates([difference_parts(*two) for two in both]))
+
+    values = {group: estimates([[group_part(one)] for one in own]) for group, own in drawn.items()}
+    return values, tuple(difference(a, b) for a, b in combinations(drawn, 2))
