@@ -1,20 +1,29 @@
-"""pycocotools' own evaluation: the published numbers, and the oracle of our matcher's tests."""
+"""pycocotools' own evaluation: the published numbers, and the oracle of our matcher's tests.
+
+It is imported where it is used: our matcher gives the same numbers on a machine without it, such as a borrowed GPU.
+"""
 
 import contextlib
+import importlib.util
 import io
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.errors import ResourceError
+
+if TYPE_CHECKING:
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
 
 _THRESHOLDS = {"AP": slice(None), "AP50": slice(0, 1), "AP75": slice(5, 6)}
 
@@ -55,6 +64,7 @@ def evaluate_detections(
 
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
+        ResourceError: if pycocotools is not installed.
     """
     ground_truth = read_ground_truth(Path(annotations_json))
     detections = read_detections(Path(detections_json), ground_truth)
@@ -68,6 +78,8 @@ def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> Detecti
     if ground_truth.federated is not None:
         boxes = BoxEvaluation(ground_truth, detections)
         return DetectionMetrics(*map(boxes.average_precision, AVERAGE_PRECISIONS), *[None] * 6)
+    if not _is_installed():
+        raise ResourceError("COCO's twelve numbers are pycocotools' own, and it is not installed; install pycocotools")
     precision, recall = _accumulate(ground_truth, detections, areas=tuple(AREA_RANGES_PX2), max_detections=(1, 10, 100))
     sizes = [list(AREA_RANGES_PX2).index(name) for name in ("small", "medium", "large")]
     return DetectionMetrics(
@@ -81,9 +93,15 @@ def evaluate_boxes(ground_truth: GroundTruth, detections: Detections) -> Detecti
 def published_precision(ground_truth: GroundTruth, detections: Detections) -> dict[str, float]:
     """Return ``AP``, ``AP50`` and ``AP75`` by pycocotools where they are defined; all twelve take much longer.
 
-    Of LVIS, whose rules pycocotools does not know, nothing.
+    Of LVIS, whose rules pycocotools does not know, nothing; nothing either where it is not installed, with a warning.
     """
     if ground_truth.federated is not None:
+        return {}
+    if not _is_installed():
+        warnings.warn(
+            "pycocotools is not installed: AP, AP50 and AP75 are those of this package's matcher, which are the same",
+            stacklevel=2,
+        )
         return {}
     precision, _ = _accumulate(ground_truth, detections, areas=("all",), max_detections=(MAX_DETECTIONS,))
     values = {name: mean_of_defined(precision[thresholds, :, :, 0, 0]) for name, thresholds in _THRESHOLDS.items()}
@@ -112,11 +130,13 @@ def _accumulate(
     return np.concatenate(precisions, axis=2), np.concatenate(recalls, axis=1)
 
 
-def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_id: int) -> COCOeval:
+def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_id: int) -> "COCOeval":
     """Return pycocotools' evaluation of one category, before it has run.
 
     Ground truth is numbered from 1: pycocotools takes a match with annotation 0 for no match.
     """
+    from pycocotools.cocoeval import COCOeval
+
     gt = np.flatnonzero(ground_truth.category_ids == category_id)
     dt = np.flatnonzero(detections.category_ids == category_id)
     gt_entries: list[dict[str, object]] = [
@@ -164,7 +184,9 @@ def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_
     return COCOeval(truth, found, "bbox")
 
 
-def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str, object]]) -> COCO:
+def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str, object]]) -> "COCO":
+    from pycocotools.coco import COCO
+
     coco = COCO()
     # Its stubs ask for segmentation masks and file names, which boxes do not need.
     coco.dataset["images"] = [{"id": image_id} for image_id in image_ids]  # pyright: ignore
@@ -172,6 +194,10 @@ def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str
     coco.dataset["annotations"] = annotations  # pyright: ignore
     _quietly(coco.createIndex)
     return coco
+
+
+def _is_installed() -> bool:
+    return importlib.util.find_spec("pycocotools") is not None
 
 
 def _quietly(function: Callable[[], None]) -> None:

@@ -79,12 +79,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     """
     started = time.monotonic()
     _stop_if_asked(listener_for(config))
-    if config.training.num_threads is not None:
-        torch.set_num_threads(config.training.num_threads)
-    set_seed(config.experiment.seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    set_up_process(config)
     parts = build_components(config)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
@@ -99,6 +94,16 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=folder.path) as scratch:
         _train(run, Path(scratch))
     _finish(run, started)
+
+
+def set_up_process(config: ExperimentConfig) -> None:
+    """Set threads, seeds and deterministic operations of this process, before anything is built."""
+    if config.training.num_threads is not None:
+        torch.set_num_threads(config.training.num_threads)
+    set_seed(config.experiment.seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _stop_if_asked(listener: StopListener) -> None:

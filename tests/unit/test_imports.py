@@ -6,6 +6,8 @@ import sys
 import pytest
 
 TRAINING = ("transformers", "peft", "deepspeed", "mlflow")
+ABSENT = ("ray", "mlflow", "deepspeed", "pycocotools")
+CORE = ("config", "coord_tokens", "losses", "model", "data", "train", "evaluate", "detection")
 LARGE = ("torch", "transformers", "ray", "mlflow", "numba", "scipy", "matplotlib")
 
 
@@ -32,3 +34,23 @@ def test_what_a_report_needs_loads_no_large_library(module: str) -> None:
 def test_the_processes_around_a_run_import_no_model_library(module: str) -> None:
     """A controller trains nothing: transformers and peft would cost every run seconds before its workers start."""
     assert loaded(module, TRAINING) == "[]\n"
+
+
+IMPORT_ALL = f"""
+import importlib, pkgutil
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+def without(cls, name, path=None, target=None):
+    return None if name.split(".")[0] in {ABSENT!r} else find(name, path, target)
+PathFinder.find_spec = classmethod(without)
+for room in {CORE!r}:
+    package = importlib.import_module("coordexp." + room)
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
+"""
+
+
+def test_the_core_imports_where_nothing_but_torch_and_transformers_are() -> None:
+    """A borrowed GPU has neither Ray nor MLflow, DeepSpeed or pycocotools."""
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

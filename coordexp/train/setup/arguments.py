@@ -50,8 +50,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         max_grad_norm=training.max_grad_norm,
         bf16=training.precision == "bfloat16" and deepspeed is None,
         deepspeed=deepspeed,
-        activation_checkpointing=training.gradient_checkpointing,
-        activation_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
+        **_checkpointing(training.gradient_checkpointing),  # pyright: ignore[reportArgumentType]
         logging_steps=training.logging_steps,
         logging_nan_inf_filter=False,
         save_strategy="no",
@@ -70,6 +69,13 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         ddp_find_unused_parameters=False,
         ddp_backend=("nccl" if on_gpu else "gloo") if ranks.in_process_group() else None,
     )
+
+
+def _checkpointing(is_on: bool) -> dict[str, object]:
+    """Return the arguments for activation checkpointing, which transformers before 5.20 calls by another name."""
+    names = TrainingArguments.__dataclass_fields__
+    name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
+    return {name: is_on, f"{name}_kwargs": {"use_reentrant": False} if is_on else None}
 
 
 def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:

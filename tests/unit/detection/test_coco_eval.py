@@ -7,8 +7,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from coordexp.detection import evaluate_detections
+from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.coco_eval import evaluate_boxes, published_precision
-from coordexp.errors import DataError
+from coordexp.errors import DataError, ResourceError
 from tests.unit.detection.detection_support import as_detections, crowded_scene, pycocotools_numbers, scene
 
 
@@ -180,3 +181,17 @@ def test_real_coco_ground_truth_fed_back(coco_tiny: Path, tmp_path: Path, split:
     victim = data["annotations"][0]["image_id"]
     detections.write_text(json.dumps([d for d in perfect(data) if d["image_id"] != victim]))
     assert evaluate_detections(annotations, detections).AP < 0.999
+
+
+def test_without_pycocotools_our_matcher_has_the_word_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, rows = crowded_scene(0)
+    truth, detections = given.truth, as_detections(rows)
+    official = published_precision(truth, detections)
+    monkeypatch.setattr("coordexp.detection.coco_eval._is_installed", lambda: False)
+    with pytest.warns(UserWarning, match="pycocotools is not installed"):
+        assert published_precision(truth, detections) == {}
+    ours = BoxEvaluation(truth, detections)
+    assert {name: ours.average_precision(name) for name in official} == official
+    assert set(official) == {"AP", "AP50", "AP75"}
+    with pytest.raises(ResourceError, match="install pycocotools"):
+        evaluate_boxes(truth, detections)
