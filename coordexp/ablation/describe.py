@@ -22,8 +22,8 @@ from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
 from coordexp.statistics.intervals import planned_detectable
-from coordexp.train.loop.messages import switch_notes
 from coordexp.train.setup.encoding import read_split
+from coordexp.train.setup.switch_notes import switch_notes
 
 # Of the embedded model on generated shapes, one CPU core for each run; measured, good to a factor of two.
 _TRAIN_IMAGES_PER_SECOND = 60.0

@@ -10,7 +10,7 @@ through forward hooks on the input and output embeddings, and travels with PEFT'
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Literal, Self, cast, get_args
+from typing import Self, cast, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.codec import DEFAULT_COORD_IDS, CoordIds, as_id_list
+from coordexp.coord_tokens.dtypes import DTYPES, DTypeName
 from coordexp.coord_tokens.offset.hooks import (
     ADAPTER_NAME,
     active_offset,
@@ -43,10 +44,6 @@ __all__ = [
     "install_coord_offset_adapter",
     "reattach_coord_offset_hooks",
 ]
-
-DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def install_coord_offset_adapter(

@@ -10,17 +10,20 @@ Shapes: M boxes, L tokens of a box, C tokens of a box that carry its numbers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import AddedToken
 
 from coordexp.coord_tokens.bins import NUM_BINS, NUM_COORDS, int_to_token
 from coordexp.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # a second and a half, for annotations alone
 
 Structure = Literal["native", "spec"]
 InitMethod = Literal["mean", "numeric"]
@@ -258,7 +261,7 @@ def coord_vocab(tokenizer: PreTrainedTokenizerBase, *, structure: Structure = "n
 
 
 def expand_vocab(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     tokenizer: PreTrainedTokenizerBase,
     *,
     init: InitMethod = "mean",
@@ -407,7 +410,7 @@ def _id_of(ids: dict[str, int], token: str) -> int:
     return found
 
 
-def _tables(model: PreTrainedModel) -> list[Tensor]:
+def _tables(model: "PreTrainedModel") -> list[Tensor]:
     embedding = _weight(model.get_input_embeddings())
     head = model.get_output_embeddings()
     if head is None or head.weight is embedding:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from coordexp.coord_tokens.offset_adapter import DTypeName
+from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.vocab import (
     CoordVocab,
     InitMethod,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrec
 from coordexp.detection.boxes import Floats
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
-from coordexp.detection.kernels import Matches
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches
 
 FilePath = str | Path
 K = TypeVar("K")
@@ -86,7 +88,7 @@ def read_matches(
     *,
     metric: str,
     image_ids: Collection[int] | None = None,
-) -> dict[K, Matches]:
+) -> "dict[K, Matches]":
     """Match files of detections to one annotation file, in the area range of a metric.
 
     Args:
@@ -106,7 +108,7 @@ def read_matches(
     if len(truth.sizes_px) < 2:
         raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
 
-    def matched(path: FilePath) -> Matches:
+    def matched(path: FilePath) -> "Matches":
         detections = read_detections(Path(path), whole)
         _refuse_other_images(detections, truth, path)
         matches = Matcher(truth, detections).matches(area)
@@ -119,7 +121,7 @@ def read_matches(
 
 
 def resampled(
-    matches: Mapping[K, Matches],
+    matches: "Mapping[K, Matches]",
     metric: str,
     *,
     resamples: int,

@@ -4,20 +4,23 @@ Legend of shapes: ``N`` images, ``K`` categories, ``D`` detections of both group
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.average_precision import AveragePrecision, mean_of_numbers
-from coordexp.detection.kernels import Hits, Matches, Pool, fill_swapped_precisions
 from coordexp.statistics.intervals import TIE
 from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches, Pool
 
 _ROUND, _ENOUGH_AS_FAR = 250, 100
 
 
 def swap_test(
-    pairs: Sequence[tuple[Matches, Matches]],
+    pairs: "Sequence[tuple[Matches, Matches]]",
     metric: AveragePrecision,
     *,
     resamples: int,
@@ -76,8 +79,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def pooled(a: Matches, b: Matches) -> Pool:
+def pooled(a: "Matches", b: "Matches") -> "Pool":
     """Put the detections of two checkpoints on the same images into one order of score."""
+    from coordexp.detection.kernels import Hits, Pool  # here: numba takes half a second
+
     side = np.repeat(np.array([0, 1], np.uint8), [len(a.image), len(b.image)])
     category = np.concatenate([np.repeat(np.arange(len(m.start) - 1), np.diff(m.start)) for m in (a, b)])
     image, score = np.concatenate((a.image, b.image)), np.concatenate((a.score, b.score))
@@ -96,7 +101,7 @@ def pooled(a: Matches, b: Matches) -> Pool:
     )
 
 
-def swapped_difference(pools: Sequence[Pool], metric: AveragePrecision, swapped: NDArray[np.uint8]) -> float:
+def swapped_difference(pools: "Sequence[Pool]", metric: AveragePrecision, swapped: NDArray[np.uint8]) -> float:
     """Return the mean difference, first minus second, after the groups have changed places in some images.
 
     Args:
@@ -104,6 +109,8 @@ def swapped_difference(pools: Sequence[Pool], metric: AveragePrecision, swapped:
         metric: what to count.
         swapped: ``[N]`` 1 where the groups change places.
     """
+    from coordexp.detection.kernels import fill_swapped_precisions
+
     total = 0.0
     for pool in pools:
         values = np.empty((2, len(pool.num_gt)))

@@ -1,4 +1,7 @@
-"""What a module loads: a command that shows a table must not wait for the libraries that train."""
+"""What a module or a command loads: one that shows a table must not wait for the libraries that train.
+
+These guard the cause of a slow start; ``tests/benchmarks/bench_startup.py`` measures the time.
+"""
 
 import subprocess
 import sys
@@ -54,3 +57,24 @@ def test_the_core_imports_where_nothing_but_torch_and_transformers_are() -> None
     """A borrowed GPU has neither Ray nor MLflow, DeepSpeed or pycocotools."""
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def loaded_by(command: list[str], libraries: tuple[str, ...]) -> str:
+    """Run a command in a process of its own, without what it prints, and return which libraries it has loaded."""
+    program = (
+        "import contextlib, io, sys\n"
+        "from coordexp.cli.main import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        f"    main({command!r})\n"
+        f"print([name for name in {libraries!r} if name in sys.modules])"
+    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("command", [["--help"], ["report", "--help"], ["ablation", "--help"]])
+def test_help_loads_no_library_but_the_standard_one(command: list[str]) -> None:
+    assert loaded_by(command, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n"
+
+
+def test_a_dry_run_loads_nothing_that_trains_counts_or_draws() -> None:
+    assert loaded_by(["ablation", "--dry-run"], ("peft", "numba", "ray", "mlflow", "matplotlib", "deepspeed")) == "[]\n"

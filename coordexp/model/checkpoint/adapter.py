@@ -11,7 +11,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, DTypeName, reattach_coord_offset_hooks
+from coordexp.coord_tokens.dtypes import DTypeName
+from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import JsonObject, read_json, tensor_names

@@ -6,21 +6,18 @@ import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from accelerate import init_empty_weights
-from transformers import (
-    AutoModelForImageTextToText,
-    PreTrainedModel,
-    Qwen3VLConfig,
-    Qwen3VLTextConfig,
-    Qwen3VLVisionConfig,
-)
+from transformers import Qwen3VLConfig, Qwen3VLTextConfig, Qwen3VLVisionConfig
 from transformers.utils import logging
 
 from coordexp.errors import CheckpointError, summary
 from coordexp.model.checkpoint.directory import model_config
 from coordexp.model.checkpoint.weights import StoredWeights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -95,7 +92,7 @@ def quiet() -> Generator[None]:
             logging.enable_progress_bar()
 
 
-def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> PreTrainedModel:
+def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedModel":
     """Return the model of a configuration in evaluation mode, its parameters on the meta device.
 
     Buffers are tables that the model computes when it is made, such as those of the rotary embedding: they are real.
@@ -103,6 +100,10 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> PreTrainedModel
     Raises:
         CheckpointError: if no model can be made of the configuration.
     """
+    # Here: they take two seconds, and a dry run makes no model.
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForImageTextToText, PreTrainedModel
+
     try:
         with quiet(), init_empty_weights(include_buffers=False):
             # A copy, because making a model writes its dtype into the configuration.
@@ -114,13 +115,13 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> PreTrainedModel
     return model.eval()
 
 
-def has_tied_head(model: PreTrainedModel) -> bool:
+def has_tied_head(model: "PreTrainedModel") -> bool:
     """Return whether embedding and head are one table."""
     head = model.get_output_embeddings()
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
-def needed_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+def needed_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight that ``from_pretrained`` would read, by name; a tied head is none of them."""
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if has_tied_head(model):

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from coordexp.coord_tokens.offset_adapter import DTYPES, DTypeName
+from coordexp.coord_tokens.dtypes import DTYPES, DTypeName
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import INDEX_FILE, tensor_names, weight_files, weight_map
 

@@ -16,6 +16,7 @@ from coordexp.runs import ranks
 from coordexp.train.loop.averages import StepLog
 from coordexp.train.setup.components import Components
 from coordexp.train.setup.strategy import strategy_line
+from coordexp.train.setup.switch_notes import switch_notes
 
 _WORTH_A_LINE = 0.1  # of the time
 _NUM_REJECTED_SHOWN = 5
@@ -175,24 +176,6 @@ def data_wait_line(fraction: float, *, num_workers: int) -> str | None:
     if fraction < _WORTH_A_LINE:
         return None
     return f"waits for data {fraction:.0%} of the time; raise data.num_workers (now {num_workers})"
-
-
-def switch_notes(config: ExperimentConfig) -> list[str]:
-    """Return remarks on what keys mean here, or leave without effect, for the start of a run and a dry run."""
-    notes: list[str] = []
-    if config.data.is_jsonl(config.data.val_annotations):
-        notes.append("AP: the descriptions of the validation JSONL are its categories, an object's area is its box's")
-    if config.trains_offset:
-        return notes
-    if config.text_arm:
-        notes.append("custom.coord_tokens.enabled: false: coordinates are digits, no row is added and no offset trains")
-    elif config.training.tuning != "full":
-        notes.append("custom.coord_offset.enabled: false: the rows of the coord tokens stay as they start")
-        if config.data.structure == "spec":
-            notes.append("data.structure: spec: so do those of the added object tokens")
-    if config.training.optimizer == "multimodal_coord_offset":
-        notes.append("training.optimizer: multimodal_coord_offset: without offsets it has the groups of multimodal")
-    return notes
 
 
 def _notes(parts: Components) -> list[str]:

@@ -15,8 +15,6 @@ from coordexp.files import JsonValue, replace_directory, sha256_of_file, sha256_
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import find_checkpoint, model_config
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
-from coordexp.model.expand import cast_checkpoint, expand_checkpoint
-from coordexp.model.load import check_attention
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import Encoding, build_encoding
@@ -58,6 +56,8 @@ def prepare_base(config: ExperimentConfig) -> Path:
         return target
     directory = find_checkpoint(model.path, revision=model.revision)
     require(check_base(config, directory))
+    from coordexp.model.expand import cast_checkpoint, expand_checkpoint  # here: a dry run writes nothing
+
     with replace_directory(target) as building:
         if config.text_arm:
             cast_checkpoint(directory, building, dtype=model.dtype)
@@ -98,6 +98,8 @@ def check_attention_of(config: ExperimentConfig) -> None:
         ConfigError: if it cannot compute in the model's dtype.
         ResourceError: if its package or a CUDA device is not there.
     """
+    from coordexp.model.load import check_attention  # here: it imports what loads a model
+
     # The driver of a cluster may have no GPU where its workers have.
     elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
     check_attention(config.model.attn_implementation, dtype=config.model.dtype, elsewhere=elsewhere)
