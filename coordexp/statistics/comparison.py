@@ -4,20 +4,25 @@ Several readings of the same runs are compared at once: files of equal bytes are
 distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.files import sha256_of_file
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import detectable, estimate
-from coordexp.statistics.permutation import holm, swap_test
+from coordexp.statistics.permutation import holm, swap_draws, swap_test
 from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Matches
 
 N = TypeVar("N", bound=str)
 Files = Mapping[str, Mapping[int, FilePath]]
@@ -134,19 +139,35 @@ def _compared(
     drawn = resampled(
         matches, plan.metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=share(part=0)
     )
-    p_swap = {
-        twins: swap_test(
-            [(matches[a], matches[b]) for a, b in twins],
-            known_metric(plan.metric),
-            resamples=plan.resamples,
-            seed=plan.seed,
-            threads=plan.threads,
-            on_progress=share(part=part),
-        )
-        for part, twins in enumerate(tests, start=1)
-    }
+    p_swap = _swap_tests(matches, list(tests), plan, share)
     num_images = next(iter(matches.values())).num_images
     return {name: _comparison(files, drawn, p_swap, plan, num_images=num_images) for name, files in contents.items()}
+
+
+def _swap_tests(
+    matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: "Callable[..., OnProgress | None]"
+) -> dict[_Twins, float]:
+    """Test pairs of groups on the same draws, several at once: most of a test is one pass over the detections."""
+    if not tests:
+        return {}
+    draws = swap_draws(next(iter(matches.values())).num_images, resamples=plan.resamples, seed=plan.seed)
+
+    def test(twins: _Twins) -> float:
+        pairs = [(matches[a], matches[b]) for a, b in twins]
+        metric = known_metric(plan.metric)
+        return swap_test(pairs, metric, resamples=plan.resamples, seed=plan.seed, draws=draws, threads=1)
+
+    found: dict[_Twins, float] = {}
+    with ThreadPoolExecutor(plan.threads or len(os.sched_getaffinity(0))) as pool:
+        futures = {pool.submit(test, twins): twins for twins in tests}
+        try:
+            for part, future in enumerate(as_completed(futures), start=1):
+                found[futures[future]] = future.result()
+                if (on_progress := share(part=part)) is not None:
+                    on_progress(plan.resamples, plan.resamples)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)  # after an interruption nothing more is begun
+    return found
 
 
 def _couples(contents: _Contents) -> dict[tuple[str, str], _Twins]:

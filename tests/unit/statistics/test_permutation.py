@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
-from coordexp.statistics.permutation import holm, pooled, swap_test, swapped_difference
+from coordexp.detection.kernels import Matches
+from coordexp.detection.pooling import pooled, swap_slopes
+from coordexp.statistics import permutation
+from coordexp.statistics.permutation import holm, swap_draws, swap_test, swapped_difference
 from coordexp.statistics.resampling import swapped_images
-from tests.unit.detection.detection_support import DtRow, Scene, matches_of, random_case
+from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
 AP = AVERAGE_PRECISIONS["AP"]
 
@@ -110,3 +113,47 @@ def test_holm_lies_between_plain_and_bonferroni(p_values: list[float]) -> None:
     assert max(adjusted) <= min(1.0, len(p_values) * max(p_values))
     in_order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [adjusted[i] for i in in_order] == sorted(adjusted)
+
+
+def many_images(number: int) -> tuple[Scene, tuple[Matches, Matches]]:
+    """400 images with crowds among their objects, and two groups that find most of them, one a little better."""
+    rng = np.random.default_rng([number, 7])
+    boxes = [
+        GtRow(image_id, int(rng.integers(3)), (*rng.uniform(0, 50, 2), *rng.uniform(20, 50, 2)), 900.0, n == 40)
+        for n, image_id in enumerate(np.repeat(np.arange(400), 3).tolist())
+    ]
+    truth = Scene(dict.fromkeys(range(400), SIZE), dict.fromkeys(range(3), "name"), boxes)
+
+    def found(off: float) -> list[DtRow]:
+        objects = [
+            DtRow(box.image_id, box.category_id, tuple(np.array(box.box) + rng.normal(0, off, 4)), rng.random())
+            for box in boxes
+            if rng.random() < 0.8
+        ]
+        false = [objects[n]._replace(image_id=int(rng.integers(400))) for n in range(0, len(objects), 4)]
+        return [*objects, *(row._replace(score=0.9 * rng.random()) for row in false)]
+
+    return truth, (matches_of(truth, found(2.0)), matches_of(truth, found(2.0 + 0.03 * number)))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_what_is_judged_by_the_sum_over_images_is_judged_as_by_counting(number: int) -> None:
+    truth, pair = many_images(number)
+    pool, num_images = pooled(*pair), len(truth.sizes_px)
+    draws = swap_draws(num_images, resamples=1000, seed=2)
+    slopes = swap_slopes(pool, AP.first, AP.last, num_images)
+    counted = np.array([swapped_difference([pool], AP, draw) for draw in draws])
+    assert np.corrcoef(slopes.sum() - 2.0 * (draws @ slopes), counted)[0, 1] > 0.99
+    observed = abs(swapped_difference([pool], AP, np.zeros(num_images, np.uint8)))
+    as_far = np.abs(counted) >= observed - 1e-12
+    end = next((n for n in range(250, 1000, 250) if as_far[:n].sum() >= 100), 1000)
+    assert swap_test([pair], AP, resamples=1000, seed=2) == (1 + as_far[:end].sum()) / (1 + end)
+
+
+def test_few_draws_are_counted_where_groups_clearly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    count = permutation.swapped_difference
+    monkeypatch.setattr(permutation, "swapped_difference", lambda *x: (counted.append(1), count(*x))[1])
+    _, pair = many_images(100)
+    assert swap_test([pair], AP, resamples=2000, seed=2) == 1 / 2001
+    assert len(counted) < 100
