@@ -63,6 +63,8 @@ class CoordTrainer(Trainer):
             train_dataset=train_dataset,
             data_collator=CollateOrError(collate),  # pyright: ignore[reportArgumentType]
         )
+        # What transformers before 5.20 asks instead of ``loss_is_scaled_for_ga``; nothing else here reads it.
+        self.model_accepts_loss_kwargs = True
         self.criterion = criterion
         self.forward_terms = forward_terms
         self.averages = RunningAverages()

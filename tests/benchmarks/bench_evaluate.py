@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from coordexp.data.sample import Objects, Sample
 from coordexp.detection.ground_truth import read_ground_truth
@@ -103,6 +101,9 @@ def evaluate(folder: Path, num_images: int, decoding: Decoding) -> None:
 
 def measure_pycocotools(folder: Path) -> None:
     """Print what pycocotools takes for one kind of boxes, which is what the headline costs."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(folder / "instances.json"))
         before, _ = usage()

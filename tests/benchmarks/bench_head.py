@@ -1,6 +1,6 @@
 """Memory and time of the head, forward and backward: HF, a scatter hook, PEFT, and the split head.
 
-``python tests/benchmarks/bench_head.py [--tokens N] [--vocab N] [--hidden N] [--repeats N] [--gpu]``
+``python tests/benchmarks/bench_head.py [--tokens N] [--vocab N] [--hidden N] [--repeats N] [--gpu] [--rows FILE]``
 
 Default: float32 on one CPU thread, vocabulary 152,670, hidden size 1,024, 1,024 tokens. The hidden states are a leaf
 with a gradient and there is no transformer layer, so that only the head is measured. Ratios are to (b), which is what
@@ -155,17 +155,24 @@ def check_losses(losses: dict[str, float], tolerance: float) -> None:
         raise SystemExit(f"the variants compute different losses: {losses}")
 
 
+def rows_of(found: dict[tuple[str, float], Found]) -> list[tuple[str | float, ...]]:
+    """Return share, variant, MiB, ratio to (b), seconds and ratio to (b) of each line."""
+    rows: list[tuple[str | float, ...]] = []
+    for (key, share), value in found.items():
+        base = found["b", share]
+        memory, seconds = value.memory_bytes / base.memory_bytes, value.seconds / base.seconds
+        rows.append((share, NAMES[key], value.memory_bytes / MIB, memory, value.seconds, seconds))
+    return rows
+
+
 def report(found: dict[tuple[str, float], Found]) -> int:
     """Print the table and the targets; 1 if one is missed."""
     table = Table("supervised", "variant", "memory MiB", "to (b)", "seconds", "to (b)")
     verdicts: list[tuple[bool, str]] = []
-    for (key, share), value in found.items():
-        base = found["b", share]
-        ratios = value.memory_bytes / base.memory_bytes, value.seconds / base.seconds
-        numbers = f"{value.memory_bytes / MIB:,.0f}", f"{ratios[0]:.3f}", f"{value.seconds:.3f}", f"{ratios[1]:.3f}"
-        table.add_row(f"{share:.0%}", NAMES[key], *numbers)
-        if key == "d":
-            for what, ratio, limit in zip(("memory", "time"), ratios, TARGETS[share], strict=True):
+    for share, name, mib, to_memory, seconds, to_seconds in rows_of(found):
+        table.add_row(f"{share:.0%}", name, f"{mib:,.0f}", f"{to_memory:.3f}", f"{seconds:.3f}", f"{to_seconds:.3f}")
+        if name == NAMES["d"]:
+            for what, ratio, limit in zip(("memory", "time"), (to_memory, to_seconds), TARGETS[share], strict=True):
                 met = ratio <= limit
                 verdicts.append(
                     (met, f"{share:.0%} {what}: {ratio:.3f} of (b), target {limit:.2f}: {'met' if met else 'NOT met'}")
@@ -183,6 +190,7 @@ def main() -> int:
     parser.add_argument("--hidden", type=int)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="write the table here too, tabs between its columns")
     parser.add_argument("--child", choices=list(VARIANTS), help=argparse.SUPPRESS)
     parser.add_argument("--share", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -203,6 +211,8 @@ def main() -> int:
         f"{where}; vocabulary {sizes.vocab:,}, hidden {sizes.hidden:,}, {sizes.batch} x {sizes.tokens:,} tokens"
     )
     found = on_gpu(sizes, args.repeats) if args.gpu else on_cpu(sizes, args.repeats)
+    if args.rows:
+        args.rows.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows_of(found)))
     return report(found)
 
 

@@ -1,0 +1,156 @@
+"""Everything we want to know of a GPU, in parts that each end within nine minutes.
+
+``python tests/gpu/campaign.py --out DIR [--part NAME ...] [--size 2b|4b|8b|tiny] [--device cuda|cpu]
+[--cells REGEX] [--minutes N]``
+
+Parts, all of them in this order where none is named:
+
+- ``tests``: the tests marked ``gpu``;
+- ``train``: training steps of random weights of a published size on COCO-like images, as a run takes them: images/s,
+  MFU, peak memory against ``doctor``'s estimate; one cell with its stages, kernels and waits of the host;
+- ``generate``: answers of COCO's lengths, constrained and free; scoring of 5,000 images;
+- ``head``: the split head against HF's, a scatter hook's and PEFT's (``tests/benchmarks/bench_head.py``);
+- ``memory``: the peak of a step at several batch sizes and lengths against the estimate.
+
+Each part is a process of its own of ``--minutes`` (9) at most; a cell that fails or no longer fits is a row
+that says so. ``DIR/PART-SIZE.json`` is whole after each cell, ``DIR/summary.md`` holds the tables of all of them.
+
+Ray, MLflow, DeepSpeed and pycocotools are not needed; pydantic and msgspec are. For a machine that reaches no registry,
+fetch their wheels elsewhere and carry the folder (``cp312``: Python 3.12 there):
+
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 \\
+        --platform manylinux2014_x86_64 -d wheels pydantic==2.14.3 pydantic_core==2.50.4 annotated_types msgspec==0.22.0
+    pip install --no-index --no-deps --find-links wheels pydantic pydantic_core annotated_types msgspec   # there
+"""
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("tests", "train", "generate", "head", "memory")
+_BATCH = 8  # of the first cells: what fits 4B without checkpointing in 80 GB, but for the most crowded images
+# bfloat16 takes minutes there.
+_ON_CPU = ("model.dtype=float32", "training.precision=float32", "data.min_pixels=16384", "data.max_pixels=32768")
+_HIDDEN = {"2b": 2048, "4b": 2560, "8b": 4096}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one part here, or several in processes of their own."""
+    args = _parser().parse_args(arguments)
+    sys.path[:0] = [str(ROOT)]
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if args.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # both before torch is imported
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # a small model on several threads of a busy machine is slower
+    args.out.mkdir(parents=True, exist_ok=True)
+    parts = args.part or list(PARTS)
+    if args.here:
+        return run_part(parts[0], args)
+    from tests.gpu.measuring.record import run_process, write_summary
+
+    worst = 0
+    for part in parts:
+        started = time.monotonic()
+        command = [__file__, "--here", "--part", part, "--out", str(args.out.absolute()), "--size", args.size]
+        command += ["--device", args.device, "--cells", args.cells, "--minutes", str(args.minutes)]
+        log = args.out / f"{part}-{args.size}.log"
+        code = run_process(command, seconds=60 * args.minutes, log=log, echo=True)
+        print(f"{part}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
+        worst = worst or code
+    print(f"tables: {write_summary(args.out)}")
+    return int(worst != 0)
+
+
+def run_part(part: str, args: argparse.Namespace) -> int:
+    """Measure the cells of one part in this process; 2 where its device is not there."""
+    import torch
+
+    from tests.gpu.measuring import generation, record, shapes, training
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("--device cuda: there is no CUDA device here; --device cpu --size tiny tries the campaign itself")
+        return 2
+    on_gpu = args.device == "cuda"
+    base = shapes.Setting(
+        args.size,
+        batch=_BATCH if on_gpu else 2,
+        num_images=512 if on_gpu else 16,
+        num_workers=min(12, max(os.cpu_count() or 1, 3) - 2) if on_gpu else 0,
+        changes=() if on_gpu else _ON_CPU,
+    )
+    cells = {
+        "tests": lambda: [record.Cell("pytest -m gpu", 5.0, lambda left: _run_tests(args.out, left))],
+        "train": lambda: training.train_cells(base),
+        "generate": lambda: generation.generate_cells(base),
+        "head": lambda: [record.Cell("bench_head.py", 5.0, lambda left: _run_head(args, left))],
+        "memory": lambda: training.memory_cells(base),
+    }[part]()
+    notes = {"train": training.NOTES, "generate": generation.NOTES, "memory": training.NOTES[-1:]}.get(part, ())
+    content = {"part": part, "size": args.size, "machine": record.machine(), "notes": list(notes)}
+    path = args.out / f"{part}-{args.size}.json"
+    record.PartRecord(path, content, 60.0 * args.minutes, re.compile(args.cells)).run(cells)
+    return 0
+
+
+def _run_tests(out: Path, seconds: float) -> dict[str, object]:
+    """Run the tests that need a GPU, and return how many passed and what the others say."""
+    from tests.gpu.measuring.record import run_process
+
+    junit = out / "tests.xml"
+    command = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+    code = run_process(command, seconds=seconds, log=out / "tests.log")
+    suites = list(ElementTree.parse(junit).getroot()) if junit.exists() else []
+    counts = {name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors")}
+    skipped = [case for suite in suites for case in suite.iter("testcase") if case.find("skipped") is not None]
+    failed = [
+        {"test": case.get("name"), "message": (problem.get("message") or "").splitlines()[0][:200]}
+        for suite in suites
+        for case in suite.iter("testcase")
+        for problem in [*case.findall("failure"), *case.findall("error")]
+    ]
+    return {"exit_code": code, **counts, "num_skipped": len(skipped), "failed": failed}
+
+
+def _run_head(args: argparse.Namespace, seconds: float) -> dict[str, object]:
+    """Measure the head at the width of this size, and return the rows of its table."""
+    from tests.gpu.measuring.record import run_process
+
+    found = args.out / f"head-{args.size}-rows.txt"
+    sizes = ["--tokens", "128", "--vocab", "4000", "--hidden", "64", "--repeats", "1"]
+    if args.device == "cuda":
+        sizes = ["--gpu", "--hidden", str(_HIDDEN.get(args.size, 64)), "--repeats", "10"]
+    command = ["tests/benchmarks/bench_head.py", *sizes, "--rows", str(found)]
+    code = run_process(command, seconds=seconds, log=args.out / f"head-{args.size}.log")
+    rows = [line.split("\t") for line in found.read_text().splitlines()] if found.exists() else []
+    names = ("share", "variant", "mib", "memory_to_b", "seconds", "time_to_b")
+    table = [{name: _number(value) for name, value in zip(names, row, strict=True)} for row in rows]
+    return {"targets_met": code == 0, "exit_code": code, "variants": table}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--size", choices=("2b", "4b", "8b", "tiny"), default="4b", help="of the model")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--cells", default="", metavar="REGEX", help="only cells whose name matches")
+    parser.add_argument("--minutes", type=float, default=9.0, help="that a part may take")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
