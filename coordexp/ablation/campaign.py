@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
 from rich.console import Console
@@ -87,7 +88,7 @@ class Campaign:
             return
         from coordexp.cluster.session import ray_session
 
-        threads = self.config.training.num_threads or self.config.cluster.cpus_per_worker
+        threads = self.config.training.num_threads or ceil(self.config.cluster.cpus_per_worker)
         with ray_session(threads=threads, debug=debug) as started:
             from coordexp.cluster.executor import RayExecutor
 

@@ -76,7 +76,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         f"seeds           {', '.join(str(seed) for seed in config.ablation.seeds)}",
         f"runs            {len(plans)}, {finished} finished",
         f"steps a run     {_steps(plans[0].config)}",
-        f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} GPUs)",
+        f"one run needs   {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} GPUs)",
         f"runs at once    {at_once}",
         f"estimated time  {_time(plans, slots=slots)}",
         *_budget(plans),

@@ -21,6 +21,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.plan import RunPlan, plan_runs
+from coordexp.runs.progress import spoken
 from coordexp.runs.status import count_killed_time
 from coordexp.train import train
 
@@ -91,7 +92,7 @@ def _prepare(
     Returns:
         All runs, with their steps counted, and their fingerprints by name.
     """
-    with campaign.console.status("preparing data and base model"):
+    with spoken("prepares data and base model", campaign.console):
         prepared = prepare_all(plans)
         notes = [steps_note(plan.config, len(prepared[plan.name].train.samples)) for plan in plans]
         plans = with_steps(plans, prepared)

@@ -99,21 +99,22 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
     from coordexp.config import group_config, group_names
     from coordexp.report.write import report_experiment
     from coordexp.runs.folder import ExperimentFolder
+    from coordexp.runs.progress import spoken
     from coordexp.tracking.publish import tracking_uri
 
     name = config.experiment.name
+    readings = {group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)}
     try:
-        report_experiment(
-            tracking_uri(config),
-            name,
-            output=ExperimentFolder.of(config).report,
-            console=console,
-            allow_differences=config.ablation.allow_differences,
-            seeds=seeds,
-            readings={
-                group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)
-            },
-        )
+        with spoken("compares the runs", console):
+            report_experiment(
+                tracking_uri(config),
+                name,
+                output=ExperimentFolder.of(config).report,
+                console=console,
+                allow_differences=config.ablation.allow_differences,
+                seeds=seeds,
+                readings=readings,
+            )
     except CoordExpError as error:
         show(console, f"no report: {error}")
         show(console, f"every run is recorded; try again: {command('report', name)}")

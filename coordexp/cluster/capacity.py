@@ -50,14 +50,14 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
         slots = 1  # begins smaller, and grows when nodes come
     if not slots:
         raise ResourceError(
-            f"one run needs {cluster.num_workers} x ({cluster.cpus_per_worker} CPUs, {cluster.gpus_per_worker:g} "
+            f"one run needs {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} "
             f"GPUs), but the cluster has {resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker "
             "or cluster.gpus_per_worker"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
 
 
-def workers_on(node: Mapping[str, float], *, cpus: int, gpus: float) -> int:
+def workers_on(node: Mapping[str, float], *, cpus: float, gpus: float) -> int:
     """Return how many workers a node holds.
 
     Args:
@@ -65,11 +65,12 @@ def workers_on(node: Mapping[str, float], *, cpus: int, gpus: float) -> int:
         cpus: of each worker.
         gpus: of each worker; a worker cannot take its share of a GPU from two devices.
     """
-    by_cpu = node.get("CPU", 0.0) // cpus
+    # As Ray counts, in ten thousandths; 1 // 0.2 would be 4.
+    by_cpu = round(_PARTS * node.get("CPU", 0.0)) // round(_PARTS * cpus)
     if gpus == 0:
         return int(by_cpu)
     if gpus < 1:
-        on_a_device = _PARTS // round(_PARTS * gpus)  # as Ray counts; 1 // 0.2 would be 4
+        on_a_device = _PARTS // round(_PARTS * gpus)
         return int(min(by_cpu, node.get("GPU", 0.0) * on_a_device))
     return int(min(by_cpu, node.get("GPU", 0.0) // gpus))
 

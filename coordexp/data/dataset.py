@@ -149,6 +149,11 @@ class DetectionDataset(Dataset[EncodedSample]):
         return self._lengths
 
     @property
+    def num_tokens_of_a_box(self) -> int:
+        """Coordinate tokens of one box: 4, or all its digits where coordinates are text."""
+        return self._no_target.coord_positions.shape[1]
+
+    @property
     def epoch(self) -> int:
         """The epoch, which ``ordering: random`` depends on."""
         return int(self._epoch)

@@ -169,7 +169,7 @@ def _check_slots(run: ExperimentConfig, nodes: Nodes, where: str) -> Check[None]
     if run.data.num_workers > run.cluster.cpus_per_worker:
         yield warning(
             "ray",
-            f"data.num_workers is {run.data.num_workers}, but a worker has {run.cluster.cpus_per_worker} CPUs "
+            f"data.num_workers is {run.data.num_workers}, but a worker has {run.cluster.cpus_per_worker:g} CPUs "
             "(cluster.cpus_per_worker): its loaders will wait for each other",
         )
 

@@ -5,14 +5,18 @@ files, none is lost, folded or prefixed on its way through Ray, and they stay. `
 rows, with the names of the metrics and how long the rest will take.
 """
 
+import contextlib
 import json
 import math
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
+
+from rich.console import Console
 
 from coordexp.errors import CoordExpError
 from coordexp.runs.folder import RunFolder
@@ -20,6 +24,8 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
 
 LOOK_SECONDS = 0.5
+QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
+_NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 
 ProgressKind = Literal["start", "step", "evaluation", "alarm", "note"]
@@ -104,6 +110,7 @@ class ProgressDisplay:
         self._events: queue.SimpleQueue[tuple[RunPlan, bool] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="progress-display", daemon=True)
         self._error: CoordExpError | OSError | None = None
+        self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> "ProgressDisplay":
         """Start following."""
@@ -140,10 +147,11 @@ class ProgressDisplay:
     def _handle_next(self) -> bool:
         """Wait for an event, or for the time to show new lines; return whether to go on."""
         try:
-            event = self._events.get(timeout=look_seconds(len(self._running)) if self._running else None)
+            event = self._events.get(timeout=look_seconds(len(self._running)) if self._running else QUIET_SECONDS)
         except queue.Empty:
             for plan in self._running.values():
                 self._show_new_lines(plan)
+            self._show_life()
             return True
         if event is None:
             return False
@@ -175,7 +183,46 @@ class ProgressDisplay:
         whole = text[: text.rfind(b"\n") + 1]
         self._offsets[plan.name] += len(whole)
         for line in whole.decode("utf-8", errors="replace").splitlines():
+            self._last_line = time.monotonic()
             self._print_line(line)
+
+    def _show_life(self) -> None:
+        """Say what is waited for, where nothing was said for long."""
+        now = time.monotonic()
+        if now - self._last_line >= QUIET_SECONDS:
+            self._last_line = now
+            names = list(self._running)
+            shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+            waits = f"waits for news of {shown}" if names else "waits for the first worker"
+            self._print_line(f"{clock_time(now - self._started)}  {waits}")
+
+
+@contextlib.contextmanager
+def spoken(text: str, console: Console) -> Generator[None]:
+    """Say what the block does while it lasts: a spinner in a terminal, else a line, again after a while."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+        return
+    done, started = threading.Event(), time.monotonic()
+
+    def repeat() -> None:
+        while not done.wait(QUIET_SECONDS):
+            console.print(f"{clock_time(time.monotonic() - started)}  {text}", markup=False, highlight=False)
+
+    console.print(text, markup=False, highlight=False)
+    thread = threading.Thread(target=repeat, name="spoken", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def clock_time(seconds: float) -> str:
+    """Return minutes and seconds as a clock shows them, such as ``1:05``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def look_seconds(num_running: int) -> float:

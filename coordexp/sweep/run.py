@@ -37,6 +37,7 @@ from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.runs.progress import spoken
 from coordexp.runs.reporter import Reporter
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
@@ -87,7 +88,7 @@ def run_sweep(
         CoordExpError: for whatever is wrong before the first trial begins.
     """
     with open_campaign(sweep.config, fresh=fresh, console=console) as campaign:
-        with console.status("dividing the training images"):
+        with spoken("divides the training images", console):
             split = divide(sweep)
         note = steps_note(sweep.config, split.num_train)
         if note is not None:
@@ -135,7 +136,7 @@ def divide(sweep: Sweep) -> TuningSplit:
 
 def _prepare(campaign: Campaign, trials: SweepTrials, plan: RunPlan, executor: Executor | None) -> PreparedExperiment:
     """Do and check once what all trials need; refuse to go on with changed code or data."""
-    with campaign.console.status("preparing data and base model"):
+    with spoken("prepares data and base model", campaign.console):
         prepared = prepare_all([plan])[plan.name]
         begun = [trial.plan for trial in trials.trials if trial.plan.status() is not None]
         fingerprint_runs([plan, *begun], {item.name: prepared for item in [plan, *begun]})

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_block
 from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import Batch
+from coordexp.data.dataset import DetectionDataset
 from coordexp.data.patches import ImageSpec, pixel_values
 from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
-from coordexp.losses.term import UNITS, TermInputs
+from coordexp.losses.term import UNITS, TermInputs, Unit
 from coordexp.model.head_bypass import pass_through_head
 
 
@@ -128,6 +129,25 @@ def count_units(batches: Sequence[Batch]) -> Tensor:
         "boxes": num_boxes,
     }
     return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64)
+
+
+def mean_units(dataset: DetectionDataset) -> Tensor:
+    """Return the units of one training image on average: what ``training.normalise_by: data`` divides by, per image.
+
+    Objects that ``data.max_length`` cuts off count as boxes and coord tokens here.
+
+    Returns:
+        ``[U]`` float64 on the CPU in the order of UNITS; zeros for no images.
+    """
+    num_tokens, num_boxes = dataset.num_target_tokens, dataset.num_target_objects
+    num_coord = num_boxes * dataset.num_tokens_of_a_box
+    counts: dict[Unit, int] = {
+        "tokens": num_tokens,
+        "text_tokens": num_tokens - num_coord,
+        "coord_tokens": num_coord,
+        "boxes": num_boxes,
+    }
+    return torch.tensor([counts[unit] for unit in UNITS], dtype=torch.float64) / max(1, len(dataset))
 
 
 def check_adapter_ids(base: nn.Module, vocab: AnswerVocab) -> None:

@@ -23,7 +23,7 @@ from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import Reporter
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
-from coordexp.train.forward import model_inputs
+from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.diagnostics import TermGradientLog
 from coordexp.train.loop.evaluator import Evaluator
 from coordexp.train.loop.messages import start_lines
@@ -58,7 +58,7 @@ class Run:
         log = RunLog(
             config, criterion=parts.criterion, utilisation=utilisation, reporter=reporter, print_line=print_line
         )
-        return Run(config, parts, log, Evaluator(config, parts), listener_for(config))
+        return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
 
 
 def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
@@ -161,6 +161,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         sampler=sampler,
         param_groups=parts.param_groups,
         on_step_log=run.log.on_step_log,
+        mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
         term_gradient_steps=config.training.log_term_gradients,
     )
     if arguments.deepspeed is not None and config.training.precision == "bfloat16":
@@ -194,6 +195,7 @@ def _finish(run: Run, started: float) -> None:
         log.add_row(step, run.evaluator.subset_of_final())
     log.commit(step)  # a merge that fails does not cost the evaluation
     if ranks.rank() == 0:
+        log.note("merges its adapter into the base")
         samples = _merge_samples(parts)
         base = ExperimentFolder.of(config).base(config)
         merge_model(

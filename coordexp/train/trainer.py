@@ -55,6 +55,7 @@ class CoordTrainer(Trainer):
         sampler: LengthBucketSampler,
         param_groups: Sequence[Mapping[str, object]],
         on_step_log: Callable[[StepLog], None],
+        mean_units_U: Tensor | None = None,
         term_gradient_steps: int | None = None,
     ) -> None:
         super().__init__(
@@ -72,6 +73,7 @@ class CoordTrainer(Trainer):
         self.sampler = sampler
         self._groups = param_groups
         self._on_step_log = on_step_log
+        self._mean_units_U = mean_units_U
         self._term_gradient_steps = term_gradient_steps
         self._last_log = time.monotonic()
         self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
@@ -196,8 +198,14 @@ class CoordTrainer(Trainer):
         return self.sampler
 
     def _get_num_items_in_batch(self, batch_samples: list[Batch], device: torch.device) -> Tensor:
-        """Count the units of the whole optimizer step: all its microbatches, on all ranks."""
-        counts = count_units(batch_samples).to(device)
+        """Count what the step's sums are divided by, over all its microbatches on all ranks.
+
+        These are its own units, or those that as many average images have.
+        """
+        counts = count_units(batch_samples)
+        if self._mean_units_U is not None:
+            counts = self._mean_units_U * sum(batch.image_ids.shape[0] for batch in batch_samples)
+        counts = counts.to(device)
         if ranks.in_process_group():
             distributed.all_reduce(counts)
         return counts

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section, key
 
@@ -18,7 +18,9 @@ class Cluster(Section):
     num_workers: PositiveInt = key(
         1, "results", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
     )
-    cpus_per_worker: PositiveInt = key(1, "rounding", "CPUs of a worker, its threads and loader processes.")
+    cpus_per_worker: Positive = key(
+        1, "rounding", "CPUs of a worker, its threads and loader processes; below 1 several runs share one."
+    )
     gpus_per_worker: NotNegative = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
     max_concurrent_runs: PositiveInt | None = key(
         None, "machine", "The most runs at once; null: as many as the cluster has room for."
@@ -35,6 +37,13 @@ class Cluster(Section):
         "machine",
         "Stop cleanly before more is spent, whole seeds first (CPU hours where runs use no GPU); null: no limit.",
     )
+
+    @field_validator("cpus_per_worker")
+    @classmethod
+    def _cpus_are_whole_or_a_share(cls, cpus: float) -> float:
+        if cpus > 1 and cpus % 1:
+            raise ValueError(f"{cpus:g} cannot be given; expected a whole number of CPUs, or a share of one below 1")
+        return int(cpus) if cpus >= 1 else cpus  # written as 1, not 1.0
 
     @model_validator(mode="after")
     def _min_workers_is_a_minimum(self) -> "Cluster":

@@ -71,6 +71,12 @@ class Training(Section):
     lr_schedule: Literal["cosine", "linear", "constant"] = key(
         "cosine", "results", "How the learning rates fall after the warm-up."
     )
+    normalise_by: Literal["step", "data"] = key(
+        "step",
+        "results",
+        "What a step's sums of losses are divided by: its own count of tokens and boxes (step), or that of as many "
+        "average training images (data), so that an object in a crowded image weighs as much as a lonely one.",
+    )
     max_grad_norm: Positive = key(1.0, "results", "Larger gradients are scaled down to this norm.")
     precision: Literal["float32", "bfloat16"] = key(
         "float32", "results", "Type of training's matrix products; bfloat16 on GPUs for speed."

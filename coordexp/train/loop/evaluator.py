@@ -1,7 +1,7 @@
 """Validation losses and AP of a run, during training and at its end; ranks share the work."""
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,10 +39,14 @@ class Evaluator:
         score_head: of the last evaluation; None where no score is learned.
     """
 
-    def __init__(self, config: ExperimentConfig, parts: Components) -> None:
+    def __init__(
+        self, config: ExperimentConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
         self.score_head: ScoreHead | None = None
         self._config = config
         self._parts = parts
+        self._on_answers = on_answers
 
     def validation_losses(self) -> tuple[dict[str, float], dict[str, float]] | None:
         """Return means and sums of every term and diagnostic, teacher-forced on validation samples; None without any.
@@ -131,11 +135,27 @@ class Evaluator:
             head = self.score_head
             decoder, _ = self._decoder(evaluation, samples, head=head, readout=None if head is None else head.read)
             own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
+            on_batch = self._counted(sum(map(len, own_batches)) * (len(decoding) + spec.oracle_k))
             return evaluation.run(
-                lambda way, sample: ranks.gather_to_first(decoder.decode(way, own_batches, sample=sample)),
+                lambda way, sample: ranks.gather_to_first(
+                    decoder.decode(way, own_batches, sample=sample, on_batch=on_batch)
+                ),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",
             )
+
+    def _counted(self, total: int) -> Callable[[int], None] | None:
+        """Return what adds up finished answers for ``on_answers``; None where nobody listens."""
+        on_answers, done = self._on_answers, 0
+        if on_answers is None:
+            return None
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            on_answers(done, total)
+
+        return add
 
     def _trained_score_head(self, truth: GroundTruth, spec: EvaluationSpec) -> ScoreHead:
         parts, perturbed = self._parts, self._config.evaluation.score_boxes == "perturbed"

@@ -13,6 +13,7 @@ from coordexp.losses.criterion import Criterion
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
 from coordexp.runs import ranks
+from coordexp.runs.progress import clock_time
 from coordexp.train.loop.averages import StepLog
 from coordexp.train.setup.components import Components
 from coordexp.train.setup.strategy import strategy_line
@@ -154,7 +155,6 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
 
 def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float) -> str:
     """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  93 img/s  1:20 left``."""
-    left = int(seconds_left)
     parts = ", ".join(
         f"{label} {metrics[key]:.3f}"
         for label, key in (
@@ -167,7 +167,7 @@ def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int,
     )
     return (
         f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  "
-        f"{log.images_per_second:.0f} img/s  {left // 60}:{left % 60:02d} left"
+        f"{log.images_per_second:.0f} img/s  {clock_time(seconds_left)} left"
     )
 
 

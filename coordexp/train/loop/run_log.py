@@ -23,6 +23,7 @@ from coordexp.train.loop.messages import data_wait_line, progress_line
 from coordexp.train.loop.throughput import Utilisation
 
 _GRADIENT_SUMS = ("num_steps", "num_clipped", "all_grad_norms")
+_QUIET_SECONDS = 5.0  # a person waits ten without doubting, and a batch of answers takes some
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class RunLog:
         self._alarms = Alarms(criterion, patience=training.alarm_patience, factor=training.alarm_factor)
         self._train_means: dict[str, float] = {}
         self._gradients: dict[str, float] = dict.fromkeys(_GRADIENT_SUMS, 0.0)
-        self._last_log = time.monotonic()
+        self._last_log = self._last_line = time.monotonic()
         self._paused_seconds = 0.0
         self._pause_started: float | None = None
         self._logged_steps = 0
@@ -140,6 +141,15 @@ class RunLog:
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
         )
 
+    def on_answers(self, done: int, total: int) -> None:
+        """Print how far an evaluation is, where no line came for a while."""
+        if time.monotonic() - self._last_line >= _QUIET_SECONDS:
+            self._print(f"has written {done:,} of {total:,} answers")
+
+    def note(self, line: str) -> None:
+        """Print what the run does now."""
+        self._print(line)
+
     def add_row(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Keep a row until the next commit, and return it; what is not finite raises an alarm and is left out."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -201,6 +211,7 @@ class RunLog:
             self._progress("alarm", step, message=sentence)
 
     def _print(self, line: str) -> None:
+        self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
 

@@ -12,6 +12,9 @@ from coordexp.errors import ResourceError
         ({"max_concurrent_runs": 1}, [{"CPU": 2.0}], 1),
         ({"max_concurrent_runs": 9}, [{"CPU": 2.0}], 2),
         ({"num_workers": 2}, [{"CPU": 3.0}], 1),
+        # shares of a CPU: three runs on two, five on one
+        ({"cpus_per_worker": 0.66}, [{"CPU": 2.0}], 3),
+        ({"cpus_per_worker": 0.2}, [{"CPU": 1.0}], 5),
         # two workers of 4 CPUs fit on two nodes, one each
         ({"num_workers": 2, "cpus_per_worker": 4}, [{"CPU": 6.0}, {"CPU": 6.0}], 1),
         ({"num_workers": 8, "cpus_per_worker": 4, "gpus_per_worker": 1.0}, [{"CPU": 128.0, "GPU": 8.0}] * 2, 2),

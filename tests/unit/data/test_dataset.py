@@ -23,6 +23,7 @@ from coordexp.data.sample import Objects
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, TokenizerError
+from coordexp.train.forward import count_units, mean_units
 from tests.unit.data.sample_support import pairs_of
 
 
@@ -134,6 +135,8 @@ def test_the_cap_is_counted(make, samples):
     assert make().num_capped_images == make().num_cut_samples == 0
     assert dataset.num_target_objects == sum(len(dataset[i].boxes_norm_xyxy) for i in range(24))
     assert dataset.num_target_tokens == sum(len(dataset[i].target_ids) for i in range(24))
+    everything = collate([dataset[i] for i in range(24)], pad_id=0, image_token_id=dataset._prompt.image_token_id)
+    assert (24 * mean_units(dataset)).round().tolist() == count_units([everything]).tolist()
 
 
 def test_without_targets(make):

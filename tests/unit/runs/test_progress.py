@@ -1,11 +1,15 @@
+import io
+import re
 import threading
+import time
 
 import pytest
+from rich.console import Console
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import progress
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer
+from coordexp.runs.progress import ProgressDisplay, look_seconds, progress_log_writer, spoken
 from coordexp.runs.status import RunStatus, write_status
 
 
@@ -70,6 +74,45 @@ def test_a_run_that_was_refused_is_not_told_again(plan):
         display.on_begin(plan)
         display.on_end(plan)
     assert printed == []
+
+
+def test_a_quiet_command_says_what_it_waits_for(plans, monkeypatch):
+    """For a worker at first, then for news of its runs; a run that speaks is enough."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.05)
+    printed: list[str] = []
+    heard = {text: threading.Event() for text in ("the first worker", "A-s0, A-s1", "step 1")}
+
+    def print_line(line: str) -> None:
+        printed.append(line)
+        for text, event in heard.items():
+            if text in line:
+                event.set()
+
+    with ProgressDisplay(print_line=print_line, on_end=lambda plan, status: None) as display:
+        assert heard["the first worker"].wait(30)
+        for plan in plans[:2]:
+            display.on_begin(plan)
+        assert heard["A-s0, A-s1"].wait(30)
+        monkeypatch.setattr(progress, "QUIET_SECONDS", 1e6)
+        progress_log_writer(plans[0].run_dir)("step 1")
+        assert heard["step 1"].wait(30)
+    assert printed[-1] == "step 1"
+    assert re.fullmatch(r"\d:\d\d  waits for news of A-s0, A-s1", printed[-2])
+
+
+def test_a_block_is_spoken_of_while_it_lasts(monkeypatch):
+    """Where there is no terminal; nothing is left running after it."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    output = io.StringIO()
+    with spoken("prepares data", Console(file=output, width=80)):
+        deadline = time.monotonic() + 30
+        while output.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "prepares data"
+    assert lines[1:3] == ["0:00  prepares data"] * 2
+    assert not [one for one in threading.enumerate() if one.name == "spoken"]
 
 
 def test_only_running_runs_are_looked_at(plans, monkeypatch):
