@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.trees import Tree, within
+from coordexp.config.trees import Tree, merged, within
 from coordexp.files import JsonValue
 
 
@@ -78,8 +78,12 @@ def shared_identity(config: ExperimentConfig, *, besides: Sequence[str] = ()) ->
 
 
 def scientific(config: ExperimentConfig) -> Tree:
-    """Return the keys that can change a number; of inputs the bytes are hashed, wherever they lie."""
-    return _kept(config, lambda key: key.role in ("results", "rounding"))
+    """Return the keys that can change a number; of inputs the bytes are hashed, wherever they lie.
+
+    A key that the device decides is given as what it is, so that runs that differ in it never look alike.
+    """
+    kept = _kept(config, lambda key: key.role in ("results", "rounding"))
+    return merged(kept, {"training": {"deterministic": config.is_deterministic}})
 
 
 def deciding(config: ExperimentConfig, *parts: Part) -> str:

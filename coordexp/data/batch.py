@@ -1,7 +1,8 @@
 """Encoded samples -> the batch: what goes from the loader to the model and the losses.
 
-Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that are no fillers,
-T supervised tokens, N of them that carry coordinates, M boxes, K tokens of a box that carry its coordinates.
+Shapes: B sequences, L padded length, I images, G image tokens, P image patches, C numbers of a patch, S samples that
+are no fillers, T supervised tokens, N of them that carry coordinates, M boxes, K tokens of a box that carry its
+coordinates.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,14 +72,16 @@ class Batch:
 
     Attributes:
         input_ids: ``[B, L]`` int64; one row of all samples where they are packed.
-        attention_mask: ``[B, L]`` int64, 0 at padding; None where samples are packed: without a mask, and without a
-            cache, transformers keeps the samples of a row apart.
+        attention_mask: ``[B, L]`` int64, 0 at padding; None where that is on the right, which no token sees, and where
+            samples are packed: without a mask, and without a cache, transformers keeps the samples of a row apart.
         position_ids: ``[3, B, L]`` int64 of the multimodal rotary embedding, ``[4, 1, L]`` where samples are packed;
             None: the model finds them itself, and the host waits.
         mm_token_type_ids: ``[B, L]`` int64, 1 at image tokens.
         labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
         patches: ``[P, C]`` uint8.
         image_grid_thw: ``[I, 3]`` int64: 1, rows and columns of patches.
+        image_grids: rows and columns again, for the host.
+        image_rows: ``[G]`` int64, flat positions in ``[B * L]`` of the image tokens, ascending.
         supervised_rows: ``[T]`` int64, flat positions in ``[B * L]`` that predict a label.
         targets: ``[T]`` int64, those labels.
         coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending; in the text arm digits of
@@ -99,6 +102,8 @@ class Batch:
     labels: Tensor
     patches: Tensor
     image_grid_thw: Tensor
+    image_grids: tuple[tuple[int, int], ...]
+    image_rows: Tensor
     supervised_rows: Tensor
     targets: Tensor
     coord_rows: Tensor
@@ -111,7 +116,7 @@ class Batch:
     sequence_lengths: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Move every tensor; also how accelerate moves what a loader gives."""
+        """Move every tensor, and leave what the host is to know; also how accelerate moves what a loader gives."""
         return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
@@ -119,7 +124,8 @@ class Batch:
         return self._changed(Tensor.pin_memory)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(self, **{name: change(value) for name, value in vars(self).items() if value is not None})
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: change(value) for name, value in tensors.items()})
 
 
 def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False) -> Batch:
@@ -229,6 +235,8 @@ def batch_of(
         labels=labels,
         patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
         image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
+        image_grids=tuple(sample.grid for sample in samples),
+        image_rows=(input_ids.flatten() == image_token_id).nonzero().squeeze(1),
         supervised_rows=supervised_rows,
         targets=targets_T,
         coord_rows=row_of_position[torch.from_numpy(np.concatenate(positions))],

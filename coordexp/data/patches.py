@@ -104,6 +104,11 @@ def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8]
     return np.ascontiguousarray(patches).reshape(rows * columns, 3 * size * size), (rows, columns)
 
 
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device, without the host waiting for what the device still has to do."""
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+
+
 def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     """Normalise patches on their device, and repeat them over the temporal patch.
 
@@ -117,7 +122,7 @@ def pixel_values(patches: Tensor, spec: ImageSpec) -> Tensor:
     side = spec.patch_size
     # The Hugging Face processor scales in float64 and normalises in float32: the same here, bit for bit.
     scaled = (patches.view(-1, 3, 1, side, side).to(torch.float64) * spec.rescale_factor).to(torch.float32)
-    mean = torch.tensor(spec.mean, device=patches.device).view(1, 3, 1, 1, 1)
-    std = torch.tensor(spec.std, device=patches.device).view(1, 3, 1, 1, 1)
+    mean = upload(torch.tensor(spec.mean), patches.device).view(1, 3, 1, 1, 1)
+    std = upload(torch.tensor(spec.std), patches.device).view(1, 3, 1, 1, 1)
     values = (scaled - mean) / std
     return values.expand(-1, 3, spec.temporal_patch_size, side, side).reshape(patches.shape[0], -1)

@@ -24,6 +24,7 @@ from coordexp.errors import CheckpointError, ConfigError, CoordExpError, Resourc
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id
 from coordexp.model.checkpoint.stored_model import StoredModel, quiet
+from coordexp.model.image_forward import install_image_forward
 from coordexp.model.processor import Processor
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
@@ -167,6 +168,7 @@ def _load_weights(
             raise CheckpointError(
                 f"{directory}: {len(report[kind])} weights are {kind[:-5]}, e.g. {min(map(str, report[kind]))}"
             )
+    install_image_forward(model)
     return model
 
 

@@ -26,11 +26,12 @@ from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.diagnostics import TermGradientLog
 from coordexp.train.loop.evaluator import Evaluator
+from coordexp.train.loop.finite import LookBeforeRecords
 from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
-from coordexp.train.setup.arguments import SetupCheck, training_arguments
+from coordexp.train.setup.arguments import SetupCheck, choose_algorithms, steps_on_device, training_arguments
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
@@ -97,13 +98,11 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
 
 
 def set_up_process(config: ExperimentConfig) -> None:
-    """Set threads, seeds and deterministic operations of this process, before anything is built."""
+    """Set threads, seeds and algorithms of this process, before anything is built."""
     if config.training.num_threads is not None:
         torch.set_num_threads(config.training.num_threads)
     set_seed(config.experiment.seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    choose_algorithms(deterministic=config.is_deterministic)
 
 
 def _stop_if_asked(listener: StopListener) -> None:
@@ -163,6 +162,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         on_step_log=run.log.on_step_log,
         mean_units_U=mean_units(dataset) if config.training.normalise_by == "data" else None,
         term_gradient_steps=config.training.log_term_gradients,
+        fused=steps_on_device(arguments),
     )
     if arguments.deepspeed is not None and config.training.precision == "bfloat16":
         autocast_forward(parts.model, device_type=arguments.device.type)
@@ -180,6 +180,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
             whole_weights=lambda: whole_weights(trainer.engine),
         )
     )
+    trainer.add_callback(LookBeforeRecords(trainer.finite))  # behind the schedule, which asks for records
     return trainer
 
 

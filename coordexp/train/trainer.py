@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,18 +21,20 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
 from coordexp.data.batch import Batch, EncodedSample
+from coordexp.data.patches import upload
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.errors import CheckpointError, CoordExpError, DivergedError
+from coordexp.errors import CheckpointError, CoordExpError
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.runs import ranks
 from coordexp.train.forward import TermForward, count_units
 from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepLog
 from coordexp.train.loop.diagnostics import TermGradients, coord_diagnostics, gradients_at_hidden
+from coordexp.train.loop.finite import FiniteSteps
 from coordexp.train.loop.throughput import flop_units
 from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
 
-_LISTED_IMAGES = 32
+_GRAD_NORMS = "all_grad_norms"
 
 
 class CoordTrainer(Trainer):
@@ -57,7 +60,25 @@ class CoordTrainer(Trainer):
         on_step_log: Callable[[StepLog], None],
         mean_units_U: Tensor | None = None,
         term_gradient_steps: int | None = None,
+        fused: bool = False,
     ) -> None:
+        """Wire the trainer.
+
+        Args:
+            model: to train, on the CPU or wherever it will be.
+            args: of Hugging Face's loop.
+            criterion: gives the loss.
+            forward_terms: gives the criterion its inputs.
+            train_dataset: encoded samples.
+            collate: batches them.
+            sampler: their order.
+            param_groups: of AdamW.
+            on_step_log: called at logging steps.
+            mean_units_U: ``[U]`` units of an average image, to divide a step's sums by; None: by the step's own.
+            term_gradient_steps: steps between measurements of each term's gradient; None: never.
+            fused: step on the device alone, as on a GPU: one kernel for all parameters, and the host looks whether
+                steps are finite only where it reads or writes anything else.
+        """
         super().__init__(
             model=model,
             args=args,
@@ -76,8 +97,8 @@ class CoordTrainer(Trainer):
         self._mean_units_U = mean_units_U
         self._term_gradient_steps = term_gradient_steps
         self._last_log = time.monotonic()
-        self._image_ids: list[Tensor] = []  # of the present step, to name the batch if it breaks the run
-        self._loss = torch.zeros(())  # of the present step, this rank's part
+        self._fused = fused
+        self.finite = FiniteSteps(self._bad_terms, late=fused)
         self._deepspeed_step_checked = False
 
     @property
@@ -97,11 +118,10 @@ class CoordTrainer(Trainer):
         assert isinstance(num_items_in_batch, Tensor), "counts of the whole step are needed"
         assert not return_outputs, "there are no logits to return"
         step = self.state.global_step + 1
-        self._image_ids.append(inputs.image_ids)
         terms, hidden_TD = self.forward_terms.with_hidden(model, inputs)
         # Terms of weight 0 and diagnostics at every step: each group's means then cover the same batches.
         share, sums = self.criterion(terms, num_items_in_batch)
-        self._loss = self._loss + share.detach()
+        self.finite.add(share, inputs.image_ids)
         self.averages.add_terms(self.criterion, sums, count_units([inputs]))
         self.averages.add("num_images", float(inputs.image_ids.shape[0]))
         for name, value in flop_units(inputs).items():
@@ -151,14 +171,22 @@ class CoordTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Build AdamW on our parameter groups."""
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = self._adam = torch.optim.AdamW(
             [dict(group) for group in self._groups],
             betas=(self.args.adam_beta1, self.args.adam_beta2),
             eps=self.args.adam_epsilon,
+            fused=self._fused or None,
         )
+        self._adam.register_load_state_dict_pre_hook(self._keep_fused)
         if self.is_deepspeed_enabled:  # it steps inside the backward, before this class is asked to clip
             self.optimizer.register_step_pre_hook(self._before_deepspeed_step)
         return self.optimizer
+
+    def _keep_fused(self, optimizer: torch.optim.Optimizer, state: dict[str, object]) -> dict[str, object]:
+        """Step as this device does, though the checkpoint be of another; torch would take over the saved way."""
+        del optimizer
+        groups = cast("list[dict[str, object]]", state["param_groups"])
+        return {**state, "param_groups": [{**group, "fused": self._fused or None} for group in groups]}
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Write adapters without PEFT's guess that a resized vocabulary needs its tables saved too."""
@@ -205,7 +233,7 @@ class CoordTrainer(Trainer):
         counts = count_units(batch_samples)
         if self._mean_units_U is not None:
             counts = self._mean_units_U * sum(batch.image_ids.shape[0] for batch in batch_samples)
-        counts = counts.to(device)
+        counts = upload(counts, device)
         if ranks.in_process_group():
             distributed.all_reduce(counts)
         return counts
@@ -224,43 +252,28 @@ class CoordTrainer(Trainer):
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         """Clip, and stop before the optimizer moves if loss or gradients are not finite."""
         norm = torch.as_tensor(super()._clip_grad_norm(model)).detach()
-        self._check_finite(norm)
+        if not self._deepspeed_step_checked:
+            self.finite.end(self.state.global_step + 1, norm, self._adam)
+        self._deepspeed_step_checked = False
         # Every rank has the same norm, and the ranks are summed when this is read: each adds its share of one step.
         share = 1 / self.args.world_size
         self.averages.add("num_steps", share)
         self.averages.add("num_clipped", (norm > self.args.max_grad_norm).double() * share)
-        self.averages.add("all_grad_norms", norm.double() * share)
-        self._image_ids.clear()
-        self._loss = torch.zeros_like(self._loss)
-        self._deepspeed_step_checked = False
+        self.averages.add(_GRAD_NORMS, norm.double() * share)
         return norm
 
     def _before_deepspeed_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Stop before ZeRO moves its first parameter group if loss or gradients are not finite."""
-        del optimizer, args, kwargs
+        del args, kwargs
         if not self._deepspeed_step_checked:
             self._deepspeed_step_checked = True
-            self._check_finite(torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm))  # pyright: ignore
+            norm = torch.as_tensor(self.model_wrapped.optimizer._global_grad_norm)  # pyright: ignore
+            self.finite.end(self.state.global_step + 1, norm, optimizer)
 
-    def _check_finite(self, norm: Tensor) -> None:
-        loss = self._loss.clone()
-        if ranks.in_process_group():
-            distributed.all_reduce(loss)
-        # DeepSpeed writes a norm that is not finite as -1.
-        if not math.isfinite(float(norm) + float(loss)) or float(norm) < 0:
-            raise DivergedError(self._not_finite(float(loss), float(norm)))
-
-    def _not_finite(self, loss: float, norm: float) -> str:
-        """Name step, terms and images; every rank says so at the same step, since loss and norm are shared."""
+    def _bad_terms(self) -> list[str]:
+        """Return what is not finite since the last row; every rank asks at the same step."""
         means, _ = self.averages.read()
-        bad = [name for name, value in means.items() if not math.isfinite(value)]
-        images = torch.cat(self._image_ids).tolist()
-        listed = ", ".join(map(str, images[:_LISTED_IMAGES])) + (", ..." if len(images) > _LISTED_IMAGES else "")
-        return (
-            f"step {self.state.global_step + 1}: the loss is {loss}, the gradient norm {norm} "
-            f"({'not finite: ' + ', '.join(bad) if bad else 'every loss term is finite'}) on images {listed}; "
-            "the weights were not changed, and checkpoints from before are kept"
-        )
+        return [name for name, value in means.items() if not math.isfinite(value) and name != _GRAD_NORMS]
 
 
 def restore_generators(checkpoint: Path) -> None:

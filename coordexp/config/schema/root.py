@@ -99,6 +99,12 @@ class ExperimentConfig(Section):
         training = self.training
         return training.per_device_batch_size * training.gradient_accumulation_steps * self.cluster.num_workers
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether runs keep to algorithms that repeat every bit, as ``training.deterministic`` says or leaves open."""
+        asked = self.training.deterministic
+        return self.cluster.gpus_per_worker == 0 if asked is None else asked
+
     def with_steps(self, num_images: int) -> Self:
         """Return the run with ``training.max_steps`` in place of ``training.epochs``, for so many training images."""
         epochs = self.training.epochs

@@ -84,6 +84,12 @@ class Training(Section):
     gradient_checkpointing: StrictBool = key(
         False, "results", "Compute activations again in the backward pass: a third slower, far less memory."
     )
+    deterministic: StrictBool | None = key(
+        None,
+        "rounding",
+        "Only algorithms that repeat every bit, which are slow on GPUs; null: true without GPUs, false with them "
+        "(cluster.gpus_per_worker). torch warns where it has none.",
+    )
     logging_steps: PositiveInt = key(10, "record", "Steps between two rows of losses.")
     log_term_gradients: PositiveInt | None = key(
         None,

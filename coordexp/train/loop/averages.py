@@ -73,9 +73,11 @@ class RunningAverages:
 
     def add(self, name: str, value: Tensor | float, count: float = 1) -> None:
         """Add a summed value and the number of units it covers."""
-        summed, counted = self._totals.get(name, (torch.zeros((), dtype=torch.float64), 0.0))
         value = torch.as_tensor(value).detach().to(torch.float64)
-        self._totals[name] = (summed.to(value.device) + value, counted + count)
+        summed, counted = self._totals.get(name, (torch.zeros_like(value), 0.0))
+        if summed.device != value.device:  # resumed sums come from the CPU
+            summed = summed.to(value.device)
+        self._totals[name] = (summed + value, counted + count)
 
     def add_terms(self, criterion: Criterion, sums: Mapping[str, Tensor], counts_U: Tensor) -> None:
         """Add a microbatch: its term sums, and its unit counts ``[U]`` on the CPU."""
@@ -95,7 +97,8 @@ class RunningAverages:
         """Add errors in bins, of which the 90th percentile will be read."""
         if self._errors is None:
             self._errors = torch.zeros(NUM_BINS * _CELLS_PER_BIN, dtype=torch.float64, device=errors_N.device)
-        self._errors = self._errors.to(errors_N.device)  # resumed sums come from the CPU
+        if self._errors.device != errors_N.device:
+            self._errors = self._errors.to(errors_N.device)
         cells_N = (errors_N.detach() * _CELLS_PER_BIN).long().clamp(0, self._errors.numel() - 1)
         self._errors.scatter_add_(0, cells_N, torch.ones_like(cells_N, dtype=torch.float64))
 

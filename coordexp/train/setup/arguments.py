@@ -1,5 +1,6 @@
 """What is asked of Hugging Face's trainer, and what the libraries made of it, checked before the first step."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,24 @@ def _checkpointing(is_on: bool) -> dict[str, object]:
     names = TrainingArguments.__dataclass_fields__
     name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
     return {name: is_on, f"{name}_kwargs": {"use_reentrant": False} if is_on else None}
+
+
+def steps_on_device(arguments: TrainingArguments) -> bool:
+    """Say whether the optimizer steps on a GPU by itself; DeepSpeed has a way of its own, and a CPU nobody to wait."""
+    return arguments.device.type == "cuda" and arguments.deepspeed is None
+
+
+def choose_algorithms(*, deterministic: bool) -> None:
+    """Keep to algorithms that repeat every bit, or leave torch its fastest.
+
+    cuBLAS repeats its bits only with a workspace of a fixed size, and reads that from the environment before its
+    first product.
+    """
+    if deterministic and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # It would also fill every new tensor with NaN, a pass over memory that nothing here reads before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_size: int) -> None:

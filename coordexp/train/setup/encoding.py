@@ -57,7 +57,10 @@ class Encoding:
         pad_id = self.tokenizer.pad_token_id
         pad_id = pad_id if isinstance(pad_id, int) else 0
         batch = collate(samples, pad_id=pad_id, image_token_id=image_id)
-        return replace(batch, position_ids=padded_positions(samples, image_token_id=image_id, merge_size=merge_size))
+        positions = padded_positions(samples, image_token_id=image_id, merge_size=merge_size)
+        # No token sees what comes behind it, so padding on the right needs no mask; with one, transformers asks the
+        # device whether anything is masked, and attention takes a slower kernel.
+        return replace(batch, position_ids=positions, attention_mask=None)
 
 
 def build_encoding(config: ExperimentConfig, processor: Processor) -> Encoding:

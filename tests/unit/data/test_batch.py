@@ -85,7 +85,7 @@ def test_digits_of_objects_cut_and_whole_know_their_places(make):
 
 
 def _tensors(batch):
-    return {name: value for name, value in vars(batch).items() if value is not None}
+    return {name: value for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
 
 
 @pytest.mark.parametrize("make", [padded, packed])
@@ -97,6 +97,7 @@ def test_it_moves_as_a_whole(make):
             _tensors(batch), "meta"
         )
     assert (batch.attention_mask is None) == (moved.attention_mask is None)
+    assert moved.image_grids == batch.image_grids == ((2, 2), (2, 2))
 
 
 def test_a_move_to_where_it_is_copies_nothing():

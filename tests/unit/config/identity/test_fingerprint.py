@@ -49,6 +49,15 @@ def test_equal_configurations_have_equal_fingerprints():
 
 
 @pytest.mark.parametrize(
+    ("asked", "gpus", "is_on"), [(None, 0.0, True), (None, 1.0, False), (True, 1.0, True), (False, 0.0, False)]
+)
+def test_a_fingerprint_says_whether_algorithms_repeat_every_bit(asked, gpus, is_on):
+    """What the device decides is written as what it is: only so do runs on a CPU and on a GPU differ in it."""
+    found = _fingerprint(_config(training={"deterministic": asked}, cluster={"gpus_per_worker": gpus}))
+    assert found.config["training"]["deterministic"] is is_on
+
+
+@pytest.mark.parametrize(
     "sections",
     [
         {"experiment": {"name": "other", "group": "B", "runs_dir": "/elsewhere"}},
