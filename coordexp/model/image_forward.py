@@ -133,22 +133,38 @@ class _Model(Qwen3VLModel):
                 f"expected {sum(lengths) // merge} image tokens for images of {layout.grids} patches, got "
                 f"{layout.token_rows.numel()}"
             )
-        device = pixel_values.device
-        tables = [self._grid_tables(grid, device) for grid in layout.grids]
-        indices_P4, weights_P4, positions_P2 = (torch.cat(parts) for parts in zip(*tables, strict=True))
-        ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
         outputs = self.visual(
             pixel_values.type(self.visual.dtype),
             grid_thw=image_grid_thw,
             return_dict=True,
-            interp_indices=indices_P4,
-            interp_weights=weights_P4,
-            position_ids=positions_P2,
-            cu_seqlens=upload(ends, device),
-            max_seqlen=max(lengths),
-            image_lengths=lengths,
+            **self._known(layout.grids, pixel_values.device),
         )
         return outputs.pooler_output, outputs.deepstack_features
+
+    def get_image_features(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, pixel_values: Tensor, image_grid_thw: Tensor, **kwargs: object
+    ) -> object:
+        """Return transformers' own features, images with equally many patches together; for ``generate``."""
+        grids = image_grid_thw.tolist()
+        if all(frames == 1 for frames, _, _ in grids):
+            known = self._known([(rows, columns) for _, rows, columns in grids], pixel_values.device)
+            kwargs |= {f"image_{name}": value for name, value in known.items()}
+        return super().get_image_features(pixel_values, image_grid_thw, **kwargs)  # pyright: ignore
+
+    def _known(self, grids: Sequence[tuple[int, int]], device: torch.device) -> dict[str, object]:
+        """Return what the vision tower would read back from the device, as its keyword arguments."""
+        tables = [self._grid_tables(grid, device) for grid in grids]
+        indices_P4, weights_P4, positions_P2 = (torch.cat(parts) for parts in zip(*tables, strict=True))
+        lengths = tuple(rows * columns for rows, columns in grids)
+        ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        return {
+            "interp_indices": indices_P4,
+            "interp_weights": weights_P4,
+            "position_ids": positions_P2,
+            "cu_seqlens": upload(ends, device),
+            "max_seqlen": max(lengths),
+            "lengths": lengths,
+        }
 
     def _grid_tables(self, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         visual = self.visual
@@ -181,12 +197,12 @@ class _VisionAttention(Qwen3VLVisionAttention):
         cu_seqlens: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         max_seqlen: int | None = None,
-        image_lengths: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
         **kwargs: object,
     ) -> Tensor:
-        """Return ``[P, D]``; ``image_lengths`` are the patches of each image."""
+        """Return ``[P, D]``; ``lengths`` are the patches of each image."""
         implementation = str(self.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
-        if image_lengths is None or "flash" in implementation:  # which takes images of all sizes at once
+        if lengths is None or "flash" in implementation:  # which takes images of all sizes at once
             return super().forward(
                 hidden_states,
                 cu_seqlens=cu_seqlens,
@@ -197,10 +213,10 @@ class _VisionAttention(Qwen3VLVisionAttention):
         query_PHD, key_PHD, value_PHD = self.qkv(hidden_states).unflatten(1, (3, self.num_heads, -1)).unbind(1)
         query_PHD, key_PHD = apply_rotary_pos_emb_vision(query_PHD, key_PHD, *position_embeddings)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        split = [states.split(list(image_lengths)) for states in (query_PHD, key_PHD, value_PHD)]
+        split = [states.split(list(lengths)) for states in (query_PHD, key_PHD, value_PHD)]
         attended: dict[int, Tensor] = {}
-        for length in dict.fromkeys(image_lengths):
-            images = [image for image, own in enumerate(image_lengths) if own == length]
+        for length in dict.fromkeys(lengths):
+            images = [image for image, own in enumerate(lengths) if own == length]
             query, key, value = (torch.stack([parts[image] for image in images]).transpose(1, 2) for parts in split)
             output, _ = attend(
                 self,
@@ -214,7 +230,7 @@ class _VisionAttention(Qwen3VLVisionAttention):
                 **kwargs,
             )
             attended |= zip(images, output.flatten(2).unbind(0), strict=True)
-        return self.proj(torch.cat([attended[image] for image in range(len(image_lengths))]))
+        return self.proj(torch.cat([attended[image] for image in range(len(lengths))]))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_SIZES)

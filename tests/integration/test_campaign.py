@@ -166,5 +166,15 @@ def test_scenes_are_what_they_are_called(scenes, tmp_path):
 def test_no_cell_is_there_twice():
     names = [cell.name for cell in train_cells(Setting("4b"))]
     assert len(names) == len(set(names)) > 12
-    for word in ("C ", "A ", "D ", "flash_attention_2", "checkpointing", "packing", "640x480", "not deterministic"):
+    for word in (
+        "C ",
+        "A ",
+        "D ",
+        "flash_attention_2",
+        "checkpointing",
+        "packing",
+        "640x480",
+        "deterministic",
+        "stock images",
+    ):
         assert any(word in name for name in names), word

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from transformers import PreTrainedModel, Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import Qwen2VLImageProcessorPil, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
+from coordexp.model.image_forward import install_image_forward
 from coordexp.model.load import check_attention
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
@@ -64,7 +65,8 @@ class Setting:
         accumulate: microbatches of a step.
         checkpointing: of activations.
         packing: whether a microbatch is one row.
-        deterministic: whether torch is asked for deterministic operations, as a run does.
+        deterministic: of ``training``.
+        stock_images: whether images go through transformers' own forward, which waits and takes them one by one.
         num_images: of the data set.
         num_workers: processes that read images.
         changes: further ``KEY=VALUE`` of the configuration.
@@ -78,7 +80,8 @@ class Setting:
     accumulate: int = 1
     checkpointing: bool = False
     packing: bool = False
-    deterministic: bool = True
+    deterministic: bool = False
+    stock_images: bool = False
     num_images: int = 512
     num_workers: int = 0
     changes: tuple[str, ...] = ()
@@ -99,6 +102,7 @@ def configured(setting: Setting, folder: Path) -> ExperimentConfig:
             f"data.num_workers={setting.num_workers}",
             f"data.packing={flags['packing']}",
             f"training.gradient_checkpointing={flags['checkpointing']}",
+            f"training.deterministic={flags['deterministic']}",
             f"training.per_device_batch_size={setting.batch}",
             f"training.gradient_accumulation_steps={setting.accumulate}",
             "cluster.executor=inline",
@@ -110,7 +114,7 @@ def configured(setting: Setting, folder: Path) -> ExperimentConfig:
     return group_config(config, setting.group, 0)
 
 
-def components(config: ExperimentConfig, size: str) -> Components:
+def components(config: ExperimentConfig, size: str, *, stock_images: bool = False) -> Components:
     """Build the parts of a run as ``build_components`` does, with a model that was read from nowhere."""
     processor = Processor(published_tokenizer(), image_processor())
     encoding = build_encoding(config, processor)
@@ -118,6 +122,8 @@ def components(config: ExperimentConfig, size: str) -> Components:
     assert vocab.numbers.ids == COORD_IDS
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         base = random_model(size, dtype=DTYPES[config.model.dtype], attention=config.model.attn_implementation)
+        if not stock_images:
+            install_image_forward(base)
         model = with_adapters(config, base, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     check_adapter_ids(model, vocab)
     return Components(
@@ -133,7 +139,7 @@ def components(config: ExperimentConfig, size: str) -> Components:
     )
 
 
-def random_model(size: str, *, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+def random_model(size: str, *, dtype: torch.dtype, attention: str) -> Qwen3VLForConditionalGeneration:
     """Return a model of a published size on torch's present device, its tables long enough for the coord tokens."""
     given = copy.deepcopy(SIZES[size])
     given["text_config"]["vocab_size"] = max(given["text_config"]["vocab_size"], COORD_IDS.stop)
@@ -220,6 +226,6 @@ def named(base: Setting, *more: str, **changes: object) -> tuple[str, Setting]:
     changed = replace(base, changes=(*base.changes, *more), **changes)
     words = [changed.group, changed.attention, changed.scenes, f"batch {changed.batch}"]
     words += [f"x {changed.accumulate}"] * (changed.accumulate > 1)
-    words += [name for name in ("checkpointing", "packing") if vars(changed)[name]]
-    words += ["not deterministic"] * (not changed.deterministic)
+    switches = ("checkpointing", "packing", "deterministic", "stock_images")
+    words += [name.replace("_", " ") for name in switches if vars(changed)[name]]
     return " ".join([*words, *more]), changed

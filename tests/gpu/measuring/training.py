@@ -46,7 +46,8 @@ def train_cells(base: Setting) -> list[Cell]:
     """Return the training cells, the most telling first."""
     shown = [
         named(base),
-        named(base, deterministic=False),
+        named(base, deterministic=True),
+        named(base, stock_images=True),
         named(base, packing=True),
         named(base, batch=2 * base.batch),
         named(base, attention="flash_attention_2"),
@@ -108,10 +109,9 @@ def train(setting: Setting, *, seconds: float, watch: bool = False, logging_step
     started = time.monotonic()
     config = configured(replace(setting, changes=changes), folder)
     set_up_process(config)
-    torch.use_deterministic_algorithms(setting.deterministic, warn_only=True)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    parts = components(config, setting.size)
+    parts = components(config, setting.size, stock_images=setting.stock_images)
     logs: list[StepLog] = []
     scratch = Path(tempfile.mkdtemp(dir=folder))
     try:

@@ -84,6 +84,31 @@ def test_generation_is_that_of_transformers(models):
     )
 
 
+def test_features_are_those_of_transformers_with_all_images_of_a_size_in_one_call(models, monkeypatch):
+    stock, ours = models
+    inputs, _ = _inputs(stock.config)
+    images = inputs["pixel_values"], inputs["image_grid_thw"]
+    calls = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda query, *args, **keys: calls.append(query.shape[:3:2]) or attend(query, *args, **keys),
+    )
+    for model in models:
+        model.set_attn_implementation("sdpa")
+    found = ours.model.get_image_features(*images)
+    assert calls == [(3, 24), (1, 32), (1, 16)] * 3
+    expected = stock.model.get_image_features(*images)
+    assert len(found.pooler_output) == len(SIZES)
+    for ours_I, theirs_I in zip(
+        (found.pooler_output, *found.deepstack_features),
+        (expected.pooler_output, *expected.deepstack_features),
+        strict=True,
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(ours_I, theirs_I, strict=True))
+
+
 def test_text_alone_is_transformers_own(models):
     stock, ours = models
     ids = torch.tensor([[5, 6, 7]])
