@@ -111,9 +111,33 @@ def precision_by_category(matches: "Matches", which: AveragePrecision, weights: 
     """
     from coordexp.detection.kernels import fill_precisions
 
-    values = np.empty(len(matches.start) - 1)
+    values = np.full(len(matches.start) - 1, np.nan)
     fill_precisions(matches, which.first, which.last, weights, values)
     return values
+
+
+def mean_precisions(matches: "Matches", which: AveragePrecision, weights_RN: "Weights") -> Floats:
+    """Return ``[R]`` what :func:`mean_precision` returns under each row of weights, many rows at once.
+
+    Args:
+        matches: of one file of detections, made in the area range of ``which``.
+        which: what to count.
+        weights_RN: ``[R, N]`` copies of each image.
+    """
+    from coordexp.detection.kernels import DRAWS_AT_ONCE, MOST_COPIES, fill_lanes, fill_rest
+
+    found = np.empty(len(weights_RN))
+    by_category = np.empty((DRAWS_AT_ONCE, len(matches.start) - 1))
+    for first in range(0, len(weights_RN), DRAWS_AT_ONCE):
+        block = weights_RN[first : first + DRAWS_AT_ONCE]
+        by_category[:] = np.nan
+        if int(block.max()) <= MOST_COPIES:
+            copies = np.zeros((matches.num_images, DRAWS_AT_ONCE), np.uint8)
+            copies[:, : len(block)] = block.T
+            fill_lanes(matches, which.first, which.last, copies.ravel(), by_category)
+        fill_rest(matches, which.first, which.last, block, by_category)
+        found[first : first + len(block)] = [mean_of_numbers(values) for values in by_category[: len(block)]]
+    return found
 
 
 def mean_precision(matches: "Matches", which: AveragePrecision, weights: "Weights") -> float:

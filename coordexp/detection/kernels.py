@@ -467,7 +467,7 @@ def _room(start: Ints, most_copies: int) -> int:
 
 @compiled
 def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, out: Floats) -> None:
-    """Set ``out`` ``[K]`` to average precisions, NaN without ground truth.
+    """Set the entries of ``out`` ``[K]`` that are NaN to average precisions; those without ground truth stay NaN.
 
     Args:
         matches: of one file of detections.
@@ -479,15 +479,193 @@ def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, o
     events = _new_events(_room(matches.start, max(1, int(weights.max()))))
     curves, counts = np.empty((NUM_LEVELS, _LANES)), np.empty((2, _room(matches.start, 1)), np.uint32)
     for k in range(len(out)):
+        if not np.isnan(out[k]):
+            continue
         num_gt = _num_weighted_gt(matches, k, weights)
         if num_gt == 0:
-            out[k] = np.nan
             continue
         if matches.hits.alone[k]:
             out[k] = _mean_of_hits(matches, k, first, last, weights, num_gt, counts)
         else:
             num = _weighted_events(matches, k, first, last, weights, events)
             out[k] = _mean_precision(events, num, num_gt, last - first, curves)
+
+
+DRAWS_AT_ONCE = 32
+"""Lanes of :func:`fill_lanes`: whole registers, and few enough that a category's counts stay near the processor."""
+MOST_COPIES, _MOST_OBJECTS = 255, 1_000_000
+_ABOVE = 1e-7
+"""Added before rounding down; shares of fewer than a million objects are further apart."""
+_LATE_LEVELS = np.array([level for level in range(NUM_LEVELS) if level / 100 < RECALL_LEVELS[level]])
+"""Levels a rounding above the share that they stand for: hits that are exactly this share do not reach them."""
+_wide = cast(Callable[[int], int], np.uint64)
+
+
+class Lanes(NamedTuple):
+    """What is counted of one category in each of ``B`` lanes, those of a quantity beside each other.
+
+    Attributes:
+        seen: ``[B]`` detections up to here.
+        hits: ``[T * B]`` hits at each threshold.
+        skipped: ``[T * B]`` ignored detections at each threshold.
+        share: ``[B]`` 100 over the number of objects.
+        inverse: ``[B]`` one over the detections that count up to here.
+        state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
+    """
+
+    seen: Index
+    hits: Index
+    skipped: Index
+    share: Floats
+    inverse: Floats
+    state: Floats
+
+
+@compiled
+def _new_lanes(num_thresholds: int) -> Lanes:
+    """Return room for the counts of one category."""
+    at_thresholds = num_thresholds * DRAWS_AT_ONCE
+    return Lanes(
+        np.empty(DRAWS_AT_ONCE, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
+        np.empty(DRAWS_AT_ONCE), np.empty(DRAWS_AT_ONCE), np.empty(3 * at_thresholds),
+    )  # fmt: skip
+
+
+@compiled
+def _add_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
+    """Add an image's copies in each of ``num`` lanes to some counts.
+
+    A loop over a constant number would be unrolled before it could become one over registers.
+    """
+    for i in range(num):
+        to[at + i] += copies[row + i]
+
+
+@compiled
+def _take_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
+    """Take an image's copies in each of ``num`` lanes from some counts."""
+    for i in range(num):
+        to[at + i] -= copies[row + i]
+
+
+@compiled
+def _count_lanes(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
+    """Count all detections of a category, its hits and what is ignored; ``hit`` and ``ignored`` begin at bit 0."""
+    num = _wide(len(lanes.seen))
+    lanes.seen[:], lanes.hits[:], lanes.skipped[:] = 0, 0, 0
+    for d in range(len(rows)):
+        row, at, bits, skips = _wide(rows[d]) * num, _wide(0), hit[d], ignored[d]
+        _add_copies(lanes.seen, _wide(0), copies, row, num)
+        while bits | skips:
+            if bits & 1:
+                _add_copies(lanes.hits, at, copies, row, num)
+            elif skips & 1:
+                _add_copies(lanes.skipped, at, copies, row, num)
+            at, bits, skips = at + num, bits >> 1, skips >> 1
+
+
+@compiled
+def _add_hit(state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int) -> None:
+    """Walk back over a hit in each lane; ``state`` at ``at`` holds hits up to here, the best precision, and the sum.
+
+    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
+    a copy of the image sees its last hit again, with more detections before it: nothing rises.
+    """
+    num = _wide(len(share))
+    for i in range(num):
+        left, best = state[at + i], state[at + _wide(DRAWS_AT_ONCE) + i]
+        rise = max(left * inverse[i] - best, 0.0)
+        state[at + _wide(2 * DRAWS_AT_ONCE) + i] += (np.floor(left * share[i] + _ABOVE) + 1.0) * rise
+        state[at + _wide(DRAWS_AT_ONCE) + i] = best + rise
+        state[at + i] = left - copies[row + i]
+
+
+@compiled
+def _set_inverse(lanes: Lanes, at: int) -> None:
+    """Set one over the detections that count up to here at one threshold."""
+    for i in range(_wide(len(lanes.inverse))):
+        lanes.inverse[i] = 1.0 / ((lanes.seen[i] - lanes.skipped[at + i]) + _EPS)
+
+
+@compiled
+def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
+    """Add up one category's precision over levels in each lane, from the last detection to the first."""
+    num = _wide(len(lanes.seen))
+    for t in range(len(lanes.hits) // DRAWS_AT_ONCE):
+        for i in range(DRAWS_AT_ONCE):
+            lanes.state[3 * t * DRAWS_AT_ONCE + i] = lanes.hits[t * DRAWS_AT_ONCE + i]
+            lanes.state[(3 * t + 1) * DRAWS_AT_ONCE + i] = lanes.state[(3 * t + 2) * DRAWS_AT_ONCE + i] = 0.0
+    is_judged = ignored.any()
+    for d in range(len(rows) - 1, -1, -1):
+        row, at, bits, skips = _wide(rows[d]) * num, _wide(0), hit[d], ignored[d]
+        if bits and not is_judged:
+            _set_inverse(lanes, _wide(0))
+        while bits | skips:
+            if bits & 1:
+                if is_judged:
+                    _set_inverse(lanes, at)
+                _add_hit(lanes.state, at * _wide(3), lanes.inverse, lanes.share, copies, row)
+            elif skips & 1:
+                _take_copies(lanes.skipped, at, copies, row, num)
+            at, bits, skips = at + num, bits >> 1, skips >> 1
+        _take_copies(lanes.seen, _wide(0), copies, row, num)
+
+
+@compiled
+def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], share: Floats, is_left: Bools) -> None:
+    """Set 100 over the objects of each lane; lanes are left out that have none, or hits exactly at a late level."""
+    num_gt_B = np.zeros(DRAWS_AT_ONCE, np.int64)
+    for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
+        at = _wide(matches.gt_image[row]) * _wide(len(share))
+        for i in range(_wide(len(share))):
+            num_gt_B[i] += matches.gt_count[row] * copies[at + i]
+    for i in range(DRAWS_AT_ONCE):
+        num_gt = num_gt_B[i]
+        is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
+        for level in _LATE_LEVELS:
+            is_left[i] |= (level * num_gt) % 100 == 0
+        share[i] = 100.0 / max(num_gt, 1)
+
+
+@compiled
+def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8], out: Floats) -> None:
+    """Set ``out`` ``[B, K]`` to average precisions under ``B`` weightings at once, NaN where that is not done here.
+
+    Left to :func:`fill_precisions` are categories with equal scores in an image, whose copies stand as a block, and
+    numbers of objects (one in ten) at which COCO's rounding of a recall level shows.
+
+    Args:
+        matches: of one file of detections.
+        first: index of the first threshold.
+        last: index after the last.
+        copies: ``[N * B]`` copies of each image, the lanes of an image beside each other.
+        out: receives the values.
+    """
+    num_thresholds, shift, mask = last - first, np.uint16(first), np.uint16((1 << (last - first)) - 1)
+    lanes, is_left = _new_lanes(num_thresholds), np.empty(DRAWS_AT_ONCE, np.bool_)
+    out[:] = np.nan
+    for k in range(out.shape[1]):
+        here = slice(matches.start[k], matches.start[k + 1])
+        if matches.gt_start[k] == matches.gt_start[k + 1] or (matches.run[here] != 1).any():
+            continue
+        rows, hit = matches.image[here], (matches.hit[here] >> shift) & mask
+        ignored = (matches.ignored[here] >> shift) & mask
+        _begin_lanes(matches, k, copies, lanes.share, is_left)
+        _count_lanes(lanes, rows, hit, ignored, copies)
+        _walk_back(lanes, rows, hit, ignored, copies)
+        for i in range(DRAWS_AT_ONCE):
+            total = 0.0
+            for t in range(num_thresholds):
+                total += lanes.state[(3 * t + 2) * DRAWS_AT_ONCE + i]
+            if not is_left[i]:
+                out[i, k] = total / (num_thresholds * NUM_LEVELS)
+
+
+@compiled
+def fill_rest(matches: Matches, first: int, last: int, weights_RN: NDArray[np.uint16], out: Floats) -> None:
+    """Do for each row of weights what :func:`fill_precisions` does: fill what is NaN."""
+    for r in range(len(weights_RN)):
+        fill_precisions(matches, first, last, weights_RN[r], out[r])
 
 
 @compiled

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, AveragePrecision, mean_precision, unit_weights
+from coordexp.detection.average_precision import (
+    AVERAGE_PRECISIONS,
+    AveragePrecision,
+    mean_precision,
+    mean_precisions,
+    unit_weights,
+)
 from coordexp.detection.boxes import Floats
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
-from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
+from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
 if TYPE_CHECKING:
@@ -146,12 +152,12 @@ def resampled(
     num_images = files[0].num_images
     draws = np.empty((resamples, len(files)))
 
-    def draw(index: int) -> None:
-        weights = image_weights(num_images, seed=seed, index=index)
+    def draw(first: int, last: int) -> None:
+        weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(first, last)])
         for column, file in enumerate(files):
-            draws[index, column] = mean_precision(file, found, weights)
+            draws[first:last, column] = mean_precisions(file, found, weights)
 
-    for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
+    for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
     every_image = unit_weights(num_images)
     return {
         key: Drawn(mean_precision(file, found, every_image), draws[:, column])

@@ -19,7 +19,7 @@ OnProgress = Callable[[int, int], None]
 
 DEFAULT_RESAMPLES = 2000
 
-_CHUNK = 25
+_BLOCK = 32
 
 
 class Stream(IntEnum):
@@ -70,24 +70,35 @@ def enough_resamples(num_pairs: int) -> int:
 def for_each_draw(
     draw: Callable[[int], None], *, num_draws: int, threads: int | None, on_progress: OnProgress | None = None
 ) -> None:
-    """Call ``draw(0) ... draw(num_draws - 1)`` from several threads; each must write to a place of its own.
+    """Call ``draw(0) ... draw(num_draws - 1)`` from several threads; see :func:`for_each_block`."""
+
+    def block(first: int, last: int) -> None:
+        for index in range(first, last):
+            draw(index)
+
+    for_each_block(block, num_draws=num_draws, threads=threads, on_progress=on_progress)
+
+
+def for_each_block(
+    draw: Callable[[int, int], None], *, num_draws: int, threads: int | None, on_progress: OnProgress | None = None
+) -> None:
+    """Call ``draw(first, last)`` from several threads, until all draws are made; each must write to places of its own.
 
     Args:
-        draw: the work of one draw; it should spend its time outside the interpreter's lock.
+        draw: the work of some draws; it should spend its time outside the interpreter's lock.
         num_draws: number of draws.
         threads: number of threads; None for one per usable core.
-        on_progress: called after each chunk of draws.
+        on_progress: called after each block of draws.
     """
 
     def run(first: int) -> int:
-        last = min(first + _CHUNK, num_draws)
-        for index in range(first, last):
-            draw(index)
+        last = min(first + _BLOCK, num_draws)
+        draw(first, last)
         return last - first
 
     done = 0
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
-        futures = [pool.submit(run, first) for first in range(0, num_draws, _CHUNK)]
+        futures = [pool.submit(run, first) for first in range(0, num_draws, _BLOCK)]
         try:
             for future in as_completed(futures):
                 done += future.result()

@@ -1,0 +1,69 @@
+"""Many weightings at once are counted as one after the other is."""
+
+import numpy as np
+import pytest
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_numbers, mean_precision, mean_precisions
+from coordexp.detection.kernels import DRAWS_AT_ONCE, MOST_COPIES, Matches, fill_lanes
+from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
+
+
+def resamples(num_draws: int, num_images: int, rng: np.random.Generator) -> np.ndarray:
+    drawn = rng.integers(0, num_images, (num_draws, num_images))
+    return np.stack([np.bincount(row, minlength=num_images) for row in drawn]).astype(np.uint16)
+
+
+def one_by_one(matches: Matches, name: str, weights: np.ndarray) -> np.ndarray:
+    return np.array([mean_precision(matches, AVERAGE_PRECISIONS[name], row) for row in weights])
+
+
+@pytest.mark.parametrize("name", ["AP", "AP75", "AP_medium"])
+@pytest.mark.parametrize("number", range(20))
+def test_random_cases_with_ties_and_crowds(number: int, name: str) -> None:
+    rng = np.random.default_rng([number, 5])
+    truth, found = random_case(rng)
+    matches, weights = matches_of(truth, found, AVERAGE_PRECISIONS[name].area), resamples(70, len(truth.sizes_px), rng)
+    many = mean_precisions(matches, AVERAGE_PRECISIONS[name], weights)
+    assert many == pytest.approx(one_by_one(matches, name, weights), abs=1e-14, nan_ok=True)
+
+
+def large_case(*, num_images: int, crowds: bool) -> Matches:
+    """Return one category with an object an image, scores all different, and some detections on a crowd."""
+    rng = np.random.default_rng(1)
+    boxes = [GtRow(i, 0, (10.0, 10.0, 30.0, 40.0), 1200.0, crowds and i % 5 == 0) for i in range(num_images)]
+    truth = Scene(dict.fromkeys(range(num_images), SIZE), {0: "name"}, boxes)
+    found = [
+        DtRow(i, 0, (10.0 + rng.exponential(4), 10.0, 30.0, 40.0), float(rng.random()))
+        for i in np.repeat(np.arange(num_images), 2).tolist()
+    ]
+    return matches_of(truth, found)
+
+
+@pytest.mark.parametrize("crowds", [False, True])
+@pytest.mark.parametrize("num_images", [97, 100, 175, 200])
+def test_no_category_is_left_out_but_where_rounding_shows(num_images: int, crowds: bool) -> None:
+    """70 % of 100 or 200 objects are a whole number of hits, and COCO's level of .70 is a hair above."""
+    matches = large_case(num_images=num_images, crowds=crowds)
+    rng = np.random.default_rng(2)
+    weights = resamples(DRAWS_AT_ONCE, num_images, rng)
+    weights[0] = 1
+    many = np.empty((DRAWS_AT_ONCE, 1))
+    fill_lanes(matches, 0, 10, np.ascontiguousarray(weights.T.astype(np.uint8)).ravel(), many)
+    alone = one_by_one(matches, "AP", weights)
+    counted = ~np.isnan(many[:, 0])
+    assert many[counted, 0] == pytest.approx(alone[counted], abs=1e-14)
+    if crowds:  # their number of objects is another one in each draw
+        assert counted.any()
+    else:
+        assert counted.all() if num_images % 10 else not counted.any()
+    assert mean_precisions(matches, AVERAGE_PRECISIONS["AP"], weights) == pytest.approx(alone, abs=1e-14)
+
+
+def test_more_copies_than_a_byte_holds_and_no_copies_at_all() -> None:
+    matches = large_case(num_images=97, crowds=False)
+    weights = np.zeros((2, 97), np.uint16)
+    weights[0, 3] = MOST_COPIES + 45
+    found = mean_precisions(matches, AVERAGE_PRECISIONS["AP"], weights)
+    assert found == pytest.approx(one_by_one(matches, "AP", weights), nan_ok=True)
+    assert np.isnan(found[1])
+    assert np.isnan(mean_of_numbers(found[1:]))
