@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
@@ -95,18 +96,16 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
     return found
 
 
-def read_once(maxsize: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
+def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:
     """Return a decorator for a function that reads a file: it reads again only what has changed.
 
     Args:
-        maxsize: files whose contents are kept.
+        max_bytes: size of the files whose contents are kept, those read last; a larger file is kept alone.
     """
 
     def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-        @functools.lru_cache(maxsize)
-        def known(path: Path, changed_ns: int, num_bytes: int) -> _T:
-            del changed_ns, num_bytes  # they make a changed file another one
-            return read(path)
+        kept: dict[Path, tuple[int, int, _T]] = {}
+        lock = threading.Lock()
 
         @functools.wraps(read)
         def reading(path: Path) -> _T:
@@ -114,7 +113,17 @@ def read_once(maxsize: int) -> Callable[[Callable[[Path], _T]], Callable[[Path],
                 stat = path.stat()
             except OSError:
                 return read(path)  # which raises with what is wrong
-            return known(path, stat.st_mtime_ns, stat.st_size)
+            with lock:
+                known = kept.pop(path, None)
+                if known is not None and known[:2] == (stat.st_mtime_ns, stat.st_size):
+                    kept[path] = known  # the last one now
+                    return known[2]
+            found = read(path)
+            with lock:
+                kept[path] = stat.st_mtime_ns, stat.st_size, found
+                while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
+                    del kept[next(iter(kept))]
+            return found
 
         return reading
 

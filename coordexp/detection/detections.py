@@ -112,7 +112,7 @@ class Results:
         return not self.names and self.scores is not None and self.path.suffix != ".gz"
 
 
-@read_once(maxsize=8)
+@read_once(max_bytes=512 * 2**20)
 def read_results(path: Path) -> Results:
     """Read a file of detections without asking whether it belongs to a ground truth; as often as asked, once.
 

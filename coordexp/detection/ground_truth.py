@@ -118,7 +118,7 @@ class GroundTruth:
         )
 
 
-@read_once(maxsize=4)
+@read_once(max_bytes=512 * 2**20)
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read and check an annotation file; a second call gives the same object as long as the file does not change.
 

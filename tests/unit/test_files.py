@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from coordexp.files import replace_directory
+from coordexp.files import read_once, replace_directory
 
 
 def _dead_pid() -> int:
@@ -61,3 +62,24 @@ def test_a_living_writers_folder_is_left_alone(tmp_path):
         _write(tmp_path / "out", "one")
         assert theirs.exists()
         living.communicate(b"\n")
+
+
+def test_a_file_is_read_again_only_where_it_has_changed_or_had_to_make_room(tmp_path: Path) -> None:
+    read: list[str] = []
+
+    @read_once(max_bytes=10)
+    def text_of(path: Path) -> str:
+        read.append(path.name)
+        return path.read_text()
+
+    a, b, c = (tmp_path / name for name in "abc")
+    for path in (a, b, c):
+        path.write_text("four")
+    assert [text_of(path) for path in (a, a, b, a, c, a, b)] == ["four"] * 7
+    assert read == ["a", "b", "c", "b"]  # c took the place of b, which had not been asked for since a
+    a.write_text("other")
+    assert text_of(a) == "other"
+    (tmp_path / "large").write_text("more than ten")
+    assert [text_of(tmp_path / "large") for _ in range(2)] == ["more than ten"] * 2
+    assert read[-1] == "large"
+    assert read.count("large") == 1

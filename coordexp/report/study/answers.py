@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+from msgspec import DecodeError, Struct, json
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, Floats
+from coordexp.detection.boxes import IOU_THRESHOLDS, Floats, Ints
 from coordexp.detection.decomposition import Measure
 from coordexp.detection.detections import read_detections
-from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.ground_truth import GroundTruth, check_known
 from coordexp.detection.matching import Matcher
-from coordexp.evaluate.objects import read_objects
+from coordexp.errors import DataError
 from coordexp.metrics import STOP_MARGINS
 from coordexp.statistics.decomposition import Shares
 
@@ -53,18 +54,44 @@ def answer_shares(truth: GroundTruth, detections: Path, *, objects: Path | None,
     return found | {measure.name: (part, objects_N) for measure, part in zip(SAMPLED, parts, strict=True)}
 
 
+class _Answer(Struct, gc=False):
+    """What is read of a line of ``objects.jsonl``; its objects, most of the line, are passed over."""
+
+    image_id: int
+    truncated: bool
+    stop_margins: tuple[float, ...] = ()
+
+
+def _read_answers(path: Path) -> list[_Answer]:
+    decoder, found = json.Decoder(_Answer), list[_Answer]()
+    for number, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            found.append(decoder.decode(line))
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}:{number}: {error}") from None
+    return found
+
+
 def _of_objects(truth: GroundTruth, path: Path) -> dict[str, tuple[Floats, Floats]]:
-    row = {image_id: at for at, image_id in enumerate(sorted(truth.sizes_px))}
-    num_images = len(row)
-    names = [measure.name for measure in (CUT_OFF, *MARGINS)]
-    parts, wholes = (np.zeros((len(names), num_images)) for _ in range(2))
-    for line in read_objects(path):
-        at = row[line.image_id]
-        parts[0, at], wholes[0, at] = line.truncated, 1.0
-        for which, (first, last) in enumerate(STOP_MARGINS.values(), start=1):
-            margins = line.stop_margins[first:last]
-            parts[which, at], wholes[which, at] = sum(margins), len(margins)
-    return {name: (part, whole) for name, part, whole in zip(names, parts, wholes, strict=True)}
+    answers, num_images = _read_answers(path), len(truth.sizes_px)
+    image_ids = np.array([answer.image_id for answer in answers], np.int64)
+    check_known("image_id", image_ids, truth.sizes_px.keys(), f"{path}: line")
+    row = np.searchsorted(np.array(sorted(truth.sizes_px)), image_ids)
+    found = {CUT_OFF.name: (_summed(row, [answer.truncated for answer in answers], num_images),
+                            _summed(row, np.ones(len(row)), num_images))}  # fmt: skip
+    lengths = [len(answer.stop_margins) for answer in answers]
+    margins = np.array([margin for answer in answers for margin in answer.stop_margins], np.float64)
+    of_margin = np.repeat(row, lengths)
+    written = np.arange(len(margins)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    for measure, (first, last) in zip(MARGINS, STOP_MARGINS.values(), strict=True):
+        there = (written >= first) & (written < (len(margins) if last is None else last))
+        parts = _summed(of_margin[there], margins[there], num_images)
+        found[measure.name] = parts, _summed(of_margin[there], np.ones(int(there.sum())), num_images)
+    return found
+
+
+def _summed(row: Ints, values: Floats | list[bool], num_images: int) -> Floats:
+    return np.asarray(np.bincount(row, weights=np.asarray(values, np.float64), minlength=num_images), np.float64)
 
 
 def _found(truth: GroundTruth, path: Path) -> tuple[Floats, Floats]:
