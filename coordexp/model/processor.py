@@ -8,15 +8,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from PIL import Image
-from transformers import AutoTokenizer, BatchFeature, PreTrainedTokenizerBase, Qwen2VLImageProcessorPil
+from pydantic import TypeAdapter
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from coordexp.data.dataset import IMAGE_TOKEN
+from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, TokenizerError, summary
-from coordexp.files import write_text
+from coordexp.files import JsonValue, write_text
+
+if TYPE_CHECKING:
+    from transformers import BatchFeature, Qwen2VLImageProcessorPil
 
 Message = dict[str, object]
 
@@ -43,7 +48,7 @@ class Processor:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    image_processor: Qwen2VLImageProcessorPil
+    image_processor: "Qwen2VLImageProcessorPil"
     image_config: str | None = None
     video_config: str | None = None
 
@@ -54,22 +59,14 @@ class Processor:
         Raises:
             CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
         """
-        _require(directory, _TOKENIZER_FILES, what="tokenizer")
+        from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
+
+        tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{directory}: tokenizer or image processor does not load ({summary(error)})"
-            ) from None
-        for option in _LOADING_OPTIONS:
-            tokenizer.init_kwargs.pop(option, None)
-        legacy = directory / _LEGACY_TEMPLATE
-        if not tokenizer.chat_template and legacy.is_file():
-            tokenizer.chat_template = _legacy_template(legacy)
-        if not tokenizer.chat_template:
-            raise CheckpointError(f"{directory}: no chat template (expected chat_template.jinja or {_LEGACY_TEMPLATE})")
+            raise CheckpointError(f"{directory}: image processor does not load ({summary(error)})") from None
         return cls(tokenizer, image_processor, _text_of(directory / _IMAGE_CONFIG), _text_of(directory / _VIDEO_CONFIG))
 
     @property
@@ -92,7 +89,7 @@ class Processor:
 
     def __call__(
         self, *, text: str | Sequence[str], images: Image.Image | Sequence[Image.Image] | None = None
-    ) -> BatchFeature:
+    ) -> "BatchFeature":
         """Encode a batch.
 
         Args:
@@ -106,6 +103,8 @@ class Processor:
         Raises:
             DataError: if texts and images do not match in number.
         """
+        from transformers import BatchFeature
+
         texts = [text] if isinstance(text, str) else list(text)
         pictures = [images] if isinstance(images, Image.Image) else list(images or ())
         placed = sum(one.count(IMAGE_TOKEN) for one in texts)
@@ -135,6 +134,65 @@ class Processor:
         for name, text in ((_IMAGE_CONFIG, self.image_config), (_VIDEO_CONFIG, self.video_config)):
             if text is not None:
                 write_text(Path(directory) / name, text)
+
+
+@dataclass(frozen=True)
+class ImageNumbers:
+    """The numbers of an image processor as its file states them, without the class that computes."""
+
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    image_mean: list[float]
+    image_std: list[float]
+    rescale_factor: float
+    size: dict[str, int]
+
+
+@dataclass(frozen=True)
+class StoredProcessor:
+    """What a dry run reads of a processor: a second instead of three."""
+
+    tokenizer: PreTrainedTokenizerBase
+    image_processor: ImageProcessor
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
+        """Read the files of a checkpoint directory; all is loaded where the image processor's file leaves numbers out.
+
+        Raises:
+            CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
+        """
+        try:
+            stated: dict[str, JsonValue] = json.loads((directory / _IMAGE_CONFIG).read_text(encoding="utf-8"))
+            known = {"rescale_factor": 1 / 255} | stated  # what Hugging Face's class begins with
+            numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
+        except (OSError, ValueError, KeyError, TypeError):
+            return Processor.from_directory(directory)
+        if {"min_pixels", "max_pixels"} & stated.keys() or numbers.size.keys() != {"shortest_edge", "longest_edge"}:
+            return Processor.from_directory(directory)
+        return cls(read_tokenizer(directory), numbers)
+
+
+def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Read the tokenizer of a checkpoint, with its chat template.
+
+    Raises:
+        CheckpointError: if either is missing or damaged.
+    """
+    _require(directory, _TOKENIZER_FILES, what="tokenizer")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{directory}: tokenizer does not load ({summary(error)})") from None
+    for option in _LOADING_OPTIONS:
+        tokenizer.init_kwargs.pop(option, None)
+    legacy = directory / _LEGACY_TEMPLATE
+    if not tokenizer.chat_template and legacy.is_file():
+        tokenizer.chat_template = _legacy_template(legacy)
+    if not tokenizer.chat_template:
+        raise CheckpointError(f"{directory}: no chat template (expected chat_template.jinja or {_LEGACY_TEMPLATE})")
+    return tokenizer
 
 
 def _require(directory: Path, names: Sequence[str], *, what: str) -> None:

@@ -117,7 +117,7 @@ def run_command(folder: Path, resamples: int) -> None:
 
     def watch() -> None:
         nonlocal peak
-        while not over.wait(0.2):
+        while not over.wait(1.0):
             peak = max(peak, tree_bytes(process.pid))
 
     watcher = threading.Thread(target=watch)

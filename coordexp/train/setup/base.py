@@ -15,7 +15,7 @@ from coordexp.files import JsonValue, replace_directory, sha256_of_file, sha256_
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import find_checkpoint, model_config
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
-from coordexp.model.processor import Processor
+from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import Encoding, build_encoding
 
@@ -74,7 +74,8 @@ def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = Tru
     Args:
         config: one run's resolved configuration.
         directory: of the checkpoint.
-        weights: whether its weights are there to be looked at.
+        weights: whether its weights are there to be looked at; without them only the numbers of the image processor
+            are read, and what computes with them is not loaded.
 
     Yields:
         What was found of ``weights``, ``tokenizer``, ``coord_offset.ids`` and ``processor``.
@@ -87,7 +88,7 @@ def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = Tru
         return None
     yield from attempt("attention", lambda: _check_half_precision(config, model))
     stored = (yield from guarded("weights", _check_weights(directory))) if weights else None
-    encoding = yield from guarded("tokenizer", _check_tokenizer(config, directory, model))
+    encoding = yield from guarded("tokenizer", _check_tokenizer(config, directory, model, whole=weights))
     return CheckedBase(model, stored, encoding)
 
 
@@ -135,8 +136,10 @@ def _check_weights(directory: Path) -> Check[StoredModel]:
     return stored
 
 
-def _check_tokenizer(config: ExperimentConfig, directory: Path, model: Qwen3VLConfig) -> Check[Encoding]:
-    processor = Processor.from_directory(directory)
+def _check_tokenizer(
+    config: ExperimentConfig, directory: Path, model: Qwen3VLConfig, *, whole: bool
+) -> Check[Encoding]:
+    processor = (Processor if whole else StoredProcessor).from_directory(directory)
     tokenizer = processor.tokenizer
     num_before = len(tokenizer)
     check_rows(num_before, Dimensions.of(model).text.vocab_size, where=f"{directory}: ")

@@ -15,7 +15,7 @@ from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
 from coordexp.data.splits import check_split, load_holdout, load_split
 from coordexp.findings import Check
-from coordexp.model.processor import Processor
+from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 
 
@@ -63,7 +63,7 @@ class Encoding:
         return replace(batch, position_ids=positions, attention_mask=None)
 
 
-def build_encoding(config: ExperimentConfig, processor: Processor) -> Encoding:
+def build_encoding(config: ExperimentConfig, processor: Processor | StoredProcessor) -> Encoding:
     """Fix prompt, image size and vocabulary; coord tokens that the tokenizer lacks are added to it, in place.
 
     Raises:

@@ -10,7 +10,7 @@ from coordexp.data.dataset import DEFAULT_PROMPT, Prompt
 from coordexp.data.patches import ImageSpec, pixel_values, to_patches
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.errors import CheckpointError, DataError
-from coordexp.model.processor import Processor
+from coordexp.model.processor import Processor, StoredProcessor
 
 MESSAGES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]}]
 
@@ -86,3 +86,34 @@ def test_a_template_in_its_old_place_is_found(processor, tmp_path):
     (tmp_path / "chat_template.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"chat_template"):
         Processor.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_read"),
+    [
+        ({}, True),
+        ({"rescale_factor": None}, True),  # None: left out, as the published files do
+        ({"image_mean": [0.48, 0.45, 0.4], "patch_size": 4, "size": {"shortest_edge": 16, "longest_edge": 4096}}, True),
+        ({"merge_size": None}, False),
+        ({"min_pixels": 64, "max_pixels": 1024}, False),
+        ({"size": {"height": 32, "width": 32}}, False),
+    ],
+)
+def test_the_numbers_in_the_file_are_those_of_the_class(processor, tmp_path, stated, is_read):
+    processor.save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    settings = json.loads(file.read_text()) | stated
+    file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
+    stored = StoredProcessor.from_directory(tmp_path)
+    assert isinstance(stored, StoredProcessor) == is_read
+    if is_read:
+        whole = Processor.from_directory(tmp_path)
+        assert ImageSpec.from_processor(stored.image_processor) == ImageSpec.from_processor(whole.image_processor)
+        assert stored.tokenizer.get_vocab() == whole.tokenizer.get_vocab()
+
+
+def test_a_damaged_file_is_said_as_ever(processor, tmp_path):
+    processor.save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="image processor does not load"):
+        StoredProcessor.from_directory(tmp_path)
