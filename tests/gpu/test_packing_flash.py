@@ -69,7 +69,7 @@ def _samples(parts):
 def _packed(parts, samples, *, rows: int = 4):
     """Return the inputs of one row; with 3 rows of positions the model cannot know that it is packed."""
     keys = {"image_token_id": parts.encoding.prompt.image_token_id, "merge_size": 2}
-    batch = collate_packed(samples, coord_ids=parts.encoding.vocab.coord_ids, **keys)
+    batch = collate_packed(samples, **keys)
     inputs = model_inputs(batch, parts.encoding.image_spec, dtype=torch.bfloat16)
     if rows == 3:
         own = [torch.from_numpy(rope_positions(sample, **keys)) for sample in samples]

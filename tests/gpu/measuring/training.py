@@ -1,6 +1,5 @@
 """Training steps as a run takes them: speed, use of the device, memory, and where the time goes."""
 
-import resource
 import shutil
 import tempfile
 import time
@@ -109,8 +108,6 @@ def train(setting: Setting, *, seconds: float, watch: bool = False, logging_step
     started = time.monotonic()
     config = configured(replace(setting, changes=changes), folder)
     set_up_process(config)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     parts = components(config, setting.size, stock_images=setting.stock_images)
     logs: list[StepLog] = []
     scratch = Path(tempfile.mkdtemp(dir=folder))
@@ -125,6 +122,7 @@ def train(setting: Setting, *, seconds: float, watch: bool = False, logging_step
         if watcher is not None:
             trainer.add_callback(watcher)
         built = time.monotonic() - started
+        forget_peak()
         trainer.train()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -138,6 +136,14 @@ def train(setting: Setting, *, seconds: float, watch: bool = False, logging_step
     if watcher is not None:
         found |= watcher.found()
     return found
+
+
+def forget_peak() -> None:
+    """Begin anew with the peak of memory: of the device, or of this process."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def speed(logs: Sequence[StepLog], parts: Components, *, config: ExperimentConfig) -> Numbers:
@@ -198,7 +204,8 @@ def memory(parts: Components, config: ExperimentConfig, *, on_gpu: bool) -> dict
     expected = estimate(parts.model, config, [longest], on_gpu=on_gpu)[0].totals[TRAINING] / GIB
     found: dict[str, object] = {"longest": longest.length, "doctor_gib": expected}
     if not on_gpu:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / GIB
         reserved = device = None
     else:
         peak, reserved = torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB

@@ -232,7 +232,8 @@ class Kernels:
         events = self._profile.key_averages()
         if on_gpu:
             cuda = torch.autograd.DeviceType.CUDA
-            times = [(e.key, e.count, e.self_device_time_total) for e in events if e.device_type == cuda]
+            own = [e for e in events if e.device_type == cuda and not e.is_user_annotation]  # not ranges around kernels
+            times = [(e.key, e.count, e.self_device_time_total) for e in own]
         else:
             times = [(e.key, e.count, e.self_cpu_time_total) for e in events]
         return sorted(times, key=lambda item: -item[2])
