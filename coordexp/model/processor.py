@@ -136,9 +136,9 @@ class Processor:
                 write_text(Path(directory) / name, text)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImageNumbers:
-    """The numbers of an image processor as its file states them, without the class that computes."""
+    """The numbers of an image processor as its file states them; not frozen, as the class they stand for is not."""
 
     patch_size: int
     merge_size: int

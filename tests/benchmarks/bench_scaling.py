@@ -65,11 +65,18 @@ def one_head(tokens: int, quantity: str) -> float:
     import torch
     from bench_head import SMALL, Sizes, make_batch, measure_memory, prepare, step
 
-    sizes, where = Sizes(batch=1, tokens=tokens, vocab=32_000, hidden=512), {"device": "cpu", "dtype": torch.float32}
+    sizes = Sizes(batch=1, tokens=tokens, vocab=32_000, hidden=512)
     if quantity == "GB":
         return measure_memory(sizes, "d", 0.25)["bytes"] / 1e9
-    variant, batch = prepare(sizes, "d", **where)["d"], make_batch(sizes, 0.25, **where)
-    step(prepare(SMALL, "d", **where)["d"], make_batch(SMALL, 0.5, **where))
+    made = [
+        (
+            prepare(size, "d", device="cpu", dtype=torch.float32)["d"],
+            make_batch(size, 0.25, device="cpu", dtype=torch.float32),
+        )
+        for size in (SMALL, sizes)
+    ]
+    step(*made[0])
+    variant, batch = made[1]
     return seconds_of(lambda: step(variant, batch))
 
 

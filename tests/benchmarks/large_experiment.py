@@ -37,7 +37,7 @@ from coordexp.evaluate.distributions import (
     images_with_curves,
 )
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_objects
-from coordexp.metrics import BOX_KINDS, LOSS_NAMES
+from coordexp.metrics import BOX_KINDS, LOSS_NAMES, BoxKind
 from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
@@ -145,7 +145,9 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     write_evaluation(constrained, made, truth)
     write_objects(constrained.objects, made)
     table, sizes = ObjectTable.of(made), dict.fromkeys(every, SIZE_PX)
-    evaluated = {kind: BoxEvaluation(truth, table.detections(kind, sizes)) for kind in BOX_KINDS}
+    evaluated: dict[BoxKind, BoxEvaluation] = {
+        kind: BoxEvaluation(truth, table.detections(kind, sizes)) for kind in BOX_KINDS
+    }
     analyse_boxes(evaluated, table).write(constrained.path)
     kept = images_with_curves(truth, every)
     curves = [ImageCurves(record.image_id, _curves(record, group)) for record in made if record.image_id in kept]
