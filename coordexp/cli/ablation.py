@@ -103,7 +103,6 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
     from coordexp.tracking.publish import tracking_uri
 
     name = config.experiment.name
-    readings = {group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)}
     try:
         with spoken("compares the runs", console):
             report_experiment(
@@ -113,7 +112,9 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
                 console=console,
                 allow_differences=config.ablation.allow_differences,
                 seeds=seeds,
-                readings=readings,
+                readings={
+                    group: group_config(config, group, config.experiment.seed).reading for group in group_names(config)
+                },
             )
     except CoordExpError as error:
         show(console, f"no report: {error}")

@@ -22,7 +22,8 @@ SHIPPED = Path(__file__).parents[3] / "experiments" / "sweeps"
 def load(tmp_path):
     def make(*overrides: str, name: str = "lambda_coord") -> Sweep:
         path = SHIPPED / f"{name}.yaml"
-        return load_sweep(path, [f"experiment.runs_dir={tmp_path}", *overrides])
+        length = ["training.max_steps=500", "evaluation.every_steps=125"]
+        return load_sweep(path, [f"experiment.runs_dir={tmp_path}", *length, *overrides])
 
     return make
 
