@@ -126,7 +126,7 @@ def _run_head(args: argparse.Namespace, seconds: float) -> dict[str, object]:
     if args.device == "cuda":
         sizes = ["--gpu", "--hidden", str(_HIDDEN.get(args.size, 64)), "--repeats", "10"]
     command = ["tests/benchmarks/bench_head.py", *sizes, "--rows", str(found)]
-    code = run_process(command, seconds=seconds, log=args.out / f"head-{args.size}.log")
+    code = run_process(command, seconds=seconds, log=args.out / "bench_head.log")
     rows = [line.split("\t") for line in found.read_text().splitlines()] if found.exists() else []
     names = ("share", "variant", "mib", "memory_to_b", "seconds", "time_to_b")
     table = [{name: _number(value) for name, value in zip(names, row, strict=True)} for row in rows]

@@ -19,7 +19,7 @@ ABSENT = ("ray", "mlflow", "deepspeed", "pycocotools")
 NO_REGISTRY = ("No matching distribution", "Failed to establish", "Connection", "Temporary failure", "Network is")
 ROOM_GB = 12  # of which torch and its CUDA libraries take most
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(6000)]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,8 @@ def test_the_campaign_runs_to_its_end(python, tmp_path):
     """Of the cells only those of flash attention fail: the package is not there."""
     parts = ("train", "generate", "memory", "tests", "head")
     given = [word for part in parts for word in ("--part", part)]
-    done = _run(python, "tests/gpu/campaign.py", "--out", str(tmp_path), "--device", "cpu", "--size", "tiny", *given)
+    given += ["--device", "cpu", "--size", "tiny", "--minutes", "20"]  # on a busy machine
+    done = _run(python, "tests/gpu/campaign.py", "--out", str(tmp_path), *given)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {part: json.loads((tmp_path / f"{part}-tiny.json").read_text()) for part in parts}
     for part, content in found.items():

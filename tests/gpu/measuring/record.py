@@ -204,7 +204,7 @@ def run_process(command: Sequence[str], *, seconds: float, log: Path, echo: bool
         Its exit code, negative if it was ended.
     """
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log.open("w", encoding="utf-8") as output:
+    with log.open("w", encoding="utf-8", buffering=1) as output:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,

@@ -83,7 +83,8 @@ def memory_cells(base: Setting) -> list[Cell]:
 
 
 def _training(setting: Setting) -> Callable[[float], Numbers]:
-    return lambda left: train(setting, seconds=min(left, 60.0))
+    longest = 60.0 if torch.cuda.is_available() else 600.0  # on a CPU nothing is measured but that it runs
+    return lambda left: train(setting, seconds=min(left, longest))
 
 
 def _memory(setting: Setting) -> Callable[[float], Numbers]:
