@@ -63,11 +63,12 @@ def run_ablation(
             pending = [plan for plan in plans if plan.name in names]
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
-                for plan in plans:
-                    recorder.start_run(plan, fingerprints[plan.name])
-                    if plan not in pending:
-                        campaign.show(f"{plan.name}  finished before")
-                recorder.set_shared(shared_metrics(config))
+                with spoken("records the runs", campaign.console):
+                    for plan in plans:
+                        recorder.start_run(plan, fingerprints[plan.name])
+                        if plan not in pending:
+                            campaign.show(f"{plan.name}  finished before")
+                    recorder.set_shared(shared_metrics(config))
                 if executor is not None:
                     max_hours = config.cluster.max_gpu_hours
                     with (
