@@ -11,8 +11,8 @@ def test_a_dry_run_prints_points_and_rungs_and_writes_nothing(tmp_path, capsys):
     code = main(["--dry-run", "sweep.space.objective.lambda_coord.num=3", f"experiment.runs_dir={tmp_path}/runs"])
     text = capsys.readouterr().out
     assert code == 0
-    assert "trials          3 (grid), 320 steps each" in text
-    assert "stops early     by AP at steps 80, 240" in text
+    assert "trials          3 (grid), 360 steps each" in text
+    assert "stops early     by AP at steps 90, 270" in text
     assert "winners         2 points again, 6 further runs" in text
     assert text.splitlines()[-3:] == [
         f"t{index:03d}            objective.lambda_coord = {value}" for index, value in enumerate(["0.1", "1", "10"])
