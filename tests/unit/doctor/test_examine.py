@@ -211,5 +211,5 @@ def test_command_and_exit_codes(tmp_path, capsys):
     assert value["longest_sequence"]["length"] > value["longest_sequence"]["prompt"]
     assert main(["doctor", "--config", str(TINY), runs_dir, "cluster.gpus_per_worker=999.0"]) == 2
     text = capsys.readouterr().out
-    assert "one run needs 1 x (1 CPUs, 999 GPUs)" in text
+    assert "one run needs 1 x (0.66 CPUs, 999 GPUs)" in text
     assert "a run would not start: 1 failure" in text
