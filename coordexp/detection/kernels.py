@@ -53,15 +53,15 @@ class Hits(NamedTuple):
     @staticmethod
     def of(start: Ints, hit: Bits, ignored: Bits, run: Index | None = None) -> "Hits":
         """List them, for what :class:`Matches` and :class:`Pool` have of a file; None where copies are of no matter."""
+        begin = np.zeros((len(start) - 1) * _BITS + 1, np.int64)
+        _count_hits(start, hit, begin)
+        np.cumsum(begin, out=begin)
+        place = np.empty(int(begin[-1]), np.uint32)
+        _list_hits(start, hit, begin[:-1].copy(), place)
         category = np.repeat(np.arange(len(start) - 1), np.diff(start))
-        is_hit = (hit[:, None] >> np.arange(_BITS, dtype=np.uint16)) & np.uint16(1)
-        row, threshold = np.nonzero(is_hit)
-        cell = category[row] * _BITS + threshold
-        order = np.argsort(cell, kind="stable")
-        begin = np.searchsorted(cell[order], np.arange((len(start) - 1) * _BITS + 1))
         needs_look = (ignored != 0) if run is None else (ignored != 0) | (run != 1)
         alone = np.bincount(category[needs_look], minlength=len(start) - 1) == 0
-        return Hits(begin, (row - start[category[row]])[order].astype(np.uint32), alone)
+        return Hits(begin, place, alone)
 
 
 class Matches(NamedTuple):
@@ -145,6 +145,26 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba's word for "no place for a cache"
         return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+@compiled
+def _count_hits(start: Ints, hit: Bits, num: Ints) -> None:
+    """Add the hits of each category and threshold to ``num`` ``[K * 16 + 1]``, one place further on."""
+    for k in range(len(start) - 1):
+        for d in range(start[k], start[k + 1]):
+            for t in range(_BITS):
+                num[k * _BITS + t + 1] += (hit[d] >> t) & 1
+
+
+@compiled
+def _list_hits(start: Ints, hit: Bits, end: Ints, place: NDArray[np.uint32]) -> None:
+    """Set the places that :class:`Hits` lists; ``end`` says where each list begins, and then where it ends."""
+    for k in range(len(start) - 1):
+        for d in range(start[k], start[k + 1]):
+            for t in range(_BITS):
+                if (hit[d] >> t) & 1:
+                    place[end[k * _BITS + t]] = d - start[k]
+                    end[k * _BITS + t] += 1
 
 
 @compiled
@@ -498,7 +518,6 @@ _ABOVE = 1e-7
 """Added before rounding down; shares of fewer than a million objects are further apart."""
 _LATE_LEVELS = np.array([level for level in range(NUM_LEVELS) if level / 100 < RECALL_LEVELS[level]])
 """Levels a rounding above the share that they stand for: hits that are exactly this share do not reach them."""
-_wide = cast(Callable[[int], int], np.uint64)
 
 
 class Lanes(NamedTuple):
@@ -551,11 +570,11 @@ def _take_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: i
 @compiled
 def _count_lanes(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
     """Count all detections of a category, its hits and what is ignored; ``hit`` and ``ignored`` begin at bit 0."""
-    num = _wide(len(lanes.seen))
+    num = _u64(len(lanes.seen))
     lanes.seen[:], lanes.hits[:], lanes.skipped[:] = 0, 0, 0
     for d in range(len(rows)):
-        row, at, bits, skips = _wide(rows[d]) * num, _wide(0), hit[d], ignored[d]
-        _add_copies(lanes.seen, _wide(0), copies, row, num)
+        row, at, bits, skips = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d]
+        _add_copies(lanes.seen, _u64(0), copies, row, num)
         while bits | skips:
             if bits & 1:
                 _add_copies(lanes.hits, at, copies, row, num)
@@ -571,44 +590,44 @@ def _add_hit(state: Floats, at: int, inverse: Floats, share: Floats, copies: NDA
     Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
     a copy of the image sees its last hit again, with more detections before it: nothing rises.
     """
-    num = _wide(len(share))
+    num = _u64(len(share))
     for i in range(num):
-        left, best = state[at + i], state[at + _wide(DRAWS_AT_ONCE) + i]
+        left, best = state[at + i], state[at + _u64(DRAWS_AT_ONCE) + i]
         rise = max(left * inverse[i] - best, 0.0)
-        state[at + _wide(2 * DRAWS_AT_ONCE) + i] += (np.floor(left * share[i] + _ABOVE) + 1.0) * rise
-        state[at + _wide(DRAWS_AT_ONCE) + i] = best + rise
+        state[at + _u64(2 * DRAWS_AT_ONCE) + i] += (np.floor(left * share[i] + _ABOVE) + 1.0) * rise
+        state[at + _u64(DRAWS_AT_ONCE) + i] = best + rise
         state[at + i] = left - copies[row + i]
 
 
 @compiled
 def _set_inverse(lanes: Lanes, at: int) -> None:
     """Set one over the detections that count up to here at one threshold."""
-    for i in range(_wide(len(lanes.inverse))):
+    for i in range(_u64(len(lanes.inverse))):
         lanes.inverse[i] = 1.0 / ((lanes.seen[i] - lanes.skipped[at + i]) + _EPS)
 
 
 @compiled
 def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
     """Add up one category's precision over levels in each lane, from the last detection to the first."""
-    num = _wide(len(lanes.seen))
+    num = _u64(len(lanes.seen))
     for t in range(len(lanes.hits) // DRAWS_AT_ONCE):
         for i in range(DRAWS_AT_ONCE):
             lanes.state[3 * t * DRAWS_AT_ONCE + i] = lanes.hits[t * DRAWS_AT_ONCE + i]
             lanes.state[(3 * t + 1) * DRAWS_AT_ONCE + i] = lanes.state[(3 * t + 2) * DRAWS_AT_ONCE + i] = 0.0
     is_judged = ignored.any()
     for d in range(len(rows) - 1, -1, -1):
-        row, at, bits, skips = _wide(rows[d]) * num, _wide(0), hit[d], ignored[d]
+        row, at, bits, skips = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d]
         if bits and not is_judged:
-            _set_inverse(lanes, _wide(0))
+            _set_inverse(lanes, _u64(0))
         while bits | skips:
             if bits & 1:
                 if is_judged:
                     _set_inverse(lanes, at)
-                _add_hit(lanes.state, at * _wide(3), lanes.inverse, lanes.share, copies, row)
+                _add_hit(lanes.state, at * _u64(3), lanes.inverse, lanes.share, copies, row)
             elif skips & 1:
                 _take_copies(lanes.skipped, at, copies, row, num)
             at, bits, skips = at + num, bits >> 1, skips >> 1
-        _take_copies(lanes.seen, _wide(0), copies, row, num)
+        _take_copies(lanes.seen, _u64(0), copies, row, num)
 
 
 @compiled
@@ -616,8 +635,8 @@ def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], share: Flo
     """Set 100 over the objects of each lane; lanes are left out that have none, or hits exactly at a late level."""
     num_gt_B = np.zeros(DRAWS_AT_ONCE, np.int64)
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
-        at = _wide(matches.gt_image[row]) * _wide(len(share))
-        for i in range(_wide(len(share))):
+        at = _u64(matches.gt_image[row]) * _u64(len(share))
+        for i in range(_u64(len(share))):
             num_gt_B[i] += matches.gt_count[row] * copies[at + i]
     for i in range(DRAWS_AT_ONCE):
         num_gt = num_gt_B[i]

@@ -10,20 +10,14 @@ from numpy.typing import NDArray
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.kernels import Bits, Hits, Index, Matches, Pool, compiled
 
-_BITS = 16
-
 
 def pooled(a: Matches, b: Matches) -> Pool:
     """Put the detections of two checkpoints on the same images into one order of score."""
     num, start = len(a.image) + len(b.image), a.start + b.start
     image, side = np.empty(num, np.int32), np.empty(num, np.uint8)
     hit, ignored = np.empty(num, np.uint16), np.empty(num, np.uint16)
-    hits_start = np.zeros((len(start) - 1) * _BITS + 1, np.int64)
     first, second = ((m.start, m.image, m.rank, m.score, m.hit, m.ignored) for m in (a, b))
-    _merge(first, second, image, side, hit, ignored, hits_start)
-    np.cumsum(hits_start, out=hits_start)
-    place, alone = np.empty(int(hits_start[-1]), np.uint32), np.empty(len(start) - 1, np.bool_)
-    _list_hits(start, hit, ignored, hits_start, place, alone)
+    _merge(first, second, image, side, hit, ignored)
     counted = np.concatenate(([0], np.cumsum(a.gt_count)))
     return Pool(
         start=start,
@@ -32,7 +26,7 @@ def pooled(a: Matches, b: Matches) -> Pool:
         hit=hit,
         ignored=ignored,
         num_gt=counted[a.gt_start[1:]] - counted[a.gt_start[:-1]],
-        hits=Hits(hits_start, place, alone),
+        hits=Hits.of(start, hit, ignored),
     )
 
 
@@ -41,10 +35,8 @@ _Sorted = tuple[Ints, Index, Index, Floats, Bits, Bits]
 
 
 @compiled
-def _merge(
-    a: _Sorted, b: _Sorted, image: Index, side: NDArray[np.uint8], hit: Bits, ignored: Bits, num_hits: Ints
-) -> None:
-    """Merge two groups by score, then image, then rank, and count the hits of each category and threshold."""
+def _merge(a: _Sorted, b: _Sorted, image: Index, side: NDArray[np.uint8], hit: Bits, ignored: Bits) -> None:
+    """Merge two groups by score, then image, then rank."""
     at = 0
     for k in range(len(a[0]) - 1):
         i, j = a[0][k], b[0][k]
@@ -65,26 +57,7 @@ def _merge(
             else:
                 image[at], side[at], hit[at], ignored[at] = a[1][i], 0, a[4][i], a[5][i]
                 i += 1
-            for t in range(_BITS):
-                num_hits[k * _BITS + t + 1] += (hit[at] >> t) & 1
             at += 1
-
-
-@compiled
-def _list_hits(
-    start: Ints, hit: Bits, ignored: Bits, hits_start: Ints, place: NDArray[np.uint32], alone: NDArray[np.bool_]
-) -> None:
-    """Set what :class:`Hits` holds, once it is known where each list begins."""
-    end = hits_start[:-1].copy()
-    for k in range(len(alone)):
-        alone[k] = True
-        for d in range(start[k], start[k + 1]):
-            if ignored[d]:
-                alone[k] = False
-            for t in range(_BITS):
-                if (hit[d] >> t) & 1:
-                    place[end[k * _BITS + t]] = d - start[k]
-                    end[k * _BITS + t] += 1
 
 
 @compiled

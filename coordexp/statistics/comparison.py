@@ -145,7 +145,7 @@ def _compared(
 
 
 def _swap_tests(
-    matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: "Callable[..., OnProgress | None]"
+    matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: Callable[..., OnProgress | None]
 ) -> dict[_Twins, float]:
     """Test pairs of groups on the same draws, several at once: most of a test is one pass over the detections."""
     if not tests:

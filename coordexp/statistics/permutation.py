@@ -70,7 +70,6 @@ def swap_test(
     swapped = swap_draws(num_images, resamples=resamples, seed=seed) if draws is None else draws
     observed = abs(swapped_difference(pools, metric, np.zeros(num_images, np.uint8)))
     slopes = np.mean([swap_slopes(pool, metric.first, metric.last, num_images) for pool in pools], axis=0)
-
     values = np.full(resamples, np.nan)
 
     def count(indices: NDArray[np.int64]) -> None:

@@ -1,16 +1,16 @@
 """What models write, image by image: answers cut off, the stop margin, and what sampled answers find beyond one."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from msgspec import DecodeError, Struct, json
 
 from coordexp.detection.boxes import IOU_THRESHOLDS, Floats, Ints
 from coordexp.detection.decomposition import Measure
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, check_known
 from coordexp.detection.matching import Matcher
-from coordexp.errors import DataError
+from coordexp.files import read_json_lines
 from coordexp.metrics import STOP_MARGINS
 from coordexp.statistics.decomposition import Shares
 
@@ -54,7 +54,8 @@ def answer_shares(truth: GroundTruth, detections: Path, *, objects: Path | None,
     return found | {measure.name: (part, objects_N) for measure, part in zip(SAMPLED, parts, strict=True)}
 
 
-class _Answer(Struct, gc=False):
+@dataclass(frozen=True)
+class _Answer:
     """What is read of a line of ``objects.jsonl``; its objects, most of the line, are passed over."""
 
     image_id: int
@@ -62,18 +63,8 @@ class _Answer(Struct, gc=False):
     stop_margins: tuple[float, ...] = ()
 
 
-def _read_answers(path: Path) -> list[_Answer]:
-    decoder, found = json.Decoder(_Answer), list[_Answer]()
-    for number, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
-        try:
-            found.append(decoder.decode(line))
-        except (DecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}:{number}: {error}") from None
-    return found
-
-
 def _of_objects(truth: GroundTruth, path: Path) -> dict[str, tuple[Floats, Floats]]:
-    answers, num_images = _read_answers(path), len(truth.sizes_px)
+    answers, num_images = read_json_lines(_Answer, path), len(truth.sizes_px)
     image_ids = np.array([answer.image_id for answer in answers], np.int64)
     check_known("image_id", image_ids, truth.sizes_px.keys(), f"{path}: line")
     row = np.searchsorted(np.array(sorted(truth.sizes_px)), image_ids)

@@ -87,9 +87,9 @@ class RunLog:
     def start(self, lines: Sequence[str], *, step: int) -> None:
         """Print how this try of the run begins, at the step it continues from."""
         if step:
-            self._print(f"resumes at step {step}")
+            self.note(f"resumes at step {step}")
         for line in lines:
-            self._print(line)
+            self.note(line)
         self._progress("start", step)
 
     def on_step_log(self, log: StepLog) -> None:
@@ -106,7 +106,7 @@ class RunLog:
         finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
-        self._print(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
+        self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
         self._progress("step", log.step, finite, seconds_left=seconds_left)
         self._logged_steps += 1
         # Once, and not at the first logging step, when loader processes start.
@@ -114,7 +114,7 @@ class RunLog:
             waiting = data_wait_line(log.data_wait_fraction, num_workers=self._config.data.num_workers)
             if waiting is not None:
                 self._warned_of_waiting = True
-                self._print(waiting)
+                self.note(waiting)
                 self._progress("note", log.step, message=waiting)
 
     def on_term_gradients(self, step: int, norms: Mapping[str, float]) -> None:
@@ -137,18 +137,14 @@ class RunLog:
         self._progress("evaluation", step, finite)
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
         aps = ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
-        self._print(
+        self.note(
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
         )
 
     def on_answers(self, done: int, total: int) -> None:
         """Print how far an evaluation is, where no line came for a while."""
         if time.monotonic() - self._last_line >= _QUIET_SECONDS:
-            self._print(f"has written {done:,} of {total:,} answers")
-
-    def note(self, line: str) -> None:
-        """Print what the run does now."""
-        self._print(line)
+            self.note(f"has written {done:,} of {total:,} answers")
 
     def add_row(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Keep a row until the next commit, and return it; what is not finite raises an alarm and is left out."""
@@ -207,10 +203,11 @@ class RunLog:
 
     def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
         for sentence in sentences:
-            self._print(f"ALARM at step {step}: {sentence}")
+            self.note(f"ALARM at step {step}: {sentence}")
             self._progress("alarm", step, message=sentence)
 
-    def _print(self, line: str) -> None:
+    def note(self, line: str) -> None:
+        """Print a line under the run's name, on one rank."""
         self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
