@@ -5,12 +5,14 @@ import errno
 import functools
 import gc
 import glob
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
@@ -47,12 +49,25 @@ def write_json(path: Path, value: object, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Replace what stands between two lines of a document that are there once each.
+
+    Raises:
+        DataError: if they are not.
+    """
+    before, first, rest = path.read_text(encoding="utf-8").partition(f"{begin}\n")
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise DataError(f"{path}: has no lines {begin!r} and {end!r} to write between")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     """Read a JSON file as a dataclass or another type that pydantic knows, with every field checked.
 
     Args:
         kind: the type.
-        path: of the file.
+        path: of the file; one whose name ends in ``.gz`` is unpacked.
         what: its content in words, for the error.
 
     Raises:
@@ -62,9 +77,12 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
+        content = path.read_bytes()
+        return TypeAdapter(kind).validate_json(gzip.decompress(content) if path.suffix == ".gz" else content)
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from coordexp.files import write_between
 from coordexp.losses.term import Term
 from coordexp.losses.terms import loss_terms
 from coordexp.metrics import loss_metric
@@ -35,12 +36,7 @@ def table() -> str:
 
 def write(page: Path) -> None:
     """Put the table into a page, between its two marker lines."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page}: has no lines {BEGIN!r} and {END!r} to write the table between")
-    page.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+    write_between(page, BEGIN, END, table())
 
 
 if __name__ == "__main__":

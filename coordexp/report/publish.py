@@ -5,6 +5,7 @@ results/shapes/
     fingerprints.json     what decided each run; config-GROUP.yaml: its configuration
     annotations.json.gz   the ground truth
     detections/A-s0.json.gz   of every run, the boxes by which its group is read
+    distributions/A-s0.json.gz   of each group's first run, the distributions over bins of some objects
     report.html, report.md and the figures
 """
 
@@ -23,7 +24,7 @@ from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, read_model, replace_directory, write_json, write_text
-from coordexp.report.study.artifacts import NAMES, Artifacts, final_detections
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunData, missing_runs
 from coordexp.report.study.foreign import foreign_rows
 from coordexp.report.study.study import Settings, Study
@@ -31,7 +32,7 @@ from coordexp.report.text.render import to_numbers
 from coordexp.report.write import study_of, write_report, writing
 from coordexp.statistics.results import Comparison, Decomposition
 
-NUMBERS, ANNOTATIONS, DETECTIONS = "numbers.json", "annotations.json.gz", "detections"
+NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.json.gz", "detections", "distributions"
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
 _WITH_PATHS = (".html", ".md")
 _Number = float | None
@@ -98,7 +99,10 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
             _pack(_file(artifacts, run, final_detections(run)), _detections(building, run.group, run.seed))
             fingerprints[run.name] = json.loads(_file(artifacts, run, NAMES.fingerprint).read_bytes())
         write_json(building / "fingerprints.json", fingerprints, indent=1)
+        (building / DISTRIBUTIONS).mkdir()
         for runs in data.groups.values():
+            if (curves := artifacts.file(runs[0], FINAL_CONSTRAINED.distributions)) is not None:
+                _pack(curves, building / DISTRIBUTIONS / f"{runs[0].name}.json.gz")
             config = _file(artifacts, runs[0], NAMES.config).read_text(encoding="utf-8")
             write_text(building / f"config-{runs[0].group}.yaml", _from_here(config))
         write_json(building / NUMBERS, asdict(_Published.of(study.comparison, study.decomposition, data)), indent=1)

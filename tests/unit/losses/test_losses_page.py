@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from coordexp.config import group_config, load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
+from coordexp.errors import DataError
 from coordexp.losses import coord_box, table, term
 from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
@@ -48,7 +49,7 @@ def test_the_command_writes_the_table_into_a_page(tmp_path, capsys):
     table.write(page)
     assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{table.table()}\n{table.END}\nafter\n"
     page.write_text("no place for it", encoding="utf-8")
-    with pytest.raises(SystemExit, match="to write the table between"):
+    with pytest.raises(DataError, match="to write between"):
         table.write(page)
 
 

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from coordexp.cli.main import main
 from coordexp.errors import ComparisonError, DataError
+from coordexp.evaluate.distributions import Distributions
 from coordexp.report.publish import NUMBERS, check, publish
-from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.study import Study
 
 CONSOLE = Console(file=io.StringIO())
@@ -20,7 +21,10 @@ CONSOLE = Console(file=io.StringIO())
 def published(paired: Study, paired_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(paired_dir)
     artifacts = Artifacts(paired.data, cache=tmp_path / "cache", runs_dir=paired_dir)
+    curves = paired_dir / "paired" / "C-s0" / FINAL_CONSTRAINED.distributions
+    Distributions(1000, 1e-5, ()).write(curves.parent)
     publish(paired, artifacts, tmp_path / "results")
+    curves.unlink()  # other tests share the runs
     return tmp_path / "results"
 
 
@@ -37,6 +41,9 @@ def test_what_is_published_follows_from_its_own_detections(
     assert not any("margin" in name for name in found["decomposition"]["A"]), "no detections say it"
     assert found["computed"] == {"resamples": 60, "seed": 0}
     assert len(list((published / "detections").iterdir())) == len(paired.data.runs)
+    (curves,) = (published / "distributions").iterdir()
+    assert curves.name == "C-s0.json.gz", "only this run has kept any"
+    assert Distributions.read(curves).num_bins == 1000
     assert {path.suffix for path in published.iterdir()} == {".json", ".gz", ".yaml", ".html", ".md", ".svg", ""}
     for name in ("report.html", "report.md"):
         text = (published / name).read_text()
