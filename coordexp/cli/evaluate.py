@@ -171,13 +171,11 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
 
 
 def _base_of(adapter: Path | None) -> str:
-    from coordexp.model.checkpoint.adapter import read_adapter
+    from coordexp.model.checkpoint.adapter import named_base
 
     if adapter is None:
         raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
-    if (base := read_adapter(adapter).base.path) is None:
-        raise ConfigError(f"{adapter} does not name its base; give it with --model")
-    return base
+    return named_base(adapter)
 
 
 def _warn_of_pixels(evaluation: "SplitEvaluation", output: "EvaluationFolder", console: "Console") -> None:

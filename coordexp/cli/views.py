@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageDraw
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from coordexp.data.prepare import Manifest
     from coordexp.doctor.examine import Examination
     from coordexp.doctor.memory import MemoryEstimate
+    from coordexp.evaluate.predict import Prediction
     from coordexp.train.preview import Preview, Role
 
 STYLES: "dict[Role, str]" = {
@@ -246,3 +248,27 @@ def _verdict(found: "Examination") -> str:
     if failures:
         return f"a run would not start: {failures} {'failure' if failures == 1 else 'failures'}{noted}"
     return f"a run would start{noted}"
+
+
+def prediction_table(prediction: "Prediction") -> Table:
+    """Return one row for each object of a picture: both readings of its box, and how sure each side is."""
+    table = Table(
+        title=f"{prediction.picture}  {prediction.width} x {prediction.height} px",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        caption=None if prediction.objects else "no object found",
+    )
+    for header in (
+        "",
+        "object",
+        "score",
+        "box by the mean, px",
+        "box by the most likely bin, px",
+        "std of each side, px",
+    ):
+        table.add_column(header, justify="left" if header == "object" else "right")
+    for number, item in enumerate(prediction.objects, start=1):
+        boxes = (" ".join(f"{side:.1f}" for side in box) for box in (item.expected_px, item.argmax_px))
+        spread = " ".join(f"{side:.1f}" for side in item.std_px) if item.distributions else "-"
+        table.add_row(str(number), escape(item.desc), f"{item.score:.3f}", *boxes, spread)
+    return table

@@ -60,7 +60,7 @@ class ImageRecord:
         num_tokens: generated tokens, the end token excluded.
         stop_margins: log-odds of another object against the end after 0, 1, 2, ... closed objects.
         token_ids: the tokens themselves, the end token excluded.
-        curves: bin distributions of its first objects, where the image is one of those that keep them.
+        curves: bin distributions of its objects, where the image is one of those that keep them.
     """
 
     image_id: int

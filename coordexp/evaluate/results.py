@@ -18,7 +18,7 @@ from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.metrics import measure
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.evaluate.distributions import UNITS, Distributions, ImageCurves
+from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, Distributions, ImageCurves
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_answers, write_objects
 from coordexp.files import write_json
 from coordexp.metrics import BOX_KINDS, STOP_MARGINS, BoxKind, Decoding, MetricName
@@ -93,7 +93,9 @@ def write_results(
         metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
     if details:
         analyse_boxes(evaluated, objects).write(folder.path)
-        curves = [ImageCurves(record.image_id, record.curves) for record in records if record.curves is not None]
+        curves = [
+            ImageCurves(record.image_id, record.curves[:NUM_OBJECTS]) for record in records if record.curves is not None
+        ]
         Distributions(NUM_BINS, 1 / UNITS, tuple(curves)).write(folder.path)
     return metrics
 

@@ -8,6 +8,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch import multiprocessing
 
+from coordexp.config import load_config
+from coordexp.config.keys import identity
+from coordexp.metrics import headline
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.load import load
 from coordexp.model.merge.merge import merge
@@ -135,6 +138,19 @@ def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_the_card_of_a_merged_checkpoint_says_how_good_it_is_and_makes_the_run_again(undisturbed, tmp_path):
+    card = (RunFolder.of(undisturbed).merged / "README.md").read_text(encoding="utf-8")
+    rows = read_rows(RunFolder.of(undisturbed).metrics)
+    (ap,) = [row.metrics[headline(undisturbed.reading)] for row in rows if headline(undisturbed.reading) in row.metrics]
+    (said,) = [line for line in card.splitlines() if line.startswith("- **COCO AP")]
+    assert f": {ap:.3f}" in said
+    for weighted in build_components(undisturbed).criterion.terms:
+        assert (f"| `{weighted.term.name}` | {weighted.weight:g} |" in card) == (weighted.weight > 0)
+    (tmp_path / "run.yaml").write_text(card.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    assert identity(load_config(tmp_path / "run.yaml")) == identity(undisturbed)
+    assert str(undisturbed.tracking.uri) not in card
+
+
 class _StopsAfter(LocalReporter):
     """Dies right after the first commit, as a killed worker does."""
 
@@ -183,6 +199,7 @@ def test_a_run_leaves_its_parts(undisturbed):
     folder = RunFolder.of(undisturbed).path
     assert [path.name for path in committed_checkpoints(folder)] == ["step_000002", "step_000004"]
     assert (folder / "merged" / "model.safetensors").is_file()
+    assert not any(path.joinpath("README.md").exists() for path in committed_checkpoints(folder))  # PEFT's empty card
     for decoding in ("constrained", "free"):
         assert (folder / "eval" / "final" / decoding / "detections.expected.json").is_file()
     assert {step for step, _ in _metrics(undisturbed)} == {1, 2, 3, 4}

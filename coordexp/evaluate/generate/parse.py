@@ -18,7 +18,7 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_id
 from coordexp.coord_tokens.grammar.parse import ObjectSpan, parse_generated
 from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, ObjectCurves
+from coordexp.evaluate.distributions import BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
@@ -151,7 +151,7 @@ def _four(values: Sequence[float]) -> Four:
 def _curves(
     objects: Sequence[DetectedObject], spans: Sequence[ObjectSpan], probs_TK: NDArray[np.float32]
 ) -> tuple[ObjectCurves, ...]:
-    """Return the bin distributions of the first objects of a sequence; ``probs_TK`` has one at each position."""
+    """Return the bin distributions of the objects of a sequence; ``probs_TK`` has one at each position."""
     return tuple(
         ObjectCurves(
             desc=item.desc,
@@ -160,7 +160,7 @@ def _curves(
             width=item.width,
             curves=tuple(BinCurve.of(probs_K) for probs_K in probs_TK[span.box]),
         )
-        for item, span in zip(objects[:NUM_OBJECTS], spans, strict=False)
+        for item, span in zip(objects, spans, strict=True)
     )
 
 

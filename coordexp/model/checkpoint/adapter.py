@@ -15,7 +15,7 @@ from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import JsonObject, read_json, tensor_names
+from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -98,6 +98,22 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset))
 
 
+def is_adapter(directory: Path) -> bool:
+    """Return whether a folder holds an adapter and no model of its own."""
+    return (directory / ADAPTER_CONFIG).is_file() and not (directory / CONFIG_FILE).is_file()
+
+
+def named_base(directory: Path) -> str:
+    """Return the checkpoint that an adapter was trained on, as it names it.
+
+    Raises:
+        CheckpointError: as :func:`read_adapter`, or if it names none.
+    """
+    if (base := read_adapter(directory).base.path) is None:
+        raise CheckpointError(f"{directory} does not name its base; give it with --model")
+    return base
+
+
 def name_base(model: PeftModel, base: TrainedBase) -> None:
     """Make an adapted model's adapters say, wherever they are saved, what they were trained on.
 
@@ -124,6 +140,7 @@ def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[st
     """
     reattach_coord_offset_hooks(model)
     model.save_pretrained(str(directory), state_dict=state_dict, save_embedding_layers=False)
+    (Path(directory) / "README.md").unlink(missing_ok=True)  # PEFT's model card, a form that nobody has filled in
 
 
 def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:

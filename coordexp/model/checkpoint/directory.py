@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 from pathlib import Path, PurePath
 from typing import cast
@@ -113,6 +114,8 @@ def check_config(directory: Path) -> JsonObject:
         CheckpointError: if it is missing, not JSON, or of another model.
     """
     file = directory / CONFIG_FILE
+    if not file.exists() and (hint := _other_folder(directory)):
+        raise CheckpointError(hint)
     config = read_json(file)
     found = config.get("model_type")
     if found == MOE_MODEL_TYPE:
@@ -123,6 +126,16 @@ def check_config(directory: Path) -> JsonObject:
     if found != MODEL_TYPE:
         raise CheckpointError(f"{file}: model_type is {found!r}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
     return config
+
+
+def _other_folder(directory: Path) -> str | None:
+    """Return a sentence on a folder of ours that is no checkpoint but leads to one."""
+    if (directory / "adapter_config.json").is_file():
+        return f"{directory}: that is an adapter; expected a checkpoint, or --adapter {shlex.quote(str(directory))}"
+    merged = directory / "merged"
+    if (merged / CONFIG_FILE).is_file():
+        return f"{directory}: that is the folder of a run; its checkpoint is {merged}"
+    return None
 
 
 def model_config(directory: Path) -> Qwen3VLConfig:

@@ -12,7 +12,6 @@ from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.vocab import text_vocab
 from coordexp.detection.categories import CategoryIndex
-from coordexp.evaluate.distributions import NUM_OBJECTS
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.parse import SCORES, SequenceParser
 from coordexp.model.score_head import SCALARS, ScoreHead, box_scalars
@@ -53,13 +52,13 @@ def test_an_object_carries_the_numbers_of_its_own_tokens(native, parser: Sequenc
 
 
 def test_curves_lie_at_the_emitted_positions(native, parser: SequenceParser, sequence: Build) -> None:
-    ids = [token for _ in range(NUM_OBJECTS + 2) for token in written(native, "cat", [1, 2, 3, 4])]
+    ids = [token for _ in range(6) for token in written(native, "cat", [1, 2, 3, 4])]
     seq = sequence(ids)
     probs = np.zeros((len(ids), NUM_BINS), np.float32)
     probs[np.arange(len(ids)), np.arange(len(ids)) * 5] = 1.0
     curves = parser.record(GeneratedSequence(**{**vars(seq), "coord_probs": probs})).curves
-    each = len(ids) // (NUM_OBJECTS + 2)
-    assert len(curves) == NUM_OBJECTS
+    each = len(ids) // 6
+    assert len(curves) == 6
     for number, item in enumerate(curves):
         first = number * each + each - 5
         assert [curve.start for curve in item.curves] == [5 * (first + n) for n in range(4)]

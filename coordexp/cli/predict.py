@@ -1,0 +1,90 @@
+"""Find objects in pictures with a trained checkpoint: boxes, scores and distributions as a table, JSON and a drawing.
+
+    coordexp predict --model runs/tiny/C-s0/merged PICTURE...
+    coordexp predict --model runs/tiny/C-s0/checkpoints/checkpoint-360 PICTURE...    # an adapter on the base it names
+
+Writes DIR/predictions.json, and for each picture DIR/NAME.png and DIR/NAME.svg with its boxes and the distributions of
+their coordinates.
+"""
+
+import argparse
+from pathlib import Path
+
+from coordexp.cli.arguments import positive
+from coordexp.cli.console import output_console, show, stage_bars
+
+HELP = "objects in pictures, by a trained checkpoint"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("pictures", nargs="+", type=Path, metavar="PICTURE", help="image files")
+    parser.add_argument("--model", required=True, help="a merged checkpoint, an adapter, a hub id, or embedded")
+    parser.add_argument("--output", type=Path, default=Path("predictions"), help="folder of the files (%(default)s)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed (%(default)s)")
+    parser.add_argument(
+        "--decoding",
+        choices=("constrained", "free"),
+        default="constrained",
+        help="constrained: under the object grammar, so that each box is whole (%(default)s)",
+    )
+    parser.add_argument("--max-new-tokens", type=positive, default=512, help="of an answer (%(default)s)")
+    parser.add_argument("--batch-size", type=positive, default=16)
+    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: the checkpoint's own)")
+    parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
+    parser.add_argument("--threads", type=positive, help="CPU threads; it can change last digits")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Predict, write the files and print them."""
+    from coordexp.cli.views import prediction_table
+    from coordexp.evaluate.job import check_output
+    from coordexp.evaluate.predict import predict, predictions_json
+    from coordexp.files import write_text
+    from coordexp.report.charts.prediction import draw_prediction
+
+    check_output(options.output)
+    with stage_bars() as progress:
+        done = 0
+
+        def on_pictures(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("pictures", done, len(options.pictures))
+
+        found = predict(
+            options.model,
+            options.pictures,
+            decoding=options.decoding,
+            max_new_tokens=options.max_new_tokens,
+            batch_size=options.batch_size,
+            prompt=options.prompt,
+            max_pixels=options.max_pixels,
+            num_threads=options.threads,
+            on_pictures=on_pictures,
+        )
+    output: Path = options.output
+    output.mkdir(parents=True, exist_ok=True)
+    text = predictions_json(found)
+    write_text(output / "predictions.json", text)
+    drawn = [draw_prediction(item, output / name) for item, name in zip(found, _stems(options.pictures), strict=True)]
+    console = output_console()
+    if options.format == "json":
+        show(console, text)
+        return
+    for item, (png, _) in zip(found, drawn, strict=True):
+        console.print(prediction_table(item))
+        if item.truncated:
+            show(console, f"the answer was cut at {options.max_new_tokens} tokens; --max-new-tokens sets the limit")
+        show(console, f"drawn in {png}\n")
+    show(console, f"distributions and all numbers: {output / 'predictions.json'}")
+
+
+def _stems(pictures: list[Path]) -> list[str]:
+    """Name the drawing of each picture after it; pictures of one name in several folders get numbers."""
+    taken: dict[str, int] = {}
+    stems: list[str] = []
+    for picture in pictures:
+        taken[picture.stem] = taken.get(picture.stem, 0) + 1
+        stems.append(picture.stem if taken[picture.stem] == 1 else f"{picture.stem}-{taken[picture.stem]}")
+    return stems

@@ -1,0 +1,181 @@
+"""Objects in pictures, by a trained checkpoint: ``coordexp predict``, and ``coordexp.predict`` in Python.
+
+A picture is a sample without ground truth, so that the answer, its boxes and its scores are those of an evaluation.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordexp.coord_tokens.bins import NUM_BINS, decode_array
+from coordexp.data.image_file import stored_size
+from coordexp.data.sample import Objects, Sample
+from coordexp.detection.boxes import to_boxes_px_xywh
+from coordexp.detection.ground_truth import GroundTruth
+from coordexp.errors import DataError
+from coordexp.evaluate.distributions import BinCurve
+from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
+from coordexp.evaluate.job import EvaluationJob, open_decoder
+from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
+from coordexp.metrics import Decoding
+from coordexp.model.checkpoint.adapter import is_adapter, named_base
+
+
+@dataclass(frozen=True)
+class PredictedObject:
+    """One object of a picture.
+
+    Attributes:
+        desc: the description as written.
+        score: ``coord_desc``, in [0, 1], as an evaluation scores it.
+        expected_px: x1, y1, x2, y2 in pixels, the means of the four distributions, corners ordered.
+        argmax_px: the same of the bins that were written.
+        bins: x1, y1, x2, y2 as written, 0 to 999; corners may be swapped.
+        std_px: standard deviations of the four distributions in pixels, in the order of ``bins``; 0 where a box is
+            written in digits, which have no distribution.
+        distributions: one over the 1,000 bins for each of ``bins``; empty where a box is written in digits.
+    """
+
+    desc: str
+    score: float
+    expected_px: Four
+    argmax_px: Four
+    bins: tuple[int, int, int, int]
+    std_px: Four
+    distributions: tuple[BinCurve, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model finds in one picture.
+
+    Attributes:
+        picture: its path.
+        width: of the stored pixels; an orientation in EXIF is not applied, as in training.
+        height: of the stored pixels.
+        objects: in the order in which they were written.
+        malformed: what kind of mistake each piece of the answer is that makes no object.
+        truncated: the length limit came before the end of the answer.
+    """
+
+    picture: Path
+    width: int
+    height: int
+    objects: tuple[PredictedObject, ...]
+    malformed: tuple[str, ...]
+    truncated: bool
+
+
+def predict(
+    model: str | Path,
+    pictures: Sequence[str | Path],
+    *,
+    decoding: Decoding = "constrained",
+    max_new_tokens: int = 512,
+    batch_size: int = 16,
+    prompt: str | None = None,
+    max_pixels: int | None = None,
+    num_threads: int | None = None,
+    on_pictures: Callable[[int], None] | None = None,
+) -> list[Prediction]:
+    """Find objects in pictures.
+
+    Args:
+        model: a merged checkpoint, a folder or a hub id; or the folder of an adapter, which names its base.
+        pictures: image files.
+        decoding: ``constrained`` writes under the object grammar, ``free`` as the model likes.
+        max_new_tokens: length limit of an answer.
+        batch_size: pictures generated together.
+        prompt: the instruction; None for the default one. It should be that of training.
+        max_pixels: image size limit; None for the checkpoint's own. It should be that of training.
+        num_threads: CPU threads; None leaves it to torch.
+        on_pictures: called with the number of pictures that each batch adds.
+
+    Returns:
+        A prediction for each picture, in the order given.
+
+    Raises:
+        CheckpointError: if the model cannot be used.
+        DataError: if there is no picture, or one cannot be read.
+    """
+    samples = [_sample(number, Path(picture)) for number, picture in enumerate(pictures)]
+    if not samples:
+        raise DataError("there is no picture to look at; expected at least one image file")
+    adapter = Path(model) if is_adapter(Path(model)) else None
+    job = EvaluationJob(
+        model=str(model) if adapter is None else named_base(adapter),
+        adapter=adapter,
+        annotations=Path(),
+        images=Path(),
+        spec=EvaluationSpec(batch_size=batch_size, max_new_tokens=max_new_tokens, decoding=(decoding,)),
+        prompt=prompt,
+        max_pixels=max_pixels,
+        num_threads=num_threads,
+    )
+    evaluation = SplitEvaluation(_without_boxes(samples), samples, job.spec)
+    evaluation.images_with_curves = frozenset(range(len(samples)))
+    decoder = open_decoder(job, evaluation)
+    found: dict[int, Prediction] = {}
+    for batch in decoder.batches:  # one at a time: an answer's distributions are large until they are cut
+        for record in decoder.decode(decoding, [batch], on_batch=on_pictures):
+            found[record.image_id] = _prediction(samples[record.image_id], record)
+    return [found[number] for number in range(len(samples))]
+
+
+def _sample(number: int, picture: Path) -> Sample:
+    width, height = stored_size(picture)
+    return Sample(picture, width, height, number, Objects((), np.zeros((0, 4))))
+
+
+def _without_boxes(samples: Sequence[Sample]) -> GroundTruth:
+    none = np.zeros(0, np.int64)
+    return GroundTruth(
+        path=samples[0].image,
+        sizes_px={sample.image_id: (sample.width, sample.height) for sample in samples},
+        categories={},
+        image_ids=none,
+        category_ids=none,
+        boxes_px_xywh=np.zeros((0, 4)),
+        areas_px2=np.zeros(0),
+        is_crowd=np.zeros(0, np.bool_),
+    )
+
+
+def _prediction(sample: Sample, record: ImageRecord) -> Prediction:
+    curves = [item.curves for item in record.curves] if record.curves else [()] * len(record.objects)
+    return Prediction(
+        picture=sample.image,
+        width=sample.width,
+        height=sample.height,
+        objects=tuple(_predicted(item, sample, of_item) for item, of_item in zip(record.objects, curves, strict=True)),
+        malformed=record.failures,
+        truncated=record.truncated,
+    )
+
+
+def _predicted(item: DetectedObject, sample: Sample, distributions: tuple[BinCurve, ...]) -> PredictedObject:
+    sides = np.array([sample.width, sample.height] * 2, np.float64)
+
+    def in_pixels(box_norm_xyxy: NDArray[np.float64]) -> Four:
+        left, top, width, height = to_boxes_px_xywh(box_norm_xyxy[None], sides[None, :2])[0].tolist()
+        return left, top, left + width, top + height
+
+    x1, y1, x2, y2 = (np.array(item.width) / NUM_BINS * sides).tolist()
+    return PredictedObject(
+        desc=item.desc,
+        score=item.score,
+        expected_px=in_pixels(np.array(item.expected)),
+        argmax_px=in_pixels(decode_array(np.array(item.bins))),
+        bins=item.bins,
+        std_px=(x1, y1, x2, y2),
+        distributions=distributions if item.width != (0.0, 0.0, 0.0, 0.0) else (),
+    )
+
+
+def predictions_json(predictions: Sequence[Prediction]) -> str:
+    """Return predictions as JSON: the fields of :class:`Prediction`; ``units`` are probabilities in 1e-5."""
+    return json.dumps([asdict(item) | {"picture": str(item.picture)} for item in predictions], indent=1)

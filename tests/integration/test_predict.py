@@ -1,0 +1,133 @@
+"""``coordexp predict``: the same answers as an evaluation, in pixels, with their distributions, printed and drawn."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import coordexp
+from coordexp.cli.main import main
+from coordexp.evaluate.distributions import NUM_OBJECTS, Distributions
+from coordexp.evaluate.predict import predict
+from tests.integration.evaluate_support import arguments, make_checkpoint, make_shapes
+
+pytestmark = pytest.mark.timeout(240)
+LIMITS = ["--max-new-tokens", "40", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> Path:
+    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
+
+
+def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
+    assert (
+        main(
+            [
+                "evaluate",
+                *arguments(checkpoint, shapes),
+                "--output",
+                str(tmp_path),
+                "--decoding",
+                "constrained",
+                "--max-new-tokens",
+                "150",
+            ]
+        )
+        == 0
+    )
+    rows = [json.loads(line) for line in (tmp_path / "constrained" / "objects.jsonl").read_text().splitlines()]
+    kept = Distributions.read(tmp_path / "constrained" / "distributions.json").images
+    assert max(len(image.objects) for image in kept) == NUM_OBJECTS < max(len(row["objects"]) for row in rows)
+    images = {image["id"]: image for image in json.loads((shapes / "instances_val.json").read_text())["images"]}
+    pictures = [shapes / "val" / images[row["image_id"]]["file_name"] for row in rows]
+    found = predict(checkpoint, pictures, max_new_tokens=150, batch_size=3, num_threads=1)
+    assert [item.picture for item in found] == pictures
+    assert any(item.objects for item in found)
+    for row, item in zip(rows, found, strict=True):
+        sides = np.array([item.width, item.height] * 2)
+        assert (item.width, item.height) == (images[row["image_id"]]["width"], images[row["image_id"]]["height"])
+        assert item.truncated == row["truncated"]
+        assert list(item.malformed) == row["failures"]
+        for told, thing in zip(row["objects"], item.objects, strict=True):
+            assert (thing.desc, list(thing.bins), thing.score) == (told["desc"], told["bins"], told["score"])
+            assert thing.std_px == pytest.approx(np.array(told["width"]) / 1000 * sides)
+            corners = np.array(told["expected"]).reshape(2, 2)
+            ordered = np.concatenate([corners.min(0), corners.max(0)]) * sides
+            assert thing.expected_px == pytest.approx(ordered)
+
+
+def test_distributions_have_the_mean_that_is_the_box(checkpoint, shapes):
+    pictures = sorted((shapes / "val").iterdir())
+    objects = [thing for item in coordexp.predict(checkpoint, pictures, max_new_tokens=40) for thing in item.objects]
+    assert len(objects) > 4  # more than an evaluation keeps of one image
+    item = predict(checkpoint, pictures[:1], max_new_tokens=40)[0]
+    for thing in item.objects:
+        assert len(thing.distributions) == 4
+        means = []
+        for curve, side in zip(thing.distributions, [item.width, item.height] * 2, strict=True):
+            probs = np.array(curve.units) / 100_000
+            assert probs.sum() == pytest.approx(1, abs=0.02)
+            means.append(float(np.arange(curve.start, curve.start + len(probs)) @ probs / 1000 * side))
+        x1, y1, x2, y2 = means
+        ordered = [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]
+        assert thing.expected_px == pytest.approx(ordered, abs=0.02 * max(item.width, item.height))
+
+
+def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsys):
+    first, second = sorted((shapes / "val").iterdir())[:2]
+    other = tmp_path / "elsewhere" / first.name
+    other.parent.mkdir()
+    shutil.copy(second, other)
+    output = tmp_path / "out"
+    capsys.readouterr()
+    assert main(["predict", "--model", str(checkpoint), str(first), str(other), "--output", str(output), *LIMITS]) == 0
+    text = capsys.readouterr().out
+    stem = first.stem
+    assert {path.name for path in output.iterdir()} == {
+        "predictions.json", f"{stem}.png", f"{stem}.svg", f"{stem}-2.png", f"{stem}-2.svg",
+    }  # fmt: skip
+    told = json.loads((output / "predictions.json").read_text())
+    assert [item["picture"] for item in told] == [str(first), str(other)]
+    for item in told:
+        for thing in item["objects"]:
+            assert f"{thing['score']:.3f}" in text
+    with Image.open(output / f"{stem}.png") as drawn:
+        assert drawn.width > 800
+    assert (
+        main(["predict", "--model", str(checkpoint), str(first), "--output", str(output), "--format", "json", *LIMITS])
+        == 0
+    )
+    (alone,) = json.loads(capsys.readouterr().out)
+    assert [thing["bins"] for thing in alone["objects"]] == [thing["bins"] for thing in told[0]["objects"]]
+
+
+@pytest.mark.parametrize(
+    ("picture", "sentence"),
+    [("none.jpg", "none.jpg: image not found"), ("text.jpg", "text.jpg: image does not decode")],
+)
+def test_a_picture_that_is_none_is_said(checkpoint, tmp_path, capsys, picture, sentence):
+    (tmp_path / "text.jpg").write_text("no picture")
+    command = ["predict", "--model", str(checkpoint), str(tmp_path / picture), "--output", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_that_lead_to_a_checkpoint_say_to_which(checkpoint, shapes, tmp_path, capsys):
+    picture = str(next((shapes / "val").iterdir()))
+    assert main(["predict", "--model", str(checkpoint.parent), picture, "--output", str(tmp_path)]) == 2
+    assert f"that is the folder of a run; its checkpoint is {checkpoint}" in capsys.readouterr().err
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    assert main(["evaluate", *arguments(checkpoint, shapes), "--model", str(adapter)]) == 2
+    assert f"that is an adapter; expected a checkpoint, or --adapter {adapter}" in capsys.readouterr().err
