@@ -1,4 +1,4 @@
-# make install, ablation, results, results-check, test, test-all, lint, bench, audit, mlflow, mlflow-server, clean.
+# make install, ablation, results, results-check, test, test-all, lint, docs, bench, audit, mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -14,7 +14,7 @@ TORCH_INSTALL_ARGS ?=
 
 RESULTS := results/shapes
 
-.PHONY: install ablation results results-check test test-all lint bench audit mlflow mlflow-server clean
+.PHONY: install ablation results results-check test test-all lint docs bench audit mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -56,6 +56,11 @@ lint: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/lint-imports
+
+# README and docs/ as a site with a search, every link checked; it says how to open it.
+docs: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PYTHON) docs/build.py
 
 bench: install
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(PYTHON) $$script; done

@@ -482,6 +482,8 @@ def test_every_package_of_ours_is_pinned() -> None:
     assert not missing
     different = {name: (pinned[name], found) for name, found in needed.items() if pinned[name] != found.split("+")[0]}
     assert not different
+    for text in importlib.metadata.requires("coordexp") or []:  # an extra need not be installed, but is pinned as well
+        assert canonicalize_name(Requirement(text).name) in pinned, text
 
 
 def _closure(root: str, extras: set[str]) -> dict[str, str]:
