@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -24,6 +25,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # the tests that press Ctrl-C mean what a terminal does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what lives until the end: modules and tests are two million objects.
+
+    Each run of a trainer collects all garbage twice, and would look at every one of them.
+    """
+    gc.collect()
+    gc.freeze()
+
 
 _COCO_TINY = Path(__file__).parents[1].parent / "shared" / "data" / "coco_tiny"
 

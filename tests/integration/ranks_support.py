@@ -1,9 +1,10 @@
 """The begin and the end of spawned processes that are the ranks of a run."""
 
 import os
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from torch import distributed
+from torch import distributed, multiprocessing
 
 from tests.ports_support import free_port
 
@@ -11,6 +12,25 @@ from tests.ports_support import free_port
 def environment_of_ranks(world_size: int) -> dict[str, str]:
     """Return what torchrun would tell every rank of one host."""
     return {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def run_ranks(worker: Callable[..., None], args: Sequence[object], *, world_size: int = 2) -> None:
+    """Run ``worker(rank, *args)`` in that many processes, in the environment of this moment, until all have ended.
+
+    A server forks them that has imported the trainer once: interpreters of their own take six seconds each for it.
+    """
+    multiprocessing.set_forkserver_preload(["tests.integration.training_support", "deepspeed"])
+    given = (dict(os.environ), worker, args)
+    multiprocessing.start_processes(_in_environment, given, nprocs=world_size, start_method="forkserver")
+
+
+def _in_environment(
+    rank: int, environment: dict[str, str], worker: Callable[..., None], args: Sequence[object]
+) -> None:
+    """Work in the environment that the test has: the server keeps the one that it was started in."""
+    os.environ.clear()
+    os.environ.update(environment)
+    worker(rank, *args)
 
 
 def leave_group() -> NoReturn:

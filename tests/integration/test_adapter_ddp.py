@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch import multiprocessing
 
 from tests.integration.adapter_support import WORLD_SIZE, Case, ddp_worker, samples, two_steps
+from tests.integration.ranks_support import run_ranks
 
 CASES = (
     Case(tied=True, tie_head=True, tuning="lora"),
@@ -17,7 +17,7 @@ CASES = (
 def of_two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
     args = (str(folder / "store"), CASES, str(folder / "results.pt"))
-    multiprocessing.spawn(ddp_worker, args=args, nprocs=WORLD_SIZE)
+    run_ranks(ddp_worker, args, world_size=WORLD_SIZE)
     return torch.load(folder / "results.pt")
 
 

@@ -20,7 +20,7 @@ from coordexp.train import run as run_module
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.loader import LoaderDiedError
 from tests.integration.loader_runs import names_in, numbers, reads_in, resuming_rank, train, with_changes
-from tests.integration.ranks_support import environment_of_ranks
+from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import prepared, small_config, write_base
 from tests.unit.metrics_support import unregistered
 
@@ -263,7 +263,7 @@ def test_two_ranks_resume_and_count_every_image_once(make_config, tmp_path, monk
     ]
     stops = [None, 2, 4]
     args = (str(tmp_path / "store"), [config.model_dump_json() for config in configs], stops, str(tmp_path / "log"))
-    multiprocessing.spawn(resuming_rank, args=args, nprocs=2)
+    run_ranks(resuming_rank, args)
     expected = numbers(configs[0])
     assert [expected[step]["num_images"] for step in range(1, 6)] == [8, 8, 6, 8, 8]
     assert numbers(configs[2]) == numbers(configs[3]) == expected

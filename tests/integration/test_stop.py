@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import stop
@@ -15,7 +15,7 @@ from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
-from tests.integration.ranks_support import environment_of_ranks, leave_group
+from tests.integration.ranks_support import environment_of_ranks, leave_group, run_ranks
 from tests.integration.training_support import prepared, small_config, write_base
 
 pytestmark = pytest.mark.timeout(240)
@@ -135,7 +135,7 @@ def test_ranks_stop_at_the_same_step(tmp_path, monkeypatch):
     for name, value in environment_of_ranks(2).items():
         monkeypatch.setitem(os.environ, name, value)
     args = (str(tmp_path / "store"), str(tmp_path / "exp" / "A-s0"), str(tmp_path / "said"))
-    multiprocessing.spawn(_listen, args=args, nprocs=2)
+    run_ranks(_listen, args)
     said = [(tmp_path / f"said.{rank}").read_text().split(" ", 1) for rank in (0, 1)]
     assert said[0] == said[1]
     assert int(said[0][0]) >= 25

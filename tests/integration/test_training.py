@@ -6,7 +6,6 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from torch import multiprocessing
 
 from coordexp.config import load_config
 from coordexp.config.keys import identity
@@ -21,7 +20,7 @@ from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from coordexp.train.setup.base import weights_hash
 from coordexp.train.setup.components import build_components
-from tests.integration.ranks_support import environment_of_ranks
+from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 
 
@@ -89,7 +88,7 @@ def test_two_ranks_change_nothing(one_by_eight, tmp_path, monkeypatch):
         monkeypatch.setitem(os.environ, name, value)
     halved = _with_training(config, per_device_batch_size=4)
     args = (str(tmp_path / "store"), halved.model_dump_json(), str(tmp_path / "gradients.pt"))
-    multiprocessing.spawn(ranks_worker, args=args, nprocs=2)
+    run_ranks(ranks_worker, args)
     _assert_equal_gradients(torch.load(tmp_path / "gradients.pt"), expected)
 
 
