@@ -27,7 +27,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-
 def pytest_collection_finish() -> None:
     """Spare the collector what lives until the end: modules and tests are two million objects.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from coordexp.cli.main import main
 from coordexp.config.schema import ExperimentConfig
@@ -32,7 +32,7 @@ from coordexp.train.loop.learned_score import best_ious, perturbed_answers
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
 from tests.integration.learned_score_support import assert_scored_alike, objects_of
-from tests.integration.ranks_support import environment_of_ranks, leave_group
+from tests.integration.ranks_support import environment_of_ranks, leave_group, run_ranks
 from tests.integration.training_support import prepared, small_config
 
 pytestmark = pytest.mark.timeout(240)
@@ -42,16 +42,17 @@ SCORES = {"logits": {}, "own": {"score": "learned"}, "perturbed": {"score": "lea
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
-    """Three runs of one training, with three scores."""
+    """Three runs of one training, with three scores; the second also has a checkpoint and a subset at step 1."""
     folder = tmp_path_factory.mktemp("learned_score")
-    steps = {"max_steps": 6, "checkpoint_steps": 6, "learning_rate": 3e-3, "per_device_batch_size": 16}
-    config = small_config("embedded", folder / "runs", **steps)
+    config = small_config("embedded", folder / "runs", max_steps=2, learning_rate=3e-3)
     data = config.data.model_copy(update={"holdout_images": 8})
     configs = {}
     for name, score in SCORES.items():
         update = {"data": data, "experiment": config.experiment.model_copy(update={"group": name})}
         some = {"decoding": ("constrained",), "max_new_tokens": 64, "subset_images": 2}
-        some["every_steps"] = 3 if name == "own" else None
+        some["every_steps"] = 1 if name == "own" else None
+        if name == "own":
+            update["training"] = config.training.model_copy(update={"checkpoint_steps": 1})
         update["evaluation"] = config.evaluation.model_copy(update=some | score)
         configs[name] = prepared(config.model_copy(update=update))
         reporter = LocalReporter(RunFolder.of(configs[name]).path)
@@ -75,7 +76,7 @@ def test_it_changes_the_scores_and_nothing_else(experiment):
     assert all(torch.equal(weights[0][name], other[name]) for other in weights[1:] for name in weights[0])
     rows = [read_rows(RunFolder.of(config).metrics) for config in experiment.values()]
     losses = [[row.metrics["train_total_loss"] for row in each if "train_total_loss" in row.metrics] for each in rows]
-    assert len(losses[0]) == 6
+    assert len(losses[0]) == 2
     assert losses[0] == losses[1] == losses[2]
 
 
@@ -93,7 +94,7 @@ def test_the_checkpoint_scores_its_boxes_as_the_run_did(name, experiment, tmp_pa
     config = experiment[name]
     data, run = ExperimentFolder.of(config).data, RunFolder.of(config)
     assert ScoreHead.load(run.merged).about["boxes"] == name
-    merged, adapter = ["--model", run.merged], ["--adapter", run.checkpoint(6).path]
+    merged, adapter = ["--model", run.merged], ["--adapter", run.checkpoint(2).path]
     answers = ["--generations", run.evaluation("final").decoding("constrained").answers]
     # Generated once more by both, and the run's own answers read in one pass.
     for at, way in enumerate((merged, adapter, [*merged, *answers])):
@@ -103,27 +104,25 @@ def test_the_checkpoint_scores_its_boxes_as_the_run_did(name, experiment, tmp_pa
         assert main(list(map(str, command))) == 0
         assert_scored_alike(EvaluationFolder(tmp_path / str(at)), run.evaluation("final"))
     # The adapter has it too, and a merge takes it along.
-    merge(run.checkpoint(6).path, tmp_path / "merged", ExperimentFolder.of(config).base(config))
+    merge(run.checkpoint(2).path, tmp_path / "merged", ExperimentFolder.of(config).base(config))
     assert (tmp_path / "merged" / SCORE_HEAD).read_bytes() == (run.merged / SCORE_HEAD).read_bytes()
 
 
 def test_a_run_that_is_resumed_has_the_same_head(experiment, tmp_path):
-    """From a checkpoint of the middle, which has none: it is fitted to the model of the end."""
+    """From the checkpoint of the middle, which has none: it is fitted to the model of the end."""
     first = experiment["own"]
+    shutil.copytree(first.experiment.runs_dir, tmp_path, dirs_exist_ok=True)
     update = {"experiment": first.experiment.model_copy(update={"runs_dir": tmp_path})}
-    update["training"] = first.training.model_copy(update={"checkpoint_steps": 3})
     config = prepared(first.model_copy(update=update))
-    run, finished = RunFolder.of(config), RunFolder.of(first)
-    train_run(config, reporter=LocalReporter(run.path), print_line=lambda _: None)
-    expected = (finished.merged / SCORE_HEAD).read_bytes()
-    assert (run.merged / SCORE_HEAD).read_bytes() == expected
-    assert not (run.checkpoint(3).path / SCORE_HEAD).exists()
-    shutil.rmtree(run.merged)
-    shutil.rmtree(run.checkpoint(6).path)
+    run = RunFolder.of(config)
+    assert not (run.checkpoint(1).path / SCORE_HEAD).exists()
+    for made_later in (run.merged, run.checkpoint(2).path, run.evaluation("final").path):
+        shutil.rmtree(made_later)
     lines = []
     train_run(config, reporter=LocalReporter(run.path), print_line=lines.append)
-    assert any("resumes at step 3" in line for line in lines)
-    assert (run.merged / SCORE_HEAD).read_bytes() == (run.checkpoint(6).path / SCORE_HEAD).read_bytes() == expected
+    assert any("resumes at step 1" in line for line in lines)
+    expected = (RunFolder.of(first).merged / SCORE_HEAD).read_bytes()
+    assert (run.merged / SCORE_HEAD).read_bytes() == (run.checkpoint(2).path / SCORE_HEAD).read_bytes() == expected
     assert _objects(config) == _objects(first)
 
 
@@ -220,7 +219,7 @@ def test_two_ranks_fit_one_head_on_the_boxes_of_both(name, experiment, tmp_path,
         configs[group] = prepared(experiment[name].model_copy(update=update))
     evaluator = Evaluator(configs["alone"], build_components(configs["alone"]))
     evaluator.on_all_images()
-    multiprocessing.spawn(_run_as_rank, args=(str(tmp_path / "store"), configs["ranks"].model_dump_json()), nprocs=2)
+    run_ranks(_run_as_rank, (str(tmp_path / "store"), configs["ranks"].model_dump_json()))
     run = RunFolder.of(configs["ranks"]).path
     heads = [ScoreHead.load(run / f"rank{rank}") for rank in (0, 1)]
     assert torch.equal(heads[0].weight_QF, heads[1].weight_QF)
