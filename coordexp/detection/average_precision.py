@@ -5,6 +5,7 @@ The value is what COCOeval gives when the copies are really there, each copy's i
 Legend of shapes: ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,28 +117,33 @@ def precision_by_category(matches: "Matches", which: AveragePrecision, weights: 
     return values
 
 
-def mean_precisions(matches: "Matches", which: AveragePrecision, weights_RN: "Weights") -> Floats:
-    """Return ``[R]`` what :func:`mean_precision` returns under each row of weights, many rows at once.
+def mean_precisions(files: "Sequence[Matches]", which: AveragePrecision, weights_RN: "Weights") -> Floats:
+    """Return ``[R, F]`` what :func:`mean_precision` returns for each file under each row of weights, many at once.
 
     Args:
-        matches: of one file of detections, made in the area range of ``which``.
+        files: of detections on the same images, made in the area range of ``which``.
         which: what to count.
         weights_RN: ``[R, N]`` copies of each image.
     """
-    from coordexp.detection.kernels import DRAWS_AT_ONCE, MOST_COPIES, fill_lanes, fill_rest
+    from coordexp.detection.kernels import DRAWS_AT_ONCE, fill_lanes, fill_rest
 
-    found = np.empty(len(weights_RN))
-    by_category = np.empty((DRAWS_AT_ONCE, len(matches.start) - 1))
+    found = np.empty((len(weights_RN), len(files)))
     for first in range(0, len(weights_RN), DRAWS_AT_ONCE):
         block = weights_RN[first : first + DRAWS_AT_ONCE]
-        by_category[:] = np.nan
-        if int(block.max()) <= MOST_COPIES:
-            copies = np.zeros((matches.num_images, DRAWS_AT_ONCE), np.uint8)
-            copies[:, : len(block)] = block.T
-            fill_lanes(matches, which.first, which.last, copies.ravel(), by_category)
-        fill_rest(matches, which.first, which.last, block, by_category)
-        found[first : first + len(block)] = [mean_of_numbers(values) for values in by_category[: len(block)]]
+        copies = lanes_of(block)
+        for column, matches in enumerate(files):
+            by_category = np.full((len(block), len(matches.start) - 1), np.nan)
+            if copies is not None:
+                fill_lanes(matches, which.first, which.last, copies, by_category)
+            fill_rest(matches, which.first, which.last, block, by_category)
+            found[first : first + len(block), column] = means_of_numbers(by_category)
     return found
+
+
+def lanes_of(weights_RN: "Weights") -> NDArray[np.uint8] | None:
+    """Return ``[N * R]`` weights, those of an image beside each other; None where a byte cannot hold one."""
+    most = np.iinfo(np.uint8).max
+    return np.ascontiguousarray(weights_RN.T, np.uint8).ravel() if int(weights_RN.max(initial=0)) <= most else None
 
 
 def mean_precision(matches: "Matches", which: AveragePrecision, weights: "Weights") -> float:
@@ -149,6 +155,13 @@ def mean_of_numbers(values: Floats) -> float:
     """Return the mean of what is not NaN, NaN if nothing is left."""
     numbers = values[~np.isnan(values)]
     return float(numbers.mean()) if len(numbers) else float("nan")
+
+
+def means_of_numbers(values_RK: Floats) -> Floats:
+    """Return ``[R]`` what :func:`mean_of_numbers` returns for each row."""
+    is_number = ~np.isnan(values_RK)
+    sums, counts = np.where(is_number, values_RK, 0.0).sum(axis=1), is_number.sum(axis=1)
+    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
 
 
 def unit_weights(num_images: int) -> "Weights":

@@ -147,6 +147,15 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         return numba.njit(nogil=True, error_model="numpy")(function)
 
 
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a small function into those that call it.
+
+    To hand over an array takes seven words, and one that is a field of an object is also counted as in use before the
+    call and as free after it: for a loop over a few registers both together take longer than the loop.
+    """
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+
+
 @compiled
 def _count_hits(start: Ints, hit: Bits, num: Ints) -> None:
     """Add the hits of each category and threshold to ``num`` ``[K * 16 + 1]``, one place further on."""
@@ -511,13 +520,15 @@ def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, o
             out[k] = _mean_precision(events, num, num_gt, last - first, curves)
 
 
-DRAWS_AT_ONCE = 32
-"""Lanes of :func:`fill_lanes`: whole registers, and few enough that a category's counts stay near the processor."""
-MOST_COPIES, _MOST_OBJECTS = 255, 1_000_000
+DRAWS_AT_ONCE = 64
+"""As many lanes as :func:`fill_lanes` does best with: whole registers, and counts that stay near the processor."""
+_MOST_OBJECTS = 1_000_000
 _ABOVE = 1e-7
 """Added before rounding down; shares of fewer than a million objects are further apart."""
-_LATE_LEVELS = np.array([level for level in range(NUM_LEVELS) if level / 100 < RECALL_LEVELS[level]])
-"""Levels a rounding above the share that they stand for: hits that are exactly this share do not reach them."""
+_LATE_LEVELS = np.array([level for level in range(NUM_LEVELS) if level / 100 < RECALL_LEVELS[level]][::-1])
+"""Levels a rounding above the share that they stand for, highest first: hits that are this share do not reach them."""
+_HAS_LATE = np.array([bool((_LATE_LEVELS * num % 100 == 0).any()) for num in range(100)])
+"""By the last two digits of a number of objects: whether some hits are exactly such a share of it."""
 
 
 class Lanes(NamedTuple):
@@ -530,6 +541,9 @@ class Lanes(NamedTuple):
         share: ``[B]`` 100 over the number of objects.
         inverse: ``[B]`` one over the detections that count up to here.
         state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
+        late: ``[B]`` room for the lanes in which some hits are exactly the share of a late level.
+        late_hits: ``[B * 11]`` of each of those lanes these hits, most first, and -1 at their end.
+        next_late: ``[T * B]`` place in ``late_hits`` of the most that are not above the hits up to here.
     """
 
     seen: Index
@@ -538,19 +552,23 @@ class Lanes(NamedTuple):
     share: Floats
     inverse: Floats
     state: Floats
+    late: Ints
+    late_hits: Floats
+    next_late: Ints
 
 
 @compiled
-def _new_lanes(num_thresholds: int) -> Lanes:
-    """Return room for the counts of one category."""
-    at_thresholds = num_thresholds * DRAWS_AT_ONCE
+def _new_lanes(num: int, num_thresholds: int) -> Lanes:
+    """Return room for the counts of one category in as many lanes."""
+    at_thresholds = num_thresholds * num
     return Lanes(
-        np.empty(DRAWS_AT_ONCE, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
-        np.empty(DRAWS_AT_ONCE), np.empty(DRAWS_AT_ONCE), np.empty(3 * at_thresholds),
+        np.empty(num, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
+        np.empty(num), np.empty(num), np.empty(3 * at_thresholds),
+        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds, np.int64),
     )  # fmt: skip
 
 
-@compiled
+@inlined
 def _add_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
     """Add an image's copies in each of ``num`` lanes to some counts.
 
@@ -560,7 +578,7 @@ def _add_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: in
         to[at + i] += copies[row + i]
 
 
-@compiled
+@inlined
 def _take_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
     """Take an image's copies in each of ``num`` lanes from some counts."""
     for i in range(num):
@@ -570,88 +588,137 @@ def _take_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: i
 @compiled
 def _count_lanes(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
     """Count all detections of a category, its hits and what is ignored; ``hit`` and ``ignored`` begin at bit 0."""
-    num = _u64(len(lanes.seen))
-    lanes.seen[:], lanes.hits[:], lanes.skipped[:] = 0, 0, 0
+    seen, hits, skipped, num = lanes.seen, lanes.hits, lanes.skipped, _u64(len(lanes.seen))
+    seen[:], hits[:], skipped[:] = 0, 0, 0
     for d in range(len(rows)):
         row, at, bits, skips = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d]
-        _add_copies(lanes.seen, _u64(0), copies, row, num)
+        _add_copies(seen, _u64(0), copies, row, num)
         while bits | skips:
             if bits & 1:
-                _add_copies(lanes.hits, at, copies, row, num)
+                _add_copies(hits, at, copies, row, num)
             elif skips & 1:
-                _add_copies(lanes.skipped, at, copies, row, num)
+                _add_copies(skipped, at, copies, row, num)
             at, bits, skips = at + num, bits >> 1, skips >> 1
 
 
-@compiled
-def _add_hit(state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int) -> None:
+@inlined
+def _set_inverse(inverse: Floats, seen: Index, skipped: Index, at: int, num: int) -> None:
+    """Set one over the detections that count up to here at one threshold."""
+    for i in range(num):
+        inverse[i] = 1.0 / ((seen[i] - skipped[at + i]) + _EPS)
+
+
+@inlined
+def _add_hit(
+    state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int, num: int
+) -> None:
     """Walk back over a hit in each lane; ``state`` at ``at`` holds hits up to here, the best precision, and the sum.
 
     Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
     a copy of the image sees its last hit again, with more detections before it: nothing rises.
     """
-    num = _u64(len(share))
     for i in range(num):
-        left, best = state[at + i], state[at + _u64(DRAWS_AT_ONCE) + i]
+        left, best = state[at + i], state[at + num + i]
         rise = max(left * inverse[i] - best, 0.0)
-        state[at + _u64(2 * DRAWS_AT_ONCE) + i] += (np.floor(left * share[i] + _ABOVE) + 1.0) * rise
-        state[at + _u64(DRAWS_AT_ONCE) + i] = best + rise
+        state[at + num + num + i] += np.floor(left * share[i] + (1.0 + _ABOVE)) * rise
+        state[at + num + i] = best + rise
         state[at + i] = left - copies[row + i]
 
 
-@compiled
-def _set_inverse(lanes: Lanes, at: int) -> None:
-    """Set one over the detections that count up to here at one threshold."""
-    for i in range(_u64(len(lanes.inverse))):
-        lanes.inverse[i] = 1.0 / ((lanes.seen[i] - lanes.skipped[at + i]) + _EPS)
+@inlined
+def _take_late(
+    state: Floats, at: int, inverse: Floats, late: Ints, num_late: int, late_hits: Floats, next_late: Ints, num: int
+) -> None:
+    """Take back, before :func:`_add_hit`, what it adds for a level that hits are exactly the share of and do not reach.
+
+    Looked at are only the lanes in which there are such hits.
+    """
+    for j in range(num_late):
+        i = _u64(late[j])
+        left, place = state[at * _u64(3) + i], next_late[at + i]
+        if left > late_hits[place]:
+            continue
+        while left < late_hits[place]:
+            place += 1
+        next_late[at + i] = place
+        if left == late_hits[place]:
+            rise = left * inverse[i] - state[at * _u64(3) + num + i]
+            state[at * _u64(3) + num + num + i] -= max(rise, 0.0)
 
 
 @compiled
-def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
+def _first_alike(ignored: Bits, num_thresholds: int) -> Ints:
+    """Return ``[T]`` the lowest of the thresholds up to each between which the same detections are ignored."""
+    first, changes = np.zeros(num_thresholds, np.int64), np.uint16(0)
+    for bits in ignored:
+        changes |= bits ^ (bits >> 1)
+    for t in range(1, num_thresholds):
+        first[t] = t if (changes >> (t - 1)) & 1 else first[t - 1]
+    return first
+
+
+@compiled
+def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8], num_late: int) -> None:
     """Add up one category's precision over levels in each lane, from the last detection to the first."""
-    num = _u64(len(lanes.seen))
-    for t in range(len(lanes.hits) // DRAWS_AT_ONCE):
-        for i in range(DRAWS_AT_ONCE):
-            lanes.state[3 * t * DRAWS_AT_ONCE + i] = lanes.hits[t * DRAWS_AT_ONCE + i]
-            lanes.state[(3 * t + 1) * DRAWS_AT_ONCE + i] = lanes.state[(3 * t + 2) * DRAWS_AT_ONCE + i] = 0.0
-    is_judged = ignored.any()
+    seen, hits, skipped, share, inverse, state = lanes[:6]
+    late, late_hits, next_late = lanes.late, lanes.late_hits, lanes.next_late
+    num, num_thresholds = _u64(len(seen)), len(hits) // len(seen)
+    for t in range(num_thresholds):
+        for i in range(len(seen)):
+            next_late[t * len(seen) + i] = i * (len(_LATE_LEVELS) + 1)
+            state[3 * t * len(seen) + i] = hits[t * len(seen) + i]
+            state[(3 * t + 1) * len(seen) + i] = state[(3 * t + 2) * len(seen) + i] = 0.0
+    first_alike = _first_alike(ignored, num_thresholds)
     for d in range(len(rows) - 1, -1, -1):
-        row, at, bits, skips = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d]
-        if bits and not is_judged:
-            _set_inverse(lanes, _u64(0))
+        row, at, bits, skips, t, is_set_for = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d], 0, -1
         while bits | skips:
             if bits & 1:
-                if is_judged:
-                    _set_inverse(lanes, at)
-                _add_hit(lanes.state, at * _u64(3), lanes.inverse, lanes.share, copies, row)
+                if first_alike[t] != is_set_for:
+                    is_set_for = first_alike[t]
+                    _set_inverse(inverse, seen, skipped, at, num)
+                if num_late:
+                    _take_late(state, at, inverse, late, _u64(num_late), late_hits, next_late, num)
+                _add_hit(state, at * _u64(3), inverse, share, copies, row, num)
             elif skips & 1:
-                _take_copies(lanes.skipped, at, copies, row, num)
-            at, bits, skips = at + num, bits >> 1, skips >> 1
-        _take_copies(lanes.seen, _u64(0), copies, row, num)
+                _take_copies(skipped, at, copies, row, num)
+            at, bits, skips, t = at + num, bits >> 1, skips >> 1, t + 1
+        _take_copies(seen, _u64(0), copies, row, num)
 
 
 @compiled
-def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], share: Floats, is_left: Bools) -> None:
-    """Set 100 over the objects of each lane; lanes are left out that have none, or hits exactly at a late level."""
-    num_gt_B = np.zeros(DRAWS_AT_ONCE, np.int64)
+def _list_late(late_hits: Floats, at: int, num_gt: int) -> None:
+    """List the hits that are exactly the share of a late level, most first, and -1 behind them."""
+    for level in _LATE_LEVELS:
+        if level * num_gt % 100 == 0:
+            late_hits[at] = level * num_gt // 100
+            at += 1
+    late_hits[at] = -1.0
+
+
+@compiled
+def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> int:
+    """Set 100 over the objects of each lane; lanes without any are left out. Return how many are late."""
+    num_gt_B, share, num_late = np.zeros(len(lanes.share), np.int64), lanes.share, 0
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
-        at = _u64(matches.gt_image[row]) * _u64(len(share))
+        at, count = _u64(matches.gt_image[row]) * _u64(len(share)), matches.gt_count[row]
         for i in range(_u64(len(share))):
-            num_gt_B[i] += matches.gt_count[row] * copies[at + i]
-    for i in range(DRAWS_AT_ONCE):
+            num_gt_B[i] += count * copies[at + i]
+    for i in range(len(share)):
         num_gt = num_gt_B[i]
         is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
-        for level in _LATE_LEVELS:
-            is_left[i] |= (level * num_gt) % 100 == 0
         share[i] = 100.0 / max(num_gt, 1)
+        if _HAS_LATE[num_gt % 100] and not is_left[i]:
+            lanes.late[num_late] = i
+            num_late += 1
+            _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
+    return num_late
 
 
 @compiled
 def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8], out: Floats) -> None:
     """Set ``out`` ``[B, K]`` to average precisions under ``B`` weightings at once, NaN where that is not done here.
 
-    Left to :func:`fill_precisions` are categories with equal scores in an image, whose copies stand as a block, and
-    numbers of objects (one in ten) at which COCO's rounding of a recall level shows.
+    Left to :func:`fill_precisions` are categories with equal scores in an image, whose copies stand as a block.
 
     Args:
         matches: of one file of detections.
@@ -661,7 +728,8 @@ def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8
         out: receives the values.
     """
     num_thresholds, shift, mask = last - first, np.uint16(first), np.uint16((1 << (last - first)) - 1)
-    lanes, is_left = _new_lanes(num_thresholds), np.empty(DRAWS_AT_ONCE, np.bool_)
+    num = len(out)
+    lanes, is_left = _new_lanes(num, num_thresholds), np.empty(num, np.bool_)
     out[:] = np.nan
     for k in range(out.shape[1]):
         here = slice(matches.start[k], matches.start[k + 1])
@@ -669,13 +737,13 @@ def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8
             continue
         rows, hit = matches.image[here], (matches.hit[here] >> shift) & mask
         ignored = (matches.ignored[here] >> shift) & mask
-        _begin_lanes(matches, k, copies, lanes.share, is_left)
+        num_late = _begin_lanes(matches, k, copies, lanes, is_left)
         _count_lanes(lanes, rows, hit, ignored, copies)
-        _walk_back(lanes, rows, hit, ignored, copies)
-        for i in range(DRAWS_AT_ONCE):
+        _walk_back(lanes, rows, hit, ignored, copies, num_late)
+        for i in range(num):
             total = 0.0
             for t in range(num_thresholds):
-                total += lanes.state[(3 * t + 2) * DRAWS_AT_ONCE + i]
+                total += lanes.state[(3 * t + 2) * num + i]
             if not is_left[i]:
                 out[i, k] = total / (num_thresholds * NUM_LEVELS)
 
@@ -684,7 +752,8 @@ def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8
 def fill_rest(matches: Matches, first: int, last: int, weights_RN: NDArray[np.uint16], out: Floats) -> None:
     """Do for each row of weights what :func:`fill_precisions` does: fill what is NaN."""
     for r in range(len(weights_RN)):
-        fill_precisions(matches, first, last, weights_RN[r], out[r])
+        if np.isnan(out[r]).any():
+            fill_precisions(matches, first, last, weights_RN[r], out[r])
 
 
 @compiled

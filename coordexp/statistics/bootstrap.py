@@ -154,8 +154,7 @@ def resampled(
 
     def draw(first: int, last: int) -> None:
         weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(first, last)])
-        for column, file in enumerate(files):
-            draws[first:last, column] = mean_precisions(file, found, weights)
+        draws[first:last] = mean_precisions(files, found, weights)
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
     every_image = unit_weights(num_images)

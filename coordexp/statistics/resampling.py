@@ -19,7 +19,8 @@ OnProgress = Callable[[int, int], None]
 
 DEFAULT_RESAMPLES = 2000
 
-_BLOCK = 32
+_BLOCK = 64
+"""As many as :data:`~coordexp.detection.kernels.DRAWS_AT_ONCE`, so that no lane is idle."""
 
 
 class Stream(IntEnum):

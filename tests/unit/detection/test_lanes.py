@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_numbers, mean_precision, mean_precisions
-from coordexp.detection.kernels import DRAWS_AT_ONCE, MOST_COPIES, Matches, fill_lanes
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, lanes_of, mean_precision, mean_precisions
+from coordexp.detection.kernels import Matches, fill_lanes
 from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
 
@@ -23,7 +23,7 @@ def test_random_cases_with_ties_and_crowds(number: int, name: str) -> None:
     rng = np.random.default_rng([number, 5])
     truth, found = random_case(rng)
     matches, weights = matches_of(truth, found, AVERAGE_PRECISIONS[name].area), resamples(70, len(truth.sizes_px), rng)
-    many = mean_precisions(matches, AVERAGE_PRECISIONS[name], weights)
+    (many,) = mean_precisions([matches], AVERAGE_PRECISIONS[name], weights).T
     assert many == pytest.approx(one_by_one(matches, name, weights), abs=1e-14, nan_ok=True)
 
 
@@ -41,29 +41,31 @@ def large_case(*, num_images: int, crowds: bool) -> Matches:
 
 @pytest.mark.parametrize("crowds", [False, True])
 @pytest.mark.parametrize("num_images", [97, 100, 175, 200])
-def test_no_category_is_left_out_but_where_rounding_shows(num_images: int, crowds: bool) -> None:
+@pytest.mark.parametrize("num_draws", [1, 33, 64])
+def test_every_draw_of_a_category_without_ties_is_counted(num_images: int, crowds: bool, num_draws: int) -> None:
     """70 % of 100 or 200 objects are a whole number of hits, and COCO's level of .70 is a hair above."""
     matches = large_case(num_images=num_images, crowds=crowds)
-    rng = np.random.default_rng(2)
-    weights = resamples(DRAWS_AT_ONCE, num_images, rng)
+    weights = resamples(num_draws, num_images, np.random.default_rng(2))
     weights[0] = 1
-    many = np.empty((DRAWS_AT_ONCE, 1))
-    fill_lanes(matches, 0, 10, np.ascontiguousarray(weights.T.astype(np.uint8)).ravel(), many)
-    alone = one_by_one(matches, "AP", weights)
-    counted = ~np.isnan(many[:, 0])
-    assert many[counted, 0] == pytest.approx(alone[counted], abs=1e-14)
-    if crowds:  # their number of objects is another one in each draw
-        assert counted.any()
-    else:
-        assert counted.all() if num_images % 10 else not counted.any()
-    assert mean_precisions(matches, AVERAGE_PRECISIONS["AP"], weights) == pytest.approx(alone, abs=1e-14)
+    copies, many = lanes_of(weights), np.empty((num_draws, 1))
+    assert copies is not None
+    fill_lanes(matches, 0, 10, copies, many)
+    assert many[:, 0] == pytest.approx(one_by_one(matches, "AP", weights), abs=1e-14)
+
+
+def test_files_are_counted_beside_each_other() -> None:
+    files = [large_case(num_images=50, crowds=crowds) for crowds in (False, True)]
+    weights = resamples(70, 50, np.random.default_rng(3))
+    many = mean_precisions(files, AVERAGE_PRECISIONS["AP"], weights)
+    expected = np.stack([one_by_one(file, "AP", weights) for file in files], axis=1)
+    assert many == pytest.approx(expected, abs=1e-14)
+    assert not np.array_equal(many[:, 0], many[:, 1])
 
 
 def test_more_copies_than_a_byte_holds_and_no_copies_at_all() -> None:
     matches = large_case(num_images=97, crowds=False)
     weights = np.zeros((2, 97), np.uint16)
-    weights[0, 3] = MOST_COPIES + 45
-    found = mean_precisions(matches, AVERAGE_PRECISIONS["AP"], weights)
+    weights[0, 3] = 300
+    (found,) = mean_precisions([matches], AVERAGE_PRECISIONS["AP"], weights).T
     assert found == pytest.approx(one_by_one(matches, "AP", weights), nan_ok=True)
     assert np.isnan(found[1])
-    assert np.isnan(mean_of_numbers(found[1:]))
