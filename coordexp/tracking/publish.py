@@ -20,9 +20,10 @@ from coordexp.metrics import BOX_KINDS, DECODINGS, MetricName
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.reporter import Row, read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
+from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
@@ -226,6 +227,7 @@ class Recorder:
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
+        write_model_card(plan.config, metrics=final.metrics if (final := _final_row(plan)) else {})
         num_bytes = directory_bytes(merged)
         as_artifact = num_bytes <= plan.config.tracking.max_artifact_mib * 2**20
         if as_artifact:
@@ -256,8 +258,7 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
     directory = plan.folder.merged
     uri = f"runs:/{run_id}/{MERGED_ARTIFACT}" if as_artifact else storage_uri(directory)
     place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
-    rows = read_rows(plan.folder.metrics)
-    final = next((row for row in reversed(rows) if not row.metrics.keys().isdisjoint(_SHOWN_OF_A_MODEL)), None)
+    final = _final_row(plan)
     # Exactly the points that the run itself has: the same points are kept once.
     points = [point for point in row_points(final, {}) if point.name in _SHOWN_OF_A_MODEL] if final else []
     return MergedModel(
@@ -268,6 +269,11 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
         points=points,
         dataset=_validation_data(plan.config),
     )
+
+
+def _final_row(plan: RunPlan) -> Row | None:
+    rows = read_rows(plan.folder.metrics)
+    return next((row for row in reversed(rows) if not row.metrics.keys().isdisjoint(_SHOWN_OF_A_MODEL)), None)
 
 
 def storage_uri(directory: Path) -> str:

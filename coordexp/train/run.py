@@ -31,7 +31,6 @@ from coordexp.train.loop.messages import start_lines
 from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
-from coordexp.train.model_card import write_model_card
 from coordexp.train.setup.arguments import SetupCheck, choose_algorithms, steps_on_device, training_arguments
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.loader import explained_loader_death
@@ -203,8 +202,6 @@ def _finish(run: Run, started: float) -> None:
         merge_model(
             parts.model, parts.processor, RunFolder.of(config).merged, base=base, overwrite=True, samples=samples
         )
-        num_train, num_val = len(parts.train.samples), len(parts.val.samples)
-        write_model_card(config, parts.criterion, metrics, num_train=num_train, num_val=num_val)
         if run.evaluator.score_head is not None:
             checkpoint = log.reporter.latest_checkpoint()
             for folder in (RunFolder.of(config).merged, *([] if checkpoint is None else [checkpoint])):

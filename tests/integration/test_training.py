@@ -7,9 +7,6 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from coordexp.config import load_config
-from coordexp.config.keys import identity
-from coordexp.metrics import headline
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.load import load
 from coordexp.model.merge.merge import merge
@@ -135,19 +132,6 @@ def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
     samples = default_samples(loaded.processor)
     for ours, theirs in zip(logits_of(loaded.model, samples), logits_of(merged.model, samples), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
-def test_the_card_of_a_merged_checkpoint_says_how_good_it_is_and_makes_the_run_again(undisturbed, tmp_path):
-    card = (RunFolder.of(undisturbed).merged / "README.md").read_text(encoding="utf-8")
-    rows = read_rows(RunFolder.of(undisturbed).metrics)
-    (ap,) = [row.metrics[headline(undisturbed.reading)] for row in rows if headline(undisturbed.reading) in row.metrics]
-    (said,) = [line for line in card.splitlines() if line.startswith("- **COCO AP")]
-    assert f": {ap:.3f}" in said
-    for weighted in build_components(undisturbed).criterion.terms:
-        assert (f"| `{weighted.term.name}` | {weighted.weight:g} |" in card) == (weighted.weight > 0)
-    (tmp_path / "run.yaml").write_text(card.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
-    assert identity(load_config(tmp_path / "run.yaml")) == identity(undisturbed)
-    assert str(undisturbed.tracking.uri) not in card
 
 
 class _StopsAfter(LocalReporter):

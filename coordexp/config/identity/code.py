@@ -23,8 +23,9 @@ _START = Path("train", "run.py")
 _TERMS = Path("losses", "terms")
 _METRICS = Path("detection", "metrics")
 # Imported by every run, without influence on its numbers: a configuration is compared key by key, commands, errors
-# and findings are sentences, a number is what it is under any name, and a shipped file wherever it lies.
-_WITHOUT_INFLUENCE = ("config", "errors.py", "findings.py", "metrics.py", "shipped.py")
+# and findings are sentences, a number is what it is under any name, and a shipped file wherever it lies. The package's
+# own __init__.py is a door for those who import it.
+_WITHOUT_INFLUENCE = ("__init__.py", "config", "errors.py", "findings.py", "metrics.py", "shipped.py")
 
 
 @functools.cache

@@ -7,9 +7,8 @@ import yaml
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
-from coordexp.errors import ComparisonError
+from coordexp.errors import ComparisonError, DataError
 from coordexp.files import write_text
-from coordexp.losses.criterion import Criterion
 from coordexp.metrics import MetricName
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.statistics.bootstrap import paired_bootstrap
@@ -18,22 +17,18 @@ from coordexp.statistics.intervals import LEVEL
 _READINGS = {"expected": "the mean of each distribution", "argmax": "the most likely bin"}
 
 
-def write_model_card(
-    config: ExperimentConfig, criterion: Criterion, metrics: Mapping[str, float], *, num_train: int, num_val: int
-) -> None:
+def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) -> None:
     """Write the card of a finished run into its merged checkpoint.
 
     Args:
         config: of the run.
-        criterion: its loss.
         metrics: of its final evaluation.
-        num_train: images it trained on.
-        num_val: images it was evaluated on.
     """
+    from coordexp.train.setup.weighted_terms import weighted_terms  # here: it brings torch, and a report reads runs
+
     name = f"{config.experiment.name}, group {config.experiment.group}, seed {config.experiment.seed}"
-    training = config.training
-    data = f"{config.data.train_annotations or 'shapes that coordexp generates'}"
-    on = [(weighted.term, weighted.weight) for weighted in criterion.terms if weighted.weight > 0]
+    data = config.data.train_annotations or f"{config.data.shapes.num_train:,} shapes that coordexp generates"
+    on = [(weighted.term, weighted.weight) for weighted in weighted_terms(config) if weighted.weight > 0]
     losses = "\n".join(f"| `{term.name}` | {weight:g} | {term.formula.replace('|', '&#124;')} |" for term, weight in on)
     text = f"""---
 library_name: transformers
@@ -46,9 +41,9 @@ A Qwen3-VL that detects objects by writing them: a description and a box each. I
 `{config.model.path}` by coordexp to compare losses on coordinates. It knows what its training data holds, and nothing
 more is claimed of it.
 
-- **Training data**: {num_train:,} images of {data}; {training.num_steps:,} steps of {config.global_batch_size:,} images
+- **Training data**: {data}; {config.training.num_steps:,} steps of {config.global_batch_size:,} images
 - **Tuning**: {_tuning(config)}
-- **{_quality(config, metrics, num_val=num_val)}
+- {_quality(config, metrics)}
 
 | loss term | weight | sum over a batch, before it is divided by its count |
 |---|---|---|
@@ -82,22 +77,22 @@ def _tuning(config: ExperimentConfig) -> str:
     return f"{adapter}, and a coord-offset adapter" if config.trains_offset else adapter
 
 
-def _quality(config: ExperimentConfig, metrics: Mapping[str, float], *, num_val: int) -> str:
+def _quality(config: ExperimentConfig, metrics: Mapping[str, float]) -> str:
     """Return the headline AP with its interval, as the report computes it for a single run."""
     reading, ways = config.reading, config.evaluation.decoding
     decoding = "constrained" if "constrained" in ways else ways[0]
     value = metrics.get(str(MetricName(decoding, "AP", reading)))
-    how = f"COCO AP on {num_val:,} images**, {decoding} decoding, boxes read by {_READINGS[reading]}"
+    how = f"**COCO AP**, {decoding} decoding, boxes read by {_READINGS[reading]}: "
     if value is None:
-        return f"{how}: not defined, since no object there counts"
+        return f"{how}not defined, since no object there counts"
     detections = RunFolder.of(config).evaluation("final").decoding(decoding).detections(reading)
     annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
     try:
         low, high = paired_bootstrap(annotations, {"this": detections}).interval["this"]
-    except ComparisonError as error:  # of one image there is no interval
-        return f"{how}: {value:.3f} ({error})"
+    except (ComparisonError, DataError) as error:  # one image has no interval; a file may be gone by now
+        return f"{how}{value:.3f}, without an interval ({error})"
     interval = "" if low is None or high is None else f" ({LEVEL:.0%} interval {low:.3f} to {high:.3f})"
-    return f"{how}: {value:.3f}{interval}, one seed"
+    return f"{how}{value:.3f}{interval}, one seed, on {annotations.name}"
 
 
 def _pixels(config: ExperimentConfig) -> str:

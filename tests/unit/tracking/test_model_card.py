@@ -1,0 +1,58 @@
+"""The card of a merged checkpoint: its AP with an interval, its loss, and the configuration that makes it again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordexp.config import group_config, load_config
+from coordexp.config.keys import identity
+from coordexp.config.schema import ExperimentConfig
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.metrics import headline
+from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.tracking.model_card import write_model_card
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> ExperimentConfig:
+    keys = ["data.shapes.num_train=1", "data.shapes.num_val=6", f"experiment.runs_dir={tmp_path}"]
+    server = "tracking.uri=http://host:5000"
+    config = group_config(load_config(Path("experiments/tiny.yaml"), [*keys, server]), "C", 3)
+    write_shapes(ExperimentFolder.of(config).data, ShapesSpec(num_train=1, num_val=6))
+    RunFolder.of(config).merged.mkdir(parents=True)
+    return config
+
+
+def card_of(config: ExperimentConfig, value: float | None) -> str:
+    write_model_card(config, metrics={} if value is None else {headline(config.reading): value})
+    return (RunFolder.of(config).merged / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_says_how_good_the_checkpoint_is(run: ExperimentConfig) -> None:
+    truth = json.loads((ExperimentFolder.of(run).data / "instances_val.json").read_text(encoding="utf-8"))
+    found = [
+        {"image_id": one["image_id"], "category_id": one["category_id"], "bbox": one["bbox"], "score": 1.0}
+        for one in truth["annotations"]
+    ]
+    assert "without an interval" in card_of(run, 1.0)  # before there are detections
+    path = RunFolder.of(run).evaluation("final").decoding("constrained").detections(run.reading)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
+    assert "the mean of each distribution: 1.000 (95% interval 1.000 to 1.000), one seed" in card_of(run, 1.0)
+    assert "not defined" in card_of(run, None)
+
+
+def test_it_names_every_term_that_is_on_and_no_other(run: ExperimentConfig) -> None:
+    card = card_of(run, 0.5)
+    rows = [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| `")]
+    assert rows == ["`text_ce`", "`coord_ce`", "`box_l1`", "`box_giou`"]
+    assert "lora of rank 64 on the language model, and a coord-offset adapter" in card
+
+
+def test_what_it_holds_makes_the_run_again(run: ExperimentConfig, tmp_path: Path) -> None:
+    card = card_of(run, 0.5)
+    kept = tmp_path / "run.yaml"
+    kept.write_text(card.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    assert identity(load_config(kept)) == identity(run)
+    assert "host:5000" not in card
