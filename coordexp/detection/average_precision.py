@@ -117,33 +117,30 @@ def precision_by_category(matches: "Matches", which: AveragePrecision, weights: 
     return values
 
 
-def mean_precisions(files: "Sequence[Matches]", which: AveragePrecision, weights_RN: "Weights") -> Floats:
-    """Return ``[R, F]`` what :func:`mean_precision` returns for each file under each row of weights, many at once.
+def mean_precisions(
+    files: "Sequence[Matches]", which: AveragePrecision, weights_NR: NDArray[np.unsignedinteger]
+) -> Floats:
+    """Return ``[R, F]`` what :func:`mean_precision` returns for each file under each of many weightings.
 
     Args:
         files: of detections on the same images, made in the area range of ``which``.
         which: what to count.
-        weights_RN: ``[R, N]`` copies of each image.
+        weights_NR: ``[N, R]`` copies of each image.
     """
     from coordexp.detection.kernels import DRAWS_AT_ONCE, fill_lanes, fill_rest
 
-    found = np.empty((len(weights_RN), len(files)))
-    for first in range(0, len(weights_RN), DRAWS_AT_ONCE):
-        block = weights_RN[first : first + DRAWS_AT_ONCE]
-        copies = lanes_of(block)
+    found = np.empty((weights_NR.shape[1], len(files)))
+    for first in range(0, len(found), DRAWS_AT_ONCE):
+        block = weights_NR[:, first : first + DRAWS_AT_ONCE]
+        fits_a_byte = int(block.max(initial=0)) <= np.iinfo(np.uint8).max
+        in_lanes, one_by_one = np.ascontiguousarray(block, np.uint8).ravel(), np.ascontiguousarray(block.T, np.uint16)
         for column, matches in enumerate(files):
-            by_category = np.full((len(block), len(matches.start) - 1), np.nan)
-            if copies is not None:
-                fill_lanes(matches, which.first, which.last, copies, by_category)
-            fill_rest(matches, which.first, which.last, block, by_category)
-            found[first : first + len(block), column] = means_of_numbers(by_category)
+            by_category = np.full((len(one_by_one), len(matches.start) - 1), np.nan)
+            if fits_a_byte:
+                fill_lanes(matches, which.first, which.last, in_lanes, by_category)
+            fill_rest(matches, which.first, which.last, one_by_one, by_category)
+            found[first : first + DRAWS_AT_ONCE, column] = means_of_numbers(by_category)
     return found
-
-
-def lanes_of(weights_RN: "Weights") -> NDArray[np.uint8] | None:
-    """Return ``[N * R]`` weights, those of an image beside each other; None where a byte cannot hold one."""
-    most = np.iinfo(np.uint8).max
-    return np.ascontiguousarray(weights_RN.T, np.uint8).ravel() if int(weights_RN.max(initial=0)) <= most else None
 
 
 def mean_precision(matches: "Matches", which: AveragePrecision, weights: "Weights") -> float:

@@ -51,17 +51,23 @@ class Hits(NamedTuple):
     alone: Bools
 
     @staticmethod
-    def of(start: Ints, hit: Bits, ignored: Bits, run: Index | None = None) -> "Hits":
-        """List them, for what :class:`Matches` and :class:`Pool` have of a file; None where copies are of no matter."""
+    def of(start: Ints, hit: Bits, ignored: Bits, run: Index) -> "Hits":
+        """List them, for what :class:`Matches` has of a file."""
         begin = np.zeros((len(start) - 1) * _BITS + 1, np.int64)
         _count_hits(start, hit, begin)
         np.cumsum(begin, out=begin)
         place = np.empty(int(begin[-1]), np.uint32)
         _list_hits(start, hit, begin[:-1].copy(), place)
         category = np.repeat(np.arange(len(start) - 1), np.diff(start))
-        needs_look = (ignored != 0) if run is None else (ignored != 0) | (run != 1)
+        needs_look = (ignored != 0) | (run != 1)
         alone = np.bincount(category[needs_look], minlength=len(start) - 1) == 0
         return Hits(begin, place, alone)
+
+    @staticmethod
+    def unlisted(num_categories: int) -> "Hits":
+        """List none: every category needs a look at all its detections."""
+        begin = np.zeros(num_categories * _BITS + 1, np.int64)
+        return Hits(begin, np.empty(0, np.uint32), np.zeros(num_categories, np.bool_))
 
 
 class Matches(NamedTuple):
@@ -95,28 +101,6 @@ class Matches(NamedTuple):
     gt_start: Ints
     gt_image: Index
     gt_count: Index
-    hits: "Hits"
-
-
-class Pool(NamedTuple):
-    """Detections of two groups in one order of score per category.
-
-    Attributes:
-        start: ``[K + 1]`` where each category's pooled detections begin.
-        image: ``[D]`` index of the image.
-        side: ``[D]`` 0 for the first group, 1 for the second.
-        hit: ``[D]`` bits of thresholds.
-        ignored: ``[D]`` bits of thresholds.
-        num_gt: ``[K]`` ground truth of each category.
-        hits: as of :class:`Matches`, of both groups together.
-    """
-
-    start: Ints
-    image: Index
-    side: NDArray[np.uint8]
-    hit: Bits
-    ignored: Bits
-    num_gt: Ints
     hits: "Hits"
 
 
@@ -541,9 +525,8 @@ class Lanes(NamedTuple):
         share: ``[B]`` 100 over the number of objects.
         inverse: ``[B]`` one over the detections that count up to here.
         state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
-        late: ``[B]`` room for the lanes in which some hits are exactly the share of a late level.
-        late_hits: ``[B * 11]`` of each of those lanes these hits, most first, and -1 at their end.
-        next_late: ``[T * B]`` place in ``late_hits`` of the most that are not above the hits up to here.
+        late: ``[T * B]`` the most hits up to here that are exactly the share of a late level, -1 for none.
+        late_hits: ``[B * 11]`` all such hits of a lane, most first, and -1 at their end.
     """
 
     seen: Index
@@ -552,9 +535,8 @@ class Lanes(NamedTuple):
     share: Floats
     inverse: Floats
     state: Floats
-    late: Ints
+    late: Floats
     late_hits: Floats
-    next_late: Ints
 
 
 @compiled
@@ -564,7 +546,7 @@ def _new_lanes(num: int, num_thresholds: int) -> Lanes:
     return Lanes(
         np.empty(num, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
         np.empty(num), np.empty(num), np.empty(3 * at_thresholds),
-        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds, np.int64),
+        np.empty(at_thresholds), np.empty(num * (len(_LATE_LEVELS) + 1)),
     )  # fmt: skip
 
 
@@ -610,40 +592,37 @@ def _set_inverse(inverse: Floats, seen: Index, skipped: Index, at: int, num: int
 
 @inlined
 def _add_hit(
-    state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int, num: int
-) -> None:
-    """Walk back over a hit in each lane; ``state`` at ``at`` holds hits up to here, the best precision, and the sum.
+    state: Floats, at: int, inverse: Floats, share: Floats, late: Floats, copies: NDArray[np.uint8], row: int, num: int
+) -> int:
+    """Walk back over a hit in each lane; ``state`` at ``3 at`` holds hits up to here, the best precision, and the sum.
 
-    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
-    a copy of the image sees its last hit again, with more detections before it: nothing rises.
+    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach, and no late one.
+    A lane without a copy of the image sees its last hit again, with more detections before it: nothing rises.
+
+    Returns:
+        Whether some lane has fewer hits left than its late level stands for.
     """
+    is_passed, first = 0, at * _u64(3)
     for i in range(num):
-        left, best = state[at + i], state[at + num + i]
+        left, best = state[first + i], state[first + num + i]
         rise = max(left * inverse[i] - best, 0.0)
-        state[at + num + num + i] += np.floor(left * share[i] + (1.0 + _ABOVE)) * rise
-        state[at + num + i] = best + rise
-        state[at + i] = left - copies[row + i]
+        levels = np.floor(left * share[i] + (1.0 + _ABOVE)) - (1.0 if left == late[at + i] else 0.0)
+        state[first + num + num + i] += levels * rise
+        state[first + num + i] = best + rise
+        left -= copies[row + i]
+        state[first + i] = left
+        is_passed |= left < late[at + i]
+    return is_passed
 
 
-@inlined
-def _take_late(
-    state: Floats, at: int, inverse: Floats, late: Ints, num_late: int, late_hits: Floats, next_late: Ints, num: int
-) -> None:
-    """Take back, before :func:`_add_hit`, what it adds for a level that hits are exactly the share of and do not reach.
-
-    Looked at are only the lanes in which there are such hits.
-    """
-    for j in range(num_late):
-        i = _u64(late[j])
-        left, place = state[at * _u64(3) + i], next_late[at + i]
-        if left > late_hits[place]:
-            continue
-        while left < late_hits[place]:
+@compiled
+def _pass_late(state: Floats, at: int, late: Floats, late_hits: Floats, num: int) -> None:
+    """Go on to the next late level in the lanes that have passed one."""
+    for i in range(num):
+        place = i * (len(_LATE_LEVELS) + 1)
+        while late_hits[place] > state[3 * at + i]:
             place += 1
-        next_late[at + i] = place
-        if left == late_hits[place]:
-            rise = left * inverse[i] - state[at * _u64(3) + num + i]
-            state[at * _u64(3) + num + num + i] -= max(rise, 0.0)
+        late[at + i] = late_hits[place]
 
 
 @compiled
@@ -658,16 +637,15 @@ def _first_alike(ignored: Bits, num_thresholds: int) -> Ints:
 
 
 @compiled
-def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8], num_late: int) -> None:
+def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
     """Add up one category's precision over levels in each lane, from the last detection to the first."""
-    seen, hits, skipped, share, inverse, state = lanes[:6]
-    late, late_hits, next_late = lanes.late, lanes.late_hits, lanes.next_late
+    seen, hits, skipped, share, inverse, state, late, late_hits = lanes
     num, num_thresholds = _u64(len(seen)), len(hits) // len(seen)
     for t in range(num_thresholds):
         for i in range(len(seen)):
-            next_late[t * len(seen) + i] = i * (len(_LATE_LEVELS) + 1)
             state[3 * t * len(seen) + i] = hits[t * len(seen) + i]
             state[(3 * t + 1) * len(seen) + i] = state[(3 * t + 2) * len(seen) + i] = 0.0
+        _pass_late(state, t * len(seen), late, late_hits, len(seen))
     first_alike = _first_alike(ignored, num_thresholds)
     for d in range(len(rows) - 1, -1, -1):
         row, at, bits, skips, t, is_set_for = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d], 0, -1
@@ -676,9 +654,8 @@ def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDAr
                 if first_alike[t] != is_set_for:
                     is_set_for = first_alike[t]
                     _set_inverse(inverse, seen, skipped, at, num)
-                if num_late:
-                    _take_late(state, at, inverse, late, _u64(num_late), late_hits, next_late, num)
-                _add_hit(state, at * _u64(3), inverse, share, copies, row, num)
+                if _add_hit(state, at, inverse, share, late, copies, row, num):
+                    _pass_late(state, int(at), late, late_hits, len(seen))
             elif skips & 1:
                 _take_copies(skipped, at, copies, row, num)
             at, bits, skips, t = at + num, bits >> 1, skips >> 1, t + 1
@@ -688,17 +665,18 @@ def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDAr
 @compiled
 def _list_late(late_hits: Floats, at: int, num_gt: int) -> None:
     """List the hits that are exactly the share of a late level, most first, and -1 behind them."""
-    for level in _LATE_LEVELS:
-        if level * num_gt % 100 == 0:
-            late_hits[at] = level * num_gt // 100
-            at += 1
+    if _HAS_LATE[num_gt % 100]:
+        for level in _LATE_LEVELS:
+            if level * num_gt % 100 == 0:
+                late_hits[at] = level * num_gt // 100
+                at += 1
     late_hits[at] = -1.0
 
 
 @compiled
-def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> int:
-    """Set 100 over the objects of each lane; lanes without any are left out. Return how many are late."""
-    num_gt_B, share, num_late = np.zeros(len(lanes.share), np.int64), lanes.share, 0
+def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> None:
+    """Set 100 over the objects of each lane, and its late hits; lanes without objects are left out."""
+    num_gt_B, share = np.zeros(len(lanes.share), np.int64), lanes.share
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
         at, count = _u64(matches.gt_image[row]) * _u64(len(share)), matches.gt_count[row]
         for i in range(_u64(len(share))):
@@ -707,11 +685,7 @@ def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lan
         num_gt = num_gt_B[i]
         is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
         share[i] = 100.0 / max(num_gt, 1)
-        if _HAS_LATE[num_gt % 100] and not is_left[i]:
-            lanes.late[num_late] = i
-            num_late += 1
-            _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
-    return num_late
+        _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
 
 
 @compiled
@@ -737,9 +711,9 @@ def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8
             continue
         rows, hit = matches.image[here], (matches.hit[here] >> shift) & mask
         ignored = (matches.ignored[here] >> shift) & mask
-        num_late = _begin_lanes(matches, k, copies, lanes, is_left)
+        _begin_lanes(matches, k, copies, lanes, is_left)
         _count_lanes(lanes, rows, hit, ignored, copies)
-        _walk_back(lanes, rows, hit, ignored, copies, num_late)
+        _walk_back(lanes, rows, hit, ignored, copies)
         for i in range(num):
             total = 0.0
             for t in range(num_thresholds):
@@ -774,84 +748,6 @@ def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: F
         _fill_curves(table, num_gt, curves)
         precision[:, :, k] = curves[:, :num_thresholds].T
         recall[:, k] = hits[:num_thresholds] / num_gt
-
-
-@compiled
-def _swapped_events(
-    pool: Pool, k: int, first: int, last: int, swapped: NDArray[np.uint8], both: tuple[Events, Events]
-) -> tuple[int, int]:
-    """List one category's hits and ignored detections of each group after the swap, and return their numbers."""
-    one, shift, mask = _u32(1), _u32(first), _u32((1 << (last - first)) - 1)
-    of_first, of_second, seen, start = _u32(0), _u32(0), _u32(0), _u32(pool.start[k])
-    for d in range(start, _u32(pool.start[k + 1])):
-        group = _u32(pool.side[d] ^ swapped[_u32(pool.image[d])])
-        seen += group
-        hit, ignored = (_u32(pool.hit[d]) >> shift) & mask, (_u32(pool.ignored[d]) >> shift) & mask
-        if hit | ignored:  # written to both, but counted in one: a processor could not guess which
-            both[0].seen[of_first], both[1].seen[of_second] = d + one - start - seen, seen
-            both[0].hit[of_first], both[1].hit[of_second] = hit, hit
-            both[0].ignored[of_first], both[1].ignored[of_second] = ignored, ignored
-            of_first += one - group
-            of_second += group
-    return of_first, of_second
-
-
-@compiled
-def _means_of_swapped_hits(
-    pool: Pool, k: int, first: int, last: int, swapped: NDArray[np.uint8], counts: NDArray[np.uint32]
-) -> tuple[float, float]:
-    """Return one category's average precision of each group after the swap, from the hits alone."""
-    needed = np.empty(NUM_LEVELS, np.int64)
-    fill_needed(pool.num_gt[k], needed)
-    reached = needed.astype(np.uint64)
-    of_second, begin, one = np.uint32(0), _u64(pool.start[k]), _u64(1)
-    size = _u64(pool.start[k + 1]) - begin
-    for n in range(size):
-        group = np.uint32(pool.side[begin + n] ^ swapped[_u32(pool.image[begin + n])])
-        of_second = np.uint32(of_second + group)
-        counts[0, n], counts[1, n] = group, of_second if group else np.uint32(n + one) - of_second
-    seen, precision = np.empty((2, size + one), np.uint32), np.empty(size + one)
-    a, b = 0.0, 0.0
-    for t in range(first, last):
-        num_a, num_b = _u64(0), _u64(0)
-        for at in range(_u64(pool.hits.start[k * _BITS + t]), _u64(pool.hits.start[k * _BITS + t + 1])):
-            place = pool.hits.place[at]
-            group, up_to = _u64(counts[0, place]), counts[1, place]
-            # Written to both, but counted in one: a processor could not guess which.
-            seen[0, num_a], seen[1, num_b] = up_to, up_to
-            num_a += one - group
-            num_b += group
-        a += _sum_over_levels(seen[0], num_a, reached, precision)
-        b += _sum_over_levels(seen[1], num_b, reached, precision)
-    size_of_mean = (last - first) * NUM_LEVELS
-    return a / size_of_mean, b / size_of_mean
-
-
-@compiled
-def fill_swapped_precisions(pool: Pool, first: int, last: int, swapped: NDArray[np.uint8], out: Floats) -> None:
-    """Count two groups' pooled detections with the groups swapped in some images.
-
-    Args:
-        pool: detections of both groups.
-        first: index of the first threshold.
-        last: index after the last.
-        swapped: ``[N]`` 1 where the groups change places.
-        out: ``[2, K]`` receives the average precisions; NaN without ground truth.
-    """
-    room = _room(pool.start, 1)
-    both = _new_events(room), _new_events(room)
-    both[0].copies[:], both[1].copies[:] = 1, 1
-    curves, counts = np.empty((NUM_LEVELS, _LANES)), np.empty((2, room), np.uint32)
-    for k in range(len(pool.num_gt)):
-        if pool.num_gt[k] == 0:
-            out[:, k] = np.nan
-            continue
-        if pool.hits.alone[k]:
-            out[0, k], out[1, k] = _means_of_swapped_hits(pool, k, first, last, swapped, counts)
-            continue
-        nums = _swapped_events(pool, k, first, last, swapped, both)
-        for group in range(2):
-            out[group, k] = _mean_precision(both[group], nums[group], pool.num_gt[k], last - first, curves)
 
 
 HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(7)

@@ -153,8 +153,8 @@ def resampled(
     draws = np.empty((resamples, len(files)))
 
     def draw(first: int, last: int) -> None:
-        weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(first, last)])
-        draws[first:last] = mean_precisions(files, found, weights)
+        weights = [image_weights(num_images, seed=seed, index=index) for index in range(first, last)]
+        draws[first:last] = mean_precisions(files, found, np.stack(weights, axis=1))
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
     every_image = unit_weights(num_images)

@@ -2,7 +2,7 @@
 
 Most draws need no counting. To first order the difference is a sum over images (:func:`swap_slopes`), and a draw whose
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
-such sums, which 25 draws of the same pair show. All others are counted.
+such sums, which 31 draws of the same pair show. All others are counted.
 
 Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds.
 """
@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.average_precision import AveragePrecision, mean_of_numbers
-from coordexp.detection.boxes import Floats
+from coordexp.detection.average_precision import AveragePrecision, mean_precisions
+from coordexp.detection.boxes import Floats, Ints
 from coordexp.statistics.intervals import TIE
-from coordexp.statistics.resampling import OnProgress, for_each_draw, swapped_images
+from coordexp.statistics.resampling import OnProgress, for_each_block, swapped_images
 
 if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches, Pool
+    from coordexp.detection.kernels import Matches
 
 _ROUND, _ENOUGH_AS_FAR = 250, 100
-_PROBES, _CLEARLY = 25, 10.0
+_PROBES, _CLEARLY = 31, 10.0
+"""With the groups as they are, the probes are 32 draws, which are counted at once."""
 _LEAST_ERROR = 1e-9
 
 
 def swap_draws(num_images: int, *, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """Return ``[R, N]``: 1 for the images swapped in each draw; the same draws serve every pair of groups."""
-    return np.stack([swapped_images(num_images, seed=seed, index=index) for index in range(resamples)])
+    """Return ``[N, R]``: 1 for the images swapped in each draw; the same draws serve every pair of groups."""
+    return np.stack([swapped_images(num_images, seed=seed, index=index) for index in range(resamples)], axis=1)
 
 
 def swap_test(
@@ -63,29 +64,29 @@ def swap_test(
 
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
-    from coordexp.detection.pooling import pooled, swap_slopes  # here: numba takes half a second
+    from coordexp.detection.pooling import pooled, swap_slopes, swap_sums  # here: numba takes half a second
 
     pools = [pooled(a, b) for a, b in pairs]
     num_images = pairs[0][0].num_images
     swapped = swap_draws(num_images, resamples=resamples, seed=seed) if draws is None else draws
-    observed = abs(swapped_difference(pools, metric, np.zeros(num_images, np.uint8)))
-    slopes = np.mean([swap_slopes(pool, metric.first, metric.last, num_images) for pool in pools], axis=0)
-    values = np.full(resamples, np.nan)
-
-    def count(indices: NDArray[np.int64]) -> None:
-        def draw(place: int) -> None:
-            values[indices[place]] = swapped_difference(pools, metric, swapped[indices[place]])
-
-        for_each_draw(draw, num_draws=len(indices), threads=threads)
-
-    probes = np.arange(min(_PROBES, resamples))
-    count(probes)
-    errors = values[probes] - _sums(swapped[probes], slopes)
+    slopes = np.mean([swap_slopes(pool, metric.first, metric.last) for pool in pools], axis=0)
+    values, num_probes = np.full(resamples, np.nan), min(_PROBES, resamples)
+    unswapped = np.zeros((num_images, 1), np.uint8)
+    first = swapped_differences(pools, metric, np.hstack([unswapped, swapped[:, :num_probes]]))
+    observed, values[:num_probes] = abs(float(first[0])), first[1:]
+    errors = values[:num_probes] - swap_sums(slopes, swapped, 0, num_probes)
     error = max(_CLEARLY * float(np.sqrt(np.mean(errors**2))), _LEAST_ERROR)
+
+    def count(indices: Ints) -> None:
+        def draw(first: int, last: int) -> None:
+            values[indices[first:last]] = swapped_differences(pools, metric, swapped[:, indices[first:last]])
+
+        for_each_block(draw, num_draws=len(indices), threads=threads)
+
     done = as_far = 0
     while done < resamples and as_far < _ENOUGH_AS_FAR:
         some = np.arange(done, min(done + _ROUND, resamples))
-        sums = np.abs(_sums(swapped[some], slopes))
+        sums = np.abs(swap_sums(slopes, swapped, done, done + len(some)))
         count(some[(np.abs(sums - observed) <= error) & np.isnan(values[some])])
         is_far = np.where(np.isnan(values[some]), sums > observed, np.abs(values[some]) >= observed - TIE)
         as_far += int(np.count_nonzero(is_far))
@@ -93,11 +94,6 @@ def swap_test(
         if on_progress is not None:
             on_progress(done if as_far < _ENOUGH_AS_FAR else resamples, resamples)
     return (1 + as_far) / (1 + done)
-
-
-def _sums(swapped: NDArray[np.uint8], slopes: Floats) -> Floats:
-    """Return the difference of the groups in some draws, to first order."""
-    return slopes.sum() - 2.0 * (swapped @ slopes)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -110,19 +106,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def swapped_difference(pools: "Sequence[Pool]", metric: AveragePrecision, swapped: NDArray[np.uint8]) -> float:
-    """Return the mean difference, first minus second, after the groups have changed places in some images.
+def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, swapped_NR: NDArray[np.uint8]) -> Floats:
+    """Return ``[R]`` mean differences, first minus second, after the groups have changed places in some images.
 
     Args:
         pools: one for each pair of checkpoints.
         metric: what to count.
-        swapped: ``[N]`` 1 where the groups change places.
+        swapped_NR: ``[N, R]`` 1 where the groups change places.
     """
-    from coordexp.detection.kernels import fill_swapped_precisions
+    from coordexp.detection.pooling import swap_weights
 
-    total = 0.0
-    for pool in pools:
-        values = np.empty((2, len(pool.num_gt)))
-        fill_swapped_precisions(pool, metric.first, metric.last, swapped, values)
-        total += mean_of_numbers(values[0]) - mean_of_numbers(values[1])
-    return total / len(pools)
+    first, second = (mean_precisions(pools, metric, weights) for weights in swap_weights(swapped_NR))
+    return (first - second).mean(axis=1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, lanes_of, mean_precision, mean_precisions
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, mean_precisions
 from coordexp.detection.kernels import Matches, fill_lanes
 from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
@@ -23,7 +23,7 @@ def test_random_cases_with_ties_and_crowds(number: int, name: str) -> None:
     rng = np.random.default_rng([number, 5])
     truth, found = random_case(rng)
     matches, weights = matches_of(truth, found, AVERAGE_PRECISIONS[name].area), resamples(70, len(truth.sizes_px), rng)
-    (many,) = mean_precisions([matches], AVERAGE_PRECISIONS[name], weights).T
+    (many,) = mean_precisions([matches], AVERAGE_PRECISIONS[name], weights.T).T
     assert many == pytest.approx(one_by_one(matches, name, weights), abs=1e-14, nan_ok=True)
 
 
@@ -47,16 +47,15 @@ def test_every_draw_of_a_category_without_ties_is_counted(num_images: int, crowd
     matches = large_case(num_images=num_images, crowds=crowds)
     weights = resamples(num_draws, num_images, np.random.default_rng(2))
     weights[0] = 1
-    copies, many = lanes_of(weights), np.empty((num_draws, 1))
-    assert copies is not None
-    fill_lanes(matches, 0, 10, copies, many)
+    many = np.empty((num_draws, 1))
+    fill_lanes(matches, 0, 10, np.ascontiguousarray(weights.T, np.uint8).ravel(), many)
     assert many[:, 0] == pytest.approx(one_by_one(matches, "AP", weights), abs=1e-14)
 
 
 def test_files_are_counted_beside_each_other() -> None:
     files = [large_case(num_images=50, crowds=crowds) for crowds in (False, True)]
     weights = resamples(70, 50, np.random.default_rng(3))
-    many = mean_precisions(files, AVERAGE_PRECISIONS["AP"], weights)
+    many = mean_precisions(files, AVERAGE_PRECISIONS["AP"], weights.T)
     expected = np.stack([one_by_one(file, "AP", weights) for file in files], axis=1)
     assert many == pytest.approx(expected, abs=1e-14)
     assert not np.array_equal(many[:, 0], many[:, 1])
@@ -66,6 +65,6 @@ def test_more_copies_than_a_byte_holds_and_no_copies_at_all() -> None:
     matches = large_case(num_images=97, crowds=False)
     weights = np.zeros((2, 97), np.uint16)
     weights[0, 3] = 300
-    (found,) = mean_precisions([matches], AVERAGE_PRECISIONS["AP"], weights).T
+    (found,) = mean_precisions([matches], AVERAGE_PRECISIONS["AP"], weights.T).T
     assert found == pytest.approx(one_by_one(matches, "AP", weights), nan_ok=True)
     assert np.isnan(found[1])

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.kernels import Matches
-from coordexp.detection.pooling import pooled, swap_slopes
+from coordexp.detection.pooling import pooled, swap_slopes, swap_sums
 from coordexp.statistics import permutation
-from coordexp.statistics.permutation import holm, swap_draws, swap_test, swapped_difference
+from coordexp.statistics.permutation import holm, swap_draws, swap_test, swapped_differences
 from coordexp.statistics.resampling import swapped_images
 from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
@@ -41,11 +41,15 @@ def difference_of_files(truth: Scene, a: list[DtRow], b: list[DtRow], swapped: n
     return ap(truth, after_a) - ap(truth, after_b)
 
 
+def swapped_difference(pair: tuple[Matches, Matches], swapped: np.ndarray) -> float:
+    return float(swapped_differences([pooled(*pair)], AP, swapped[:, None])[0])
+
+
 @pytest.mark.parametrize("number", range(25))
 def test_swapping_equals_evaluating_swapped_files(number: int) -> None:
     truth, a, b = two_groups(number)
     swapped = np.random.default_rng(number).integers(0, 2, len(truth.sizes_px)).astype(np.uint8)
-    found = swapped_difference([pooled(matches_of(truth, a), matches_of(truth, b))], AP, swapped)
+    found = swapped_difference((matches_of(truth, a), matches_of(truth, b)), swapped)
     assert found == pytest.approx(difference_of_files(truth, a, b, swapped), abs=1e-12)
 
 
@@ -86,9 +90,9 @@ def test_draws_end_early_only_where_nothing_differs() -> None:
             [pair], AP, resamples=2000, seed=5, on_progress=lambda done, of, reported=reported: reported.append(done)
         )
         assert reported[-1] == 2000
-        pools, num_images = [pooled(*pair)], len(truth.sizes_px)
-        observed = abs(swapped_difference(pools, AP, np.zeros(num_images, np.uint8)))
-        draws = [swapped_difference(pools, AP, swapped_images(num_images, seed=5, index=i)) for i in range(2000)]
+        num_images = len(truth.sizes_px)
+        observed = abs(swapped_difference(pair, np.zeros(num_images, np.uint8)))
+        draws = [swapped_difference(pair, swapped_images(num_images, seed=5, index=i)) for i in range(2000)]
         as_far = np.abs(draws) >= observed - 1e-12
         end = next((n for n in range(250, 2000, 250) if as_far[:n].sum() >= 100), 2000)
         assert p == (1 + as_far[:end].sum()) / (1 + end)
@@ -139,12 +143,14 @@ def many_images(number: int) -> tuple[Scene, tuple[Matches, Matches]]:
 @pytest.mark.parametrize("number", range(6))
 def test_what_is_judged_by_the_sum_over_images_is_judged_as_by_counting(number: int) -> None:
     truth, pair = many_images(number)
-    pool, num_images = pooled(*pair), len(truth.sizes_px)
+    num_images = len(truth.sizes_px)
     draws = swap_draws(num_images, resamples=1000, seed=2)
-    slopes = swap_slopes(pool, AP.first, AP.last, num_images)
-    counted = np.array([swapped_difference([pool], AP, draw) for draw in draws])
-    assert np.corrcoef(slopes.sum() - 2.0 * (draws @ slopes), counted)[0, 1] > 0.99
-    observed = abs(swapped_difference([pool], AP, np.zeros(num_images, np.uint8)))
+    slopes = swap_slopes(pooled(*pair), AP.first, AP.last)
+    counted = np.array([swapped_difference(pair, draw) for draw in draws.T])
+    sums = slopes.sum() - 2.0 * (slopes @ draws)
+    assert np.corrcoef(sums, counted)[0, 1] > 0.99
+    assert swap_sums(slopes, draws, 250, 1000) == pytest.approx(sums[250:], abs=1e-13)
+    observed = abs(swapped_difference(pair, np.zeros(num_images, np.uint8)))
     as_far = np.abs(counted) >= observed - 1e-12
     end = next((n for n in range(250, 1000, 250) if as_far[:n].sum() >= 100), 1000)
     assert swap_test([pair], AP, resamples=1000, seed=2) == (1 + as_far[:end].sum()) / (1 + end)
@@ -152,8 +158,8 @@ def test_what_is_judged_by_the_sum_over_images_is_judged_as_by_counting(number: 
 
 def test_few_draws_are_counted_where_groups_clearly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    count = permutation.swapped_difference
-    monkeypatch.setattr(permutation, "swapped_difference", lambda *x: (counted.append(1), count(*x))[1])
+    count = permutation.swapped_differences
+    monkeypatch.setattr(permutation, "swapped_differences", lambda *x: (counted.append(x[2].shape[1]), count(*x))[1])
     _, pair = many_images(100)
     assert swap_test([pair], AP, resamples=2000, seed=2) == 1 / 2001
-    assert len(counted) < 100
+    assert sum(counted) < 100
