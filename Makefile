@@ -80,5 +80,5 @@ mlflow-server: install
 	$(PYTHON) -m coordexp mlflow-server $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .import_linter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .import_linter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

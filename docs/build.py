@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "build" / "docs-source"
-SITE = ROOT / "build" / "docs-site"
+SOURCE = ROOT / "site" / "source"
+SITE = ROOT / "site" / "html"
 CONFIG = ROOT / "docs" / "mkdocs.yml"
 
 _LINK = re.compile(r"\]\(([^()\s#]+)(?:#[^()\s]*)?\)")
@@ -77,7 +77,7 @@ def main() -> None:
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     if done.returncode:  # not with --quiet, which would count no warning
         raise SystemExit(f"{done.stderr}the site was not built: a warning is a link that leads nowhere, or a lost page")
-    serve = "python -m http.server --bind 127.0.0.1 --directory build/docs-site 8000"
+    serve = "python -m http.server --bind 127.0.0.1 --directory site/html 8000"
     sys.stdout.write(f"{SITE}: to read it with its search, run {serve}, and open http://127.0.0.1:8000\n")
 
 

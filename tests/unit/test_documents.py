@@ -7,15 +7,7 @@ import pytest
 
 from coordexp.config.keys import is_key, known_keys
 from coordexp.sweep.schema import SweepConfig
-
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    [
-        *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "dashboards/README.md")),
-        ROOT / "ray_jobs" / "kuberay" / "README.md",
-        *(ROOT / "docs").glob("*.md"),
-    ]
-)
+from tests.unit.commands_support import DOCUMENTS, ROOT
 
 _PATH = re.compile(r"(?<![\w./-])(?:ray_jobs|experiments|docs|dashboards)/[\w./-]*\w")
 _KEY = re.compile(r"(?<![\w./?&-])([a-z]\w*(?:\.[a-z]\w*)+)=")
