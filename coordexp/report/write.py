@@ -20,10 +20,10 @@ from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import OnProgress, Settings, Study, make_study
-from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
+from coordexp.report.text.render import markdown_table, render_report, to_csv, to_json, to_latex, to_markdown
+from coordexp.report.text.tables import comparison_tables
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.statistics.readings import READINGS
-from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
+from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
 from coordexp.tracking.store import READING
 
@@ -185,6 +185,8 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
         tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     tracker.set_final(data.parent_id, comparison_metrics(study))
+    page = f"#/experiments/{tracker.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
+    tracker.describe(data.parent_id, description(study, page=page))
     if study.verdict:
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
     for run in data.trained:
@@ -193,63 +195,30 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
 
 
 def comparison_metrics(study: Study) -> dict[str, float | None]:
-    """Return the numbers of the comparison by metric name, e.g. ``comparison/C_minus_A/AP_low``."""
+    """Return AP of each group and each difference, with their intervals: ``comparison/C_minus_A/AP_low``.
+
+    They are what a person compares in MLflow; everything else that was computed lies beside them in ``report.json``.
+    """
     found: dict[str, float | None] = {}
     if (comparison := study.comparison) is not None:
         for group, estimate in comparison.value.items():
             found |= _estimate(f"comparison/{metric_part(group)}/{comparison.metric}", estimate)
         for pair in comparison.pairs:
             lead = f"comparison/{metric_part(pair.a)}_minus_{metric_part(pair.b)}"
-            found |= _estimate(f"{lead}/{comparison.metric}", pair.difference)
-            found |= {
-                f"{lead}/p_swap": pair.p_swap,
-                f"{lead}/p_bootstrap": pair.p_bootstrap,
-                f"{lead}/p_holm": pair.p_holm,
-                f"{lead}/image_std": pair.image_std,
-                f"{lead}/seed_std": pair.seed_std,
-                f"{lead}/detectable": pair.detectable,
-            }
-    for name in READINGS[1:]:
-        if name in study.readings:
-            found |= _reading_metrics(name, study.readings[name])
-    if study.convergence is not None:
-        found |= _convergence_metrics(study.convergence)
-    return found | ({} if study.decomposition is None else _decomposition_metrics(study.decomposition))
-
-
-def _decomposition_metrics(decomposition: Decomposition) -> dict[str, float | None]:
-    parts = {metric_part(group): values for group, values in decomposition.value.items()} | {
-        f"{metric_part(pair.a)}_minus_{metric_part(pair.b)}": pair.difference for pair in decomposition.pairs
-    }
-    found: dict[str, float | None] = {}
-    for lead, values in parts.items():
-        for name, estimate in values.items():
-            found |= _estimate(f"comparison/{lead}/{name}", estimate)
+            found |= _estimate(f"{lead}/{comparison.metric}", pair.difference) | {f"{lead}/p_holm": pair.p_holm}
     return found
 
 
-def _convergence_metrics(convergence: Convergence) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for group, estimate in convergence.area.items():
-        found |= _estimate(f"comparison/{metric_part(group)}/area", estimate)
-    for (a, b), estimate in convergence.area_difference.items():
-        found |= _estimate(f"comparison/{metric_part(a)}_minus_{metric_part(b)}/area", estimate)
-    for fraction, groups in convergence.steps_to.items():
-        for group, estimate in groups.items():
-            if estimate is not None:
-                found |= _estimate(f"comparison/{metric_part(group)}/steps_to_{100 * fraction:.0f}", estimate)
-    return found
+def description(study: Study, *, page: str) -> str:
+    """Return what MLflow shows above an ablation: the verdict, AP of the groups, their differences, where the page is.
 
-
-def _reading_metrics(name: str, comparison: Comparison) -> dict[str, float | None]:
-    """Return the numbers of another reading, e.g. ``comparison/C_minus_A/argmax_AP``."""
-    found: dict[str, float | None] = {}
-    for group, estimate in comparison.value.items():
-        found |= _estimate(f"comparison/{metric_part(group)}/{name}_{comparison.metric}", estimate)
-    for pair in comparison.pairs:
-        lead = f"comparison/{metric_part(pair.a)}_minus_{metric_part(pair.b)}/{name}"
-        found |= _estimate(f"{lead}_{comparison.metric}", pair.difference) | {f"{lead}_p_holm": pair.p_holm}
-    return found
+    Args:
+        study: what was found out.
+        page: the page's address within MLflow's own pages.
+    """
+    tables = comparison_tables(study)
+    whole = [study.verdict, *(markdown_table(table) for table in tables), f"[The whole report]({page})"]
+    return "\n\n".join(part for part in whole if part)
 
 
 def metric_part(name: str) -> str:

@@ -177,7 +177,9 @@ class Recorder:
         is_whole = not cut_short and not states & {"stopped", "running"}
         try:
             final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
-            self._tracker.finish(self.parent_id, final)
+            # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
+            ended_at = None if self._plans else self._tracker.ended_before(self.parent_id)
+            self._tracker.finish(self.parent_id, final, ended_at=ended_at)
         except TrackingError as error:
             missing.append(str(error))
         return missing
@@ -200,7 +202,7 @@ class Recorder:
             self._store_results(run_id, plan)
         if status.state == "pruned":
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
-        self._tracker.finish(run_id, _FINAL[status.state], message=status.message)
+        self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(run.status))
 
     def _run_id(self, plan: RunPlan) -> str:
         if plan.name not in self._run_ids:
@@ -244,6 +246,14 @@ class Recorder:
             if is_over and self._sync.unsent(self._run_ids[plan.name], plan.folder.metrics) is None:
                 write_json(plan.folder.recorded, asdict(Recorded(without_secrets(self._tracker.uri), plan.key)))
                 self._noted.add(plan.name)
+
+
+def _written_at(status: Path) -> float | None:
+    """Return when a run's last status was written, since a server may hear of its end much later."""
+    try:
+        return status.stat().st_mtime
+    except OSError:
+        return None
 
 
 def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: bool) -> MergedModel:

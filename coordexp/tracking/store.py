@@ -1,6 +1,7 @@
 """The runs of one experiment in MLflow: found again by key, written so that a repeat changes nothing."""
 
 import contextlib
+import getpass
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
+from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
@@ -26,6 +28,7 @@ RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
 PARENT = "mlflow.parentRunId"
+DESCRIPTION = "mlflow.note.content"
 MESSAGE = "message"
 ROWS_LOGGED = "rows_logged"
 LAST_STEP = "last_step"
@@ -73,18 +76,21 @@ class _KnownRun:
         rows: rows of its ``metrics.jsonl`` that MLflow has.
         best: the last value of each metric, among them the ``best/...`` ones.
         message: why it failed, or "".
+        ended_at: when it ended before, in seconds since 1970; None where it had not.
     """
 
     status: str
     rows: int
     best: dict[str, float]
     message: str
+    ended_at: float | None
 
     @staticmethod
     def of(run: "Run") -> "_KnownRun":
         """Read it from a run as MLflow returns it."""
-        tags = run.data.tags
-        return _KnownRun(run.info.status, int(tags.get(ROWS_LOGGED, 0)), dict(run.data.metrics), tags.get(MESSAGE, ""))
+        tags, ended_ms = run.data.tags, run.info.end_time
+        rows, best, message = int(tags.get(ROWS_LOGGED, 0)), dict(run.data.metrics), tags.get(MESSAGE, "")
+        return _KnownRun(run.info.status, rows, best, message, ended_ms / 1000 if ended_ms else None)
 
 
 class Tracker:
@@ -202,18 +208,29 @@ class Tracker:
             for batch in batches([Row(step=step, time=time.time(), metrics=changed)] if changed else [], shown):
                 self._log(run_id, batch.points, {})
 
+    def describe(self, run_id: str, markdown: str) -> None:
+        """Set the description of a run, and of its experiment, which MLflow shows first.
+
+        Raises:
+            TrackingError: if MLflow cannot be used.
+        """
+        with tracking_errors(self.uri, f"describe run {run_id}"):
+            self._log(run_id, (), {DESCRIPTION: markdown})
+            self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:_MAX_TAG_LENGTH])
+
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set or replace tags of a run."""
         with tracking_errors(self.uri, f"tag run {run_id}"):
             self._log(run_id, (), tags)
 
-    def finish(self, run_id: str, status: FinalStatus, *, message: str = "") -> None:
+    def finish(self, run_id: str, status: FinalStatus, *, message: str = "", ended_at: float | None = None) -> None:
         """End a run.
 
         Args:
             run_id: the run.
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
             message: why it failed, in one sentence; reports show it.
+            ended_at: when it ended, in seconds since 1970; None for now.
 
         Raises:
             TrackingError: if MLflow cannot be used.
@@ -222,9 +239,14 @@ class Tracker:
             known = self._known.get(run_id)
             if known is None or known.message != message:
                 self._log(run_id, (), {MESSAGE: message})
-            self._client.set_terminated(run_id, status)
+            self._client.set_terminated(run_id, status, None if ended_at is None else round(1000 * ended_at))
             if known is not None:
                 known.status, known.message = status, message
+
+    def ended_before(self, run_id: str) -> float | None:
+        """Return when a run that is going on again had ended, in seconds since 1970; None if it had not."""
+        known = self._known.get(run_id)
+        return None if known is None else known.ended_at
 
     def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
         """Copy a directory to the run's artifacts.
@@ -297,7 +319,9 @@ class Tracker:
         with tracking_errors(self.uri, f"start run {name}"):
             found = self._find(key)
             if found is None:
-                found = self._client.create_run(self.experiment_id, tags={**tags, RUN_KEY: key}, run_name=name)
+                found = self._client.create_run(
+                    self.experiment_id, tags={**_origin(), **tags, RUN_KEY: key}, run_name=name
+                )
             else:
                 check_fingerprint(name, found.data.tags.get("fingerprint"), tags.get("fingerprint"))
                 check_params(name, found.data.params, wanted)
@@ -345,6 +369,15 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
             raise
         return found
     return client.get_experiment(experiment_id)
+
+
+def _origin() -> dict[str, str]:
+    """Return who starts a run from which code, by the tags that MLflow's own pages show."""
+    commit = git_state().get("commit")
+    found = {"mlflow.source.git.commit": commit, "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
+    with contextlib.suppress(OSError, KeyError):  # a container may run as a user without a name
+        found["mlflow.user"] = getpass.getuser()
+    return {name: value for name, value in found.items() if value}
 
 
 def _metric(point: PointData) -> "Metric":

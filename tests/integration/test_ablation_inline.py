@@ -13,6 +13,7 @@ from coordexp.errors import ComparisonError, ConfigError, DataError, ResourceErr
 from coordexp.report.study.load import load_experiment
 from coordexp.runs.experiment import read_record
 from coordexp.runs.plan import plan_runs
+from coordexp.tracking.connection import connect
 from coordexp.tracking.publish import tracking_uri
 from tests.integration.ablation_support import StandIn, make_base, make_config, run
 
@@ -77,10 +78,15 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
         + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]
     )
 
+    client = connect(tracking_uri(config))
+    experiment = client.get_experiment_by_name("whole").experiment_id
+    ended = {run.info.run_id: run.info.end_time for run in client.search_runs([experiment])}
+    assert len(ended) == 3
     again = StandIn()
     code, text = run(config, again)
     assert (code, again.done) == (0, [])
     assert "A-s0  finished before" in text
+    assert {run.info.run_id: run.info.end_time for run in client.search_runs([experiment])} == ended
 
     # Another reading of what is finished: only the report is new, and later reports keep to it.
     assert data.readings == {"A": "argmax", "C": "expected"}

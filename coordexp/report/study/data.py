@@ -120,6 +120,7 @@ class ExperimentData:
         shared: metrics of the ablation's own run, such as the codec ceiling.
         num_older: runs of earlier lives of the same name, which are not shown.
         parent_id: MLflow's id of the ablation's own run, or "" where there is none or several.
+        experiment_id: MLflow's id of the experiment, or "" where there are several.
     """
 
     name: str
@@ -128,6 +129,7 @@ class ExperimentData:
     shared: Mapping[str, float] = field(default_factory=dict[str, float])
     num_older: int = 0
     parent_id: str = ""
+    experiment_id: str = ""
 
     @property
     def trained(self) -> tuple[RunData, ...]:

@@ -190,6 +190,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
         num_older=num_older,
         parent_id=parent.info.run_id if parent else "",
+        experiment_id=experiment.experiment_id,
     )
     # A group has one reading: that of its newest run, where a command with another one has not come to its end.
     return read_by(data, {run.group: run.reading for run in reversed(runs)})

@@ -126,9 +126,14 @@ def next_commands(data: ExperimentData) -> list[tuple[str, str]]:
 
 
 def _ui(data: ExperimentData) -> str:
-    if sqlite_path(data.uri) is None:
-        return f"open {without_secrets(data.uri)} in a browser"
-    return f"python -m mlflow ui --backend-store-uri {shlex.quote(without_secrets(data.uri))}"
+    """Return what opens MLflow on the runs; without the query it shows an experiment as that of an agent, empty."""
+    is_database = sqlite_path(data.uri) is not None
+    server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
+    chosen = f"/{data.experiment_id}/runs" if data.experiment_id else ""
+    page = f"{server}/#/experiments{chosen}?workflowType=machine_learning"
+    if not is_database:
+        return f"open {page} in a browser"
+    return f"python -m mlflow ui --backend-store-uri {shlex.quote(without_secrets(data.uri))}\n# and open {page}"
 
 
 def _recompute(data: ExperimentData, run: RunData) -> str:

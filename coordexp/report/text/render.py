@@ -81,17 +81,17 @@ def to_markdown(study: Study) -> str:
         parts.append(f"**{_plain(study.verdict)}**")
     undeclared = _undeclared(study)
     if undeclared is not None:
-        parts += [f"## {undeclared.title}", _markdown_table(undeclared)]
+        parts += [f"## {undeclared.title}", markdown_table(undeclared)]
     if study.missing:
         parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
     if why := why_sentences(study):
         parts += [f"## {WHY}", "\n".join(f"- {_plain(line)}" for line in why)]
     for table in all_tables(study):
-        parts += [f"## {_plain(table.title)}", _markdown_table(table)]
+        parts += [f"## {_plain(table.title)}", markdown_table(table)]
     if study.fairness is not None:
         parts += ["## Fairness", _plain(study.fairness.sentence)]
         if study.fairness.rows:
-            parts.append(_markdown_table(fairness_table(study.fairness)))
+            parts.append(markdown_table(fairness_table(study.fairness)))
     parts += ["## Notes", "\n".join(f"- {_plain(note)}" for note in notes(data))]
     for label, command in next_commands(data):
         parts += [f"{_plain(label)}:", f"```\n{command}\n```"]
@@ -158,7 +158,8 @@ def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
     return rich
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Return a table in Markdown."""
     rule = [":---" if table.is_text(head) else "---:" for head in table.columns]
     lines: list[Sequence[str]] = [table.columns, rule]
     for row in table.rows:

@@ -67,13 +67,15 @@ class Table:
 
 def study_tables(study: Study) -> list[Table]:
     """Return the tables with intervals, as far as there are any."""
-    found: list[Table] = []
-    if study.comparison is not None:
-        found.append(_groups(study.data, study.comparison))
-        if study.comparison.pairs:
-            found.append(_pairs(study.comparison))
-    found += readings_tables(study)
-    return found + convergence_tables(study)
+    return comparison_tables(study) + readings_tables(study) + convergence_tables(study)
+
+
+def comparison_tables(study: Study) -> list[Table]:
+    """Return AP of the groups, and the differences of their pairs, where there is anything to compare."""
+    if study.comparison is None:
+        return []
+    pairs = [_pairs(study.comparison)] if study.comparison.pairs else []
+    return [_groups(study.data, study.comparison), *pairs]
 
 
 def readings_tables(study: Study) -> list[Table]:

@@ -28,6 +28,15 @@ def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir
     assert parent.metrics[f"{lead}p_holm"] == pair.p_holm
     assert parent.metrics["comparison/C/AP"] == paired.comparison.value["C"].value
     assert parent.tags["verdict"] == paired.verdict
+    shown = parent.tags["mlflow.note.content"]
+    experiment = client.get_experiment_by_name("paired")
+    assert experiment.tags["mlflow.note.content"] == shown
+    assert shown.startswith(paired.verdict)
+    assert "| group | read by | seeds |" in shown
+    assert "| pair | difference |" in shown
+    assert (
+        f"#/experiments/{experiment.experiment_id}/runs/{paired.data.parent_id}/artifacts/report/report.html" in shown
+    )
     assert unregistered(parent.metrics) == []
     assert len(client.get_metric_history(paired.data.parent_id, f"{lead}AP")) == 1
     stored = [item.path for item in client.list_artifacts(paired.data.parent_id, "report")]
