@@ -11,17 +11,22 @@ NOTEBOOK = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text(encoding="u
 CELLS = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
-def run(cells: list[dict], capsys: pytest.CaptureFixture[str]) -> None:
-    """Run cells as one program; what Jupyter alone understands is left out."""
+def run(cells: list[dict], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Run cells as one program, without what Jupyter alone understands, and return what each prints."""
     names: dict[str, object] = {}
+    printed: list[str] = []
     for cell in cells:
         lines = "".join(cell["source"]).splitlines(keepends=True)
         source = "".join(line for line in lines if not line.startswith("%"))
         exec(compile(source, "quickstart.ipynb", "exec"), names)
-        kept = "".join(text for output in cell["outputs"] for text in output.get("text", []))
-        assert (
-            lines_not_printed(tuple(line for line in kept.splitlines() if line.strip()), capsys.readouterr().out) == []
-        )
+        printed.append(capsys.readouterr().out)
+    return printed
+
+
+def kept(cell: dict) -> tuple[str, ...]:
+    """Return the lines that the notebook keeps under a cell."""
+    text = "".join(text for output in cell["outputs"] for text in output.get("text", []))
+    return tuple(line for line in text.splitlines() if line.strip())
 
 
 def _is_slow(cell: dict) -> bool:
@@ -33,7 +38,8 @@ def test_the_quick_cells(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("MPLBACKEND", "agg")
     quick = [cell for cell in CELLS if not _is_slow(cell)]
     assert len(quick) == len(CELLS) - 1
-    run(quick, capsys)
+    for cell, printed in zip(quick, run(quick, capsys), strict=True):
+        assert lines_not_printed(kept(cell), printed) == []
 
 
 @pytest.mark.slow
@@ -42,9 +48,10 @@ def test_the_ablation(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (cell,) = [cell for cell in CELLS if _is_slow(cell)]
-    final = "".join("".join(output.get("text", [])) for output in cell["outputs"])
-    run([{**cell, "outputs": []}], capsys)
-    assert "Experiment quickstart: 2 groups x seed 0; 2 runs: 2 finished" in final
+    (printed,) = run([cell], capsys)
+    found = "Experiment quickstart: 2 groups x seed 0; 2 runs: 2 finished"
+    assert found in printed
+    assert found in kept(cell)
     assert (tmp_path / "runs" / "quickstart" / "report" / "report.html").is_file()
 
 
