@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches, Weights
 
 
+_FEWEST_LANES = 8
+
+
 @dataclass(frozen=True)
 class AveragePrecision:
     """Which matches an average precision counts.
@@ -112,8 +115,42 @@ def precision_by_category(matches: "Matches", which: AveragePrecision, weights: 
     """
     from coordexp.detection.kernels import fill_precisions
 
-    values = np.full(len(matches.start) - 1, np.nan)
-    fill_precisions(matches, which.first, which.last, weights, values)
+    values = np.full((which.last - which.first, len(matches.start) - 1), np.nan)
+    fill_precisions(matches, which.first, weights, values)
+    return values.mean(axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Weightings:
+    """Many weightings of the same images, laid out once for all files that are counted under them.
+
+    Attributes:
+        in_lanes: ``[N * R]`` copies of each image, those of an image beside each other; None where a byte cannot hold
+            them, and where they are so few that it is faster to count one after the other.
+        one_by_one: ``[R, N]`` the same, a weighting after the other.
+    """
+
+    in_lanes: NDArray[np.uint8] | None
+    one_by_one: "Weights"
+
+    @classmethod
+    def of(cls, weights_NR: NDArray[np.unsignedinteger]) -> "Weightings":
+        """Lay out ``[N, R]`` copies of each image."""
+        use_lanes = weights_NR.shape[1] >= _FEWEST_LANES and int(weights_NR.max(initial=0)) <= np.iinfo(np.uint8).max
+        in_lanes = np.ascontiguousarray(weights_NR, np.uint8).ravel() if use_lanes else None
+        return cls(in_lanes, np.ascontiguousarray(weights_NR.T, np.uint16))
+
+
+def precisions(matches: "Matches", first: int, last: int, weightings: Weightings) -> Floats:
+    """Return ``[R, T, K]`` average precisions at thresholds ``first`` to ``last - 1``, NaN without ground truth."""
+    from coordexp.detection.kernels import fill_lanes, fill_rest  # here: numba takes half a second
+
+    values = np.full((len(weightings.one_by_one), last - first, len(matches.start) - 1), np.nan)
+    if matches.num_images == 0:
+        return values
+    if weightings.in_lanes is not None:
+        fill_lanes(matches, first, weightings.in_lanes, values)
+    fill_rest(matches, first, weightings.one_by_one, values)
     return values
 
 
@@ -127,18 +164,13 @@ def mean_precisions(
         which: what to count.
         weights_NR: ``[N, R]`` copies of each image.
     """
-    from coordexp.detection.kernels import DRAWS_AT_ONCE, fill_lanes, fill_rest
+    from coordexp.detection.kernels import DRAWS_AT_ONCE
 
     found = np.empty((weights_NR.shape[1], len(files)))
     for first in range(0, len(found), DRAWS_AT_ONCE):
-        block = weights_NR[:, first : first + DRAWS_AT_ONCE]
-        fits_a_byte = int(block.max(initial=0)) <= np.iinfo(np.uint8).max
-        in_lanes, one_by_one = np.ascontiguousarray(block, np.uint8).ravel(), np.ascontiguousarray(block.T, np.uint16)
+        weightings = Weightings.of(weights_NR[:, first : first + DRAWS_AT_ONCE])
         for column, matches in enumerate(files):
-            by_category = np.full((len(one_by_one), len(matches.start) - 1), np.nan)
-            if fits_a_byte:
-                fill_lanes(matches, which.first, which.last, in_lanes, by_category)
-            fill_rest(matches, which.first, which.last, one_by_one, by_category)
+            by_category = precisions(matches, which.first, which.last, weightings).mean(axis=1)
             found[first : first + DRAWS_AT_ONCE, column] = means_of_numbers(by_category)
     return found
 
@@ -154,11 +186,11 @@ def mean_of_numbers(values: Floats) -> float:
     return float(numbers.mean()) if len(numbers) else float("nan")
 
 
-def means_of_numbers(values_RK: Floats) -> Floats:
-    """Return ``[R]`` what :func:`mean_of_numbers` returns for each row."""
-    is_number = ~np.isnan(values_RK)
-    sums, counts = np.where(is_number, values_RK, 0.0).sum(axis=1), is_number.sum(axis=1)
-    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+def means_of_numbers(values: Floats) -> Floats:
+    """Return ``[...]`` what :func:`mean_of_numbers` returns for each row of ``[..., K]``."""
+    is_number = ~np.isnan(values)
+    sums, counts = np.where(is_number, values, 0.0).sum(axis=-1), is_number.sum(axis=-1)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
 def unit_weights(num_images: int) -> "Weights":

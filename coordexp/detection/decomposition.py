@@ -1,6 +1,7 @@
 """Where AP is lost: TIDE's six errors, repeated boxes, bursts and recall by rank, each under integer image weights.
 
-Everything is matched once; what is left is counting, so that a bootstrap over images costs little more than a sum.
+Everything is matched once; what is left is counting, so that a bootstrap over images costs little more than a sum. Each
+fix stands where COCO has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
 
 TIDE: Bolya, Foley, Hays and Hoffman, arXiv 2008.08115. A false positive at IoU .50 is of the first kind that fits:
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import mean_of_numbers, unit_weights
+from coordexp.detection.average_precision import Weightings, means_of_numbers, precisions, unit_weights
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -31,13 +32,21 @@ from coordexp.detection.matching import Matcher, run_lengths
 from coordexp.metrics import Direction
 
 if TYPE_CHECKING:
-    from coordexp.detection.kernels import Fixes, Weights
+    from coordexp.detection.kernels import Matches, Weights
 
 MATCH_IOU, BACKGROUND_IOU = 0.5, 0.1
 REPEAT_IOU = 0.9
 BURST = 10
 _NUM_SCORE_BINS = 10
 _RANKS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, None))
+
+
+_LOCALISED, _CLASSIFIED = 6, 7
+"""A localisation error that a better box makes a hit; a classification error in the category where it is one."""
+# By kind: none of the errors, classification, localisation, both, duplicate, background, and these two. Bit 0 is AP50
+# as it is, bit 1 with classification errors fixed, and so on.
+_HIT_OF_KIND = np.array([0b111111, 0, 0, 0, 0, 0, 0b000100, 0b000010], np.uint16)
+_IGNORED_OF_KIND = np.array([0, 0b000010, 0b000100, 0b001000, 0b010000, 0b100000, 0, 0b111101], np.uint16)
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,9 @@ class Decomposed:
     """One file of detections, matched, with all that its measures are counted from.
 
     Attributes:
-        fixes: detections with the kind of their error.
+        fixes: detections as they are and with each kind of error fixed, in the order of the errors, instead of
+            thresholds.
+        found: the same with the objects that are not missed; all it is for stands at the first of them.
         counts: ``[N, C]`` what is added up over images.
     """
 
@@ -112,7 +123,7 @@ class Decomposed:
         kind, meant, missed = _kinds(
             truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, self._matcher
         )
-        self.fixes = _fixes(self._matcher, kind, meant, missed, image)
+        self.fixes, self.found = _fixes(self._matcher, kind, meant, missed, image)
         self.counts = _counts(self._matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
         scores = detections.scores
         self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
@@ -124,14 +135,22 @@ class Decomposed:
 
     def measure(self, weights: "Weights") -> Floats:
         """Return ``[M]`` the values of :data:`MEASURES` under ``[N]`` copies of each image; NaN where undefined."""
-        from coordexp.detection.kernels import NUM_FIXES, fill_fixed_precisions  # here: numba takes half a second
+        costs, ratios = self.costs(Weightings.of(weights[:, None])), self.ratios(weights[None].astype(np.float64))
+        return np.concatenate([costs[0], ratios[0]])
 
-        by_category = np.empty((NUM_FIXES, self._num_categories))
-        fill_fixed_precisions(self.fixes, weights, by_category)
-        precisions = np.array([mean_of_numbers(row) for row in by_category])
-        return np.concatenate(
-            [precisions[:1], precisions[1:] - precisions[0], _ratios(weights @ self.counts, self._has_probabilities)]
-        )
+    def costs(self, weightings: Weightings) -> Floats:
+        """Return ``[R, 7]`` under each of many weightings AP50, and what each error costs of it."""
+        fixed = precisions(self.fixes, 0, len(ERRORS), weightings)
+        found = precisions(self.found, 0, 1, weightings)
+        # A category of which every object is missed has an AP of 1 once none is: its objects are then found.
+        found = np.where(np.isnan(found) & ~np.isnan(fixed[:, :1]), 1.0, found)
+        values = means_of_numbers(np.concatenate([fixed, found], axis=1))
+        values[:, 1:] -= values[:, :1]
+        return values
+
+    def ratios(self, weights_RN: Floats) -> Floats:
+        """Return ``[R, M - 7]`` under each of many weightings the measures behind the errors."""
+        return _ratios(weights_RN @ self.counts, self._has_probabilities)
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -144,7 +163,7 @@ def _kinds(
     truth: GroundTruth, detections: Detections, gt_of_dt: Ints, counted: Bools, image: Ints, matcher: Matcher
 ) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
-    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, LOCALISED, classify_errors
+    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
 
     gt = np.flatnonzero(~truth.is_crowd)
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
@@ -173,7 +192,7 @@ def _kinds(
     claims = np.flatnonzero(np.append(~used, False)[meant])
     claimed, first = np.unique(meant[claims], return_index=True)
     winners = claims[first]
-    kind[winners] = np.where(kind[winners] == LOCALISATION, LOCALISED, kind[winners])
+    kind[winners] = np.where(kind[winners] == LOCALISATION, _LOCALISED, kind[winners])
     losers = np.ones(len(order), np.bool_)
     losers[winners] = False
     meant[losers & (kind == CLASSIFICATION)] = -1
@@ -183,8 +202,9 @@ def _kinds(
     return kind[in_file_order], meant[in_file_order], missed
 
 
-def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "Fixes":
-    from coordexp.detection.kernels import CLASSIFICATION, CLASSIFIED, Fixes
+def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "tuple[Matches, Matches]":
+    """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
+    from coordexp.detection.kernels import CLASSIFICATION, Hits, Matches
 
     truth, detections = matcher.truth, matcher.detections
     # A classification error is in its own category as it is, and in the right one as it would be.
@@ -204,16 +224,25 @@ def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
     cell = np.searchsorted(matcher.category_ids, truth.category_ids[gt]) * num_images + gt_image
     cells, place, count = np.unique(cell, return_inverse=True, return_counts=True)
-    return Fixes(
+    kinds = np.where(is_right, _CLASSIFIED, kind[rows])[order]
+    hit, ignored = _HIT_OF_KIND[kinds], _IGNORED_OF_KIND[kinds]
+    run = run_lengths(start, ordered_image, detections.scores[rows][order])
+    fixes = Matches(
+        num_images=num_images,
         start=start,
         image=ordered_image,
-        run=run_lengths(start, ordered_image, detections.scores[rows][order]),
-        kind=np.where(is_right, CLASSIFIED, kind[rows])[order].astype(np.uint8),
+        rank=np.zeros_like(ordered_image),  # nobody pools them
+        score=detections.scores[rows][order],
+        run=run,
+        hit=hit,
+        ignored=ignored,
         gt_start=np.searchsorted(cells // num_images, bounds),
         gt_image=(cells % num_images).astype(np.int32),
         gt_count=count.astype(np.int32),
-        gt_missed=np.bincount(place, weights=missed[gt], minlength=len(cells)).astype(np.int32),
+        hits=Hits.of(start, hit, ignored, run),
     )
+    num_missed = np.bincount(place, weights=missed[gt], minlength=len(cells)).astype(np.int32)
+    return fixes, fixes._replace(gt_count=fixes.gt_count - num_missed)
 
 
 def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image: Ints) -> Floats:
@@ -246,12 +275,13 @@ def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image
     return np.hstack([boxes, repeated, bursts, summed(image, is_hit), summed(image, iou * is_hit), *by_score, *by_rank])
 
 
-def _ratios(sums: Floats, has_probabilities: bool) -> Floats:
-    """Return the measures behind the errors, from what the counts of all images add up to."""
-    boxes, repeated, bursts, hits, iou = sums[:5]
-    num_B, score_B, correct_B = sums[5 : 5 + 3 * _NUM_SCORE_BINS].reshape(3, -1)
-    objects_R, found_R = sums[5 + 3 * _NUM_SCORE_BINS :].reshape(2, -1)
-    error = np.abs(score_B - correct_B).sum()
-    parts = np.concatenate([[iou, repeated, bursts, error if has_probabilities else np.nan], found_R])
-    wholes = np.concatenate([[hits, boxes, boxes, num_B.sum()], objects_R])
-    return np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0)
+def _ratios(sums_RC: Floats, has_probabilities: bool) -> Floats:
+    """Return ``[R, ...]`` the measures behind the errors, from what the counts of all images add up to."""
+    boxes, repeated, bursts, hits, iou = sums_RC[:, :5].T
+    by_score, by_rank = np.split(sums_RC[:, 5:], [3 * _NUM_SCORE_BINS], axis=1)
+    num_RB, score_RB, correct_RB = np.split(by_score, 3, axis=1)
+    objects, found = np.split(by_rank, 2, axis=1)
+    error = np.abs(score_RB - correct_RB).sum(axis=1) if has_probabilities else np.full(len(sums_RC), np.nan)
+    parts = np.column_stack([iou, repeated, bursts, error, found])
+    wholes = np.column_stack([hits, boxes, boxes, num_RB.sum(axis=1), objects])
+    return np.divide(parts, wholes, out=np.full(parts.shape, np.nan), where=wholes > 0)

@@ -290,24 +290,6 @@ def fill_needed(num_gt: int, needed: Ints) -> None:
 
 
 @compiled
-def _interpolate(best: Floats) -> None:
-    """Give every level the best precision at that recall or above."""
-    for t in range(len(best)):
-        for level in range(NUM_LEVELS - 2, -1, -1):
-            best[t, level] = max(best[t, level], best[t, level + 1])
-
-
-@compiled
-def _mean(curves: Floats, row: int, num_thresholds: int) -> float:
-    """Return the mean over thresholds, from ``row``, and levels, highest first."""
-    total = 0.0
-    for t in range(row, row + num_thresholds):
-        for level in range(NUM_LEVELS - 1, -1, -1):
-            total += curves[t, level]
-    return total / (num_thresholds * NUM_LEVELS)
-
-
-@compiled
 def _new_events(room: int) -> Events:
     """Return room for as many events."""
     return Events(np.empty(room), np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32))
@@ -353,15 +335,15 @@ def _fill_curves(precision: Floats, num_gt: int, curves: Floats) -> None:
 
 
 @compiled
-def _mean_precision(events: Events, num: int, num_gt: int, num_thresholds: int, curves: Floats) -> float:
-    """Return the mean of precision over levels and thresholds; ``curves`` is room for the curves."""
+def _fill_from_events(events: Events, num: int, num_gt: int, curves: Floats, k: int, out: Floats) -> None:
+    """Set ``out`` ``[T, K]`` at one category to the means of precision over levels; ``curves`` is room for curves."""
     precision = _new_precision(events, num, num_gt)
-    _place_judged_hits(events, num, num_thresholds, precision, np.empty(num_thresholds, np.int64))
+    _place_judged_hits(events, num, len(out), precision, np.empty(len(out), np.int64))
     _fill_curves(precision, num_gt, curves)
     total = np.zeros(_LANES)
     for level in range(NUM_LEVELS - 1, -1, -1):
         total += curves[level]
-    return total[:num_thresholds].sum() / (num_thresholds * NUM_LEVELS)
+    out[:, k] = total[: len(out)] / NUM_LEVELS
 
 
 @compiled
@@ -393,10 +375,10 @@ def _sum_over_levels(seen: NDArray[np.uint32], num: int, needed: NDArray[np.uint
 
 
 @compiled
-def _mean_of_hits(
-    matches: Matches, k: int, first: int, last: int, weights: Weights, num_gt: int, counts: NDArray[np.uint32]
-) -> float:
-    """Return one category's average precision from its hits alone; ``counts`` ``[2, D]`` is room for two counts.
+def _fill_from_hits(
+    matches: Matches, k: int, first: int, weights: Weights, num_gt: int, counts: NDArray[np.uint32], out: Floats
+) -> None:
+    """Set ``out`` ``[T, K]`` at one category from its hits alone; ``counts`` ``[2, D]`` is room for two counts.
 
     A hit is written four times at once: few images are drawn more often, and a processor could not guess how often.
     """
@@ -409,8 +391,7 @@ def _mean_of_hits(
         total = np.uint32(total + copies)
         counts[0, n], counts[1, n] = copies, total
     seen, precision = np.empty(total + 4, np.uint32), np.empty(total + 4)
-    value = 0.0
-    for t in range(first, last):
+    for t in range(first, first + len(out)):
         num = _u64(0)
         for at in range(_u64(matches.hits.start[k * _BITS + t]), _u64(matches.hits.start[k * _BITS + t + 1])):
             place = matches.hits.place[at]
@@ -420,8 +401,7 @@ def _mean_of_hits(
             for i in range(4, copies):
                 seen[num + _u64(i)] = up_to
             num += _u64(copies)
-        value += _sum_over_levels(seen, num, reached, precision)
-    return value / ((last - first) * NUM_LEVELS)
+        out[t - first, k] = _sum_over_levels(seen, num, reached, precision) / NUM_LEVELS
 
 
 @compiled
@@ -479,29 +459,28 @@ def _room(start: Ints, most_copies: int) -> int:
 
 
 @compiled
-def fill_precisions(matches: Matches, first: int, last: int, weights: Weights, out: Floats) -> None:
-    """Set the entries of ``out`` ``[K]`` that are NaN to average precisions; those without ground truth stay NaN.
+def fill_precisions(matches: Matches, first: int, weights: Weights, out: Floats) -> None:
+    """Set the categories of ``out`` ``[T, K]`` that are NaN to average precisions; NaN stays without ground truth.
 
     Args:
         matches: of one file of detections.
         first: index of the first threshold.
-        last: index after the last.
         weights: ``[N]`` copies of each image.
         out: receives the values.
     """
     events = _new_events(_room(matches.start, max(1, int(weights.max()))))
     curves, counts = np.empty((NUM_LEVELS, _LANES)), np.empty((2, _room(matches.start, 1)), np.uint32)
-    for k in range(len(out)):
-        if not np.isnan(out[k]):
+    for k in range(out.shape[1]):
+        if not np.isnan(out[0, k]):
             continue
         num_gt = _num_weighted_gt(matches, k, weights)
         if num_gt == 0:
             continue
         if matches.hits.alone[k]:
-            out[k] = _mean_of_hits(matches, k, first, last, weights, num_gt, counts)
+            _fill_from_hits(matches, k, first, weights, num_gt, counts, out)
         else:
-            num = _weighted_events(matches, k, first, last, weights, events)
-            out[k] = _mean_precision(events, num, num_gt, last - first, curves)
+            num = _weighted_events(matches, k, first, first + len(out), weights, events)
+            _fill_from_events(events, num, num_gt, curves, k, out)
 
 
 DRAWS_AT_ONCE = 64
@@ -525,8 +504,9 @@ class Lanes(NamedTuple):
         share: ``[B]`` 100 over the number of objects.
         inverse: ``[B]`` one over the detections that count up to here.
         state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
-        late: ``[T * B]`` the most hits up to here that are exactly the share of a late level, -1 for none.
-        late_hits: ``[B * 11]`` all such hits of a lane, most first, and -1 at their end.
+        late: ``[B]`` room for the lanes in which some hits are exactly the share of a late level.
+        late_hits: ``[B * 11]`` of each of those lanes these hits, most first, and -1 at their end.
+        next_late: ``[T * B]`` place in ``late_hits`` of the most that are not above the hits up to here.
     """
 
     seen: Index
@@ -535,8 +515,9 @@ class Lanes(NamedTuple):
     share: Floats
     inverse: Floats
     state: Floats
-    late: Floats
+    late: Ints
     late_hits: Floats
+    next_late: Ints
 
 
 @compiled
@@ -546,7 +527,7 @@ def _new_lanes(num: int, num_thresholds: int) -> Lanes:
     return Lanes(
         np.empty(num, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
         np.empty(num), np.empty(num), np.empty(3 * at_thresholds),
-        np.empty(at_thresholds), np.empty(num * (len(_LATE_LEVELS) + 1)),
+        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds, np.int64),
     )  # fmt: skip
 
 
@@ -592,37 +573,40 @@ def _set_inverse(inverse: Floats, seen: Index, skipped: Index, at: int, num: int
 
 @inlined
 def _add_hit(
-    state: Floats, at: int, inverse: Floats, share: Floats, late: Floats, copies: NDArray[np.uint8], row: int, num: int
-) -> int:
-    """Walk back over a hit in each lane; ``state`` at ``3 at`` holds hits up to here, the best precision, and the sum.
+    state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int, num: int
+) -> None:
+    """Walk back over a hit in each lane; ``state`` at ``at`` holds hits up to here, the best precision, and the sum.
 
-    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach, and no late one.
-    A lane without a copy of the image sees its last hit again, with more detections before it: nothing rises.
-
-    Returns:
-        Whether some lane has fewer hits left than its late level stands for.
+    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
+    a copy of the image sees its last hit again, with more detections before it: nothing rises.
     """
-    is_passed, first = 0, at * _u64(3)
     for i in range(num):
-        left, best = state[first + i], state[first + num + i]
+        left, best = state[at + i], state[at + num + i]
         rise = max(left * inverse[i] - best, 0.0)
-        levels = np.floor(left * share[i] + (1.0 + _ABOVE)) - (1.0 if left == late[at + i] else 0.0)
-        state[first + num + num + i] += levels * rise
-        state[first + num + i] = best + rise
-        left -= copies[row + i]
-        state[first + i] = left
-        is_passed |= left < late[at + i]
-    return is_passed
+        state[at + num + num + i] += np.floor(left * share[i] + (1.0 + _ABOVE)) * rise
+        state[at + num + i] = best + rise
+        state[at + i] = left - copies[row + i]
 
 
-@compiled
-def _pass_late(state: Floats, at: int, late: Floats, late_hits: Floats, num: int) -> None:
-    """Go on to the next late level in the lanes that have passed one."""
-    for i in range(num):
-        place = i * (len(_LATE_LEVELS) + 1)
-        while late_hits[place] > state[3 * at + i]:
+@inlined
+def _take_late(
+    state: Floats, at: int, inverse: Floats, late: Ints, num_late: int, late_hits: Floats, next_late: Ints, num: int
+) -> None:
+    """Take back, before :func:`_add_hit`, what it adds for a level that hits are exactly the share of and do not reach.
+
+    Looked at are only the lanes in which there are such hits.
+    """
+    for j in range(num_late):
+        i = _u64(late[j])
+        left, place = state[at * _u64(3) + i], next_late[at + i]
+        if left > late_hits[place]:
+            continue
+        while left < late_hits[place]:
             place += 1
-        late[at + i] = late_hits[place]
+        next_late[at + i] = place
+        if left == late_hits[place]:
+            rise = left * inverse[i] - state[at * _u64(3) + num + i]
+            state[at * _u64(3) + num + num + i] -= max(rise, 0.0)
 
 
 @compiled
@@ -637,15 +621,16 @@ def _first_alike(ignored: Bits, num_thresholds: int) -> Ints:
 
 
 @compiled
-def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
+def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8], num_late: int) -> None:
     """Add up one category's precision over levels in each lane, from the last detection to the first."""
-    seen, hits, skipped, share, inverse, state, late, late_hits = lanes
+    seen, hits, skipped, share, inverse, state = lanes[:6]
+    late, late_hits, next_late = lanes.late, lanes.late_hits, lanes.next_late
     num, num_thresholds = _u64(len(seen)), len(hits) // len(seen)
     for t in range(num_thresholds):
         for i in range(len(seen)):
+            next_late[t * len(seen) + i] = i * (len(_LATE_LEVELS) + 1)
             state[3 * t * len(seen) + i] = hits[t * len(seen) + i]
             state[(3 * t + 1) * len(seen) + i] = state[(3 * t + 2) * len(seen) + i] = 0.0
-        _pass_late(state, t * len(seen), late, late_hits, len(seen))
     first_alike = _first_alike(ignored, num_thresholds)
     for d in range(len(rows) - 1, -1, -1):
         row, at, bits, skips, t, is_set_for = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d], 0, -1
@@ -654,8 +639,9 @@ def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDAr
                 if first_alike[t] != is_set_for:
                     is_set_for = first_alike[t]
                     _set_inverse(inverse, seen, skipped, at, num)
-                if _add_hit(state, at, inverse, share, late, copies, row, num):
-                    _pass_late(state, int(at), late, late_hits, len(seen))
+                if num_late:
+                    _take_late(state, at, inverse, late, _u64(num_late), late_hits, next_late, num)
+                _add_hit(state, at * _u64(3), inverse, share, copies, row, num)
             elif skips & 1:
                 _take_copies(skipped, at, copies, row, num)
             at, bits, skips, t = at + num, bits >> 1, skips >> 1, t + 1
@@ -665,18 +651,17 @@ def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDAr
 @compiled
 def _list_late(late_hits: Floats, at: int, num_gt: int) -> None:
     """List the hits that are exactly the share of a late level, most first, and -1 behind them."""
-    if _HAS_LATE[num_gt % 100]:
-        for level in _LATE_LEVELS:
-            if level * num_gt % 100 == 0:
-                late_hits[at] = level * num_gt // 100
-                at += 1
+    for level in _LATE_LEVELS:
+        if level * num_gt % 100 == 0:
+            late_hits[at] = level * num_gt // 100
+            at += 1
     late_hits[at] = -1.0
 
 
 @compiled
-def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> None:
-    """Set 100 over the objects of each lane, and its late hits; lanes without objects are left out."""
-    num_gt_B, share = np.zeros(len(lanes.share), np.int64), lanes.share
+def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> int:
+    """Set 100 over the objects of each lane; lanes without any are left out. Return how many are late."""
+    num_gt_B, share, num_late = np.zeros(len(lanes.share), np.int64), lanes.share, 0
     for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
         at, count = _u64(matches.gt_image[row]) * _u64(len(share)), matches.gt_count[row]
         for i in range(_u64(len(share))):
@@ -685,49 +670,50 @@ def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lan
         num_gt = num_gt_B[i]
         is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
         share[i] = 100.0 / max(num_gt, 1)
-        _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
+        if _HAS_LATE[num_gt % 100] and not is_left[i]:
+            lanes.late[num_late] = i
+            num_late += 1
+            _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
+    return num_late
 
 
 @compiled
-def fill_lanes(matches: Matches, first: int, last: int, copies: NDArray[np.uint8], out: Floats) -> None:
-    """Set ``out`` ``[B, K]`` to average precisions under ``B`` weightings at once, NaN where that is not done here.
+def fill_lanes(matches: Matches, first: int, copies: NDArray[np.uint8], out: Floats) -> None:
+    """Set ``out`` ``[B, T, K]`` to average precisions under ``B`` weightings at once, NaN where that is not done here.
 
     Left to :func:`fill_precisions` are categories with equal scores in an image, whose copies stand as a block.
 
     Args:
         matches: of one file of detections.
         first: index of the first threshold.
-        last: index after the last.
         copies: ``[N * B]`` copies of each image, the lanes of an image beside each other.
         out: receives the values.
     """
-    num_thresholds, shift, mask = last - first, np.uint16(first), np.uint16((1 << (last - first)) - 1)
-    num = len(out)
+    num, num_thresholds = out.shape[0], out.shape[1]
+    shift, mask = np.uint16(first), np.uint16((1 << num_thresholds) - 1)
     lanes, is_left = _new_lanes(num, num_thresholds), np.empty(num, np.bool_)
     out[:] = np.nan
-    for k in range(out.shape[1]):
+    for k in range(out.shape[2]):
         here = slice(matches.start[k], matches.start[k + 1])
         if matches.gt_start[k] == matches.gt_start[k + 1] or (matches.run[here] != 1).any():
             continue
         rows, hit = matches.image[here], (matches.hit[here] >> shift) & mask
         ignored = (matches.ignored[here] >> shift) & mask
-        _begin_lanes(matches, k, copies, lanes, is_left)
+        num_late = _begin_lanes(matches, k, copies, lanes, is_left)
         _count_lanes(lanes, rows, hit, ignored, copies)
-        _walk_back(lanes, rows, hit, ignored, copies)
+        _walk_back(lanes, rows, hit, ignored, copies, num_late)
         for i in range(num):
-            total = 0.0
-            for t in range(num_thresholds):
-                total += lanes.state[(3 * t + 2) * num + i]
             if not is_left[i]:
-                out[i, k] = total / (num_thresholds * NUM_LEVELS)
+                for t in range(num_thresholds):
+                    out[i, t, k] = lanes.state[(3 * t + 2) * num + i] / NUM_LEVELS
 
 
 @compiled
-def fill_rest(matches: Matches, first: int, last: int, weights_RN: NDArray[np.uint16], out: Floats) -> None:
-    """Do for each row of weights what :func:`fill_precisions` does: fill what is NaN."""
+def fill_rest(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
+    """Do for each row of weights what :func:`fill_precisions` does: fill what is NaN in ``out`` ``[R, T, K]``."""
     for r in range(len(weights_RN)):
-        if np.isnan(out[r]).any():
-            fill_precisions(matches, first, last, weights_RN[r], out[r])
+        if np.isnan(out[r, 0]).any():
+            fill_precisions(matches, first, weights_RN[r], out[r])
 
 
 @compiled
@@ -750,35 +736,8 @@ def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: F
         recall[:, k] = hits[:num_thresholds] / num_gt
 
 
-HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(7)
-"""What a detection or a missed object is, for :class:`Fixes`; 0 is none of the six errors."""
-LOCALISED, CLASSIFIED = 7, 8
-"""A localisation error that a better box makes a hit; a classification error in the category where it is one."""
-NUM_FIXES = 7
-
-
-class Fixes(NamedTuple):
-    """Detections with the kind of their error, from which AP is counted with each kind of error fixed.
-
-    Attributes:
-        start: ``[K + 1]`` where each category's rows begin, in order of falling score.
-        image: ``[D]`` index of the image.
-        run: ``[D]`` as of :class:`Matches`.
-        kind: ``[D]`` one of the constants above.
-        gt_start: ``[K + 1]`` where each category's rows below begin.
-        gt_image: index of an image with ground truth that counts.
-        gt_count: its number.
-        gt_missed: how many of them are missed.
-    """
-
-    start: Ints
-    image: Index
-    run: Index
-    kind: NDArray[np.uint8]
-    gt_start: Ints
-    gt_image: Index
-    gt_count: Index
-    gt_missed: Index
+HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND = range(6)
+"""What a detection is, where AP is lost; 0 is none of the errors."""
 
 
 @compiled
@@ -845,93 +804,3 @@ def fill_repeats(begin: Ints, boxes: Floats, min_iou: float, out: Bools) -> None
                 if _iou(boxes[d], boxes[e], False) >= min_iou or (boxes[d] == boxes[e]).all():
                     out[d] = True
                     break
-
-
-@compiled
-def _reach(hits: int, seen: int, level: int, needed: Ints, best: Floats) -> int:
-    """Count one more hit on one curve: keep the precision at the level that it reaches, and return that level."""
-    while level < NUM_LEVELS - 1 and needed[level + 1] <= hits:
-        level += 1
-    best[level] = max(best[level], hits / (seen + _EPS))
-    return level
-
-
-@compiled
-def _count_fixed(kind: int, each: int, count: Ints, level: Ints, needed: NDArray[np.int64], best: Floats) -> None:
-    """Count copies of one row on the seven curves; ``needed`` has a row for all objects, and one for those not missed.
-
-    ``count`` holds the hits in :data:`HIT`, all rows in :data:`MISSED`, what was made right in :data:`LOCALISED` and
-    :data:`CLASSIFIED`, and of each other kind how many there were. Rows that are deleted change no precision at a hit
-    but by their number.
-    """
-    if kind != CLASSIFIED:
-        count[MISSED] += each
-    count[kind] += each
-    hits, seen = count[HIT], count[MISSED]
-    if kind == HIT:
-        level[HIT] = _reach(hits, seen, level[HIT], needed[0], best[HIT])
-        at = level[HIT]
-        for fix in (BOTH, DUPLICATE, BACKGROUND):
-            best[fix, at] = max(best[fix, at], hits / (seen - count[fix] + _EPS))
-        level[MISSED] = _reach(hits, seen, level[MISSED], needed[1], best[MISSED])
-    if kind in (HIT, LOCALISED):
-        found, left = hits + count[LOCALISED], seen - count[LOCALISATION]
-        level[LOCALISATION] = _reach(found, left, level[LOCALISATION], needed[0], best[LOCALISATION])
-    if kind in (HIT, CLASSIFIED):
-        found, left = hits + count[CLASSIFIED], seen - count[CLASSIFICATION] + count[CLASSIFIED]
-        level[CLASSIFICATION] = _reach(found, left, level[CLASSIFICATION], needed[0], best[CLASSIFICATION])
-
-
-@compiled
-def _count_fixed_category(
-    fixes: Fixes, k: int, weights: Weights, needed: NDArray[np.int64], best: Floats
-) -> tuple[int, int]:
-    """Make the seven curves of one category; return its number of objects, and of those that are not missed."""
-    num_gt, num_found = 0, 0
-    for row in range(fixes.gt_start[k], fixes.gt_start[k + 1]):
-        weight = int(weights[fixes.gt_image[row]])
-        num_gt += weight * fixes.gt_count[row]
-        num_found += weight * (fixes.gt_count[row] - fixes.gt_missed[row])
-    if num_gt == 0:
-        return 0, 0
-    fill_needed(num_gt, needed[0])
-    if num_found:
-        fill_needed(num_found, needed[1])
-    count, level = np.zeros(CLASSIFIED + 1, np.int64), np.zeros(NUM_FIXES, np.int64)
-    best[:] = 0.0
-    d = fixes.start[k]
-    while d < fixes.start[k + 1]:
-        copies, length, kind = int(weights[fixes.image[d]]), fixes.run[d], fixes.kind[d]
-        if length == 1 and kind != HIT and kind < LOCALISED:  # most rows: nothing but their number counts
-            count[MISSED] += copies
-            count[kind] += copies
-            d += 1
-            continue
-        each, rounds = (copies, 1) if length == 1 else (1, copies)
-        for _ in range(rounds if copies else 0):
-            for member in range(d, d + length):
-                _count_fixed(int(fixes.kind[member]), each, count, level, needed, best)
-        d += length
-    _interpolate(best)
-    return num_gt, num_found
-
-
-@compiled
-def fill_fixed_precisions(fixes: Fixes, weights: Weights, out: Floats) -> None:
-    """Set ``out`` ``[7, K]`` to average precisions at one threshold: as it is, then with one kind of error fixed.
-
-    A category of which every object is missed has an AP of 1 once none is: its objects are then found. NaN stands
-    where there is no ground truth.
-
-    Args:
-        fixes: of one file of detections.
-        weights: ``[N]`` copies of each image.
-        out: receives the values, in the order of the six errors.
-    """
-    best, needed = np.empty((NUM_FIXES, NUM_LEVELS)), np.empty((2, NUM_LEVELS), np.int64)
-    for k in range(out.shape[1]):
-        num_gt, num_found = _count_fixed_category(fixes, k, weights, needed, best)
-        for fix in range(NUM_FIXES):
-            out[fix, k] = _mean(best, fix, 1) if num_gt else np.nan
-        if num_gt and not num_found:
-            out[MISSED, k] = 1.0

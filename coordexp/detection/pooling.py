@@ -166,7 +166,7 @@ def _fill_slopes(pool: Matches, first: int, last: int, slopes: Floats) -> None:
             hit, ignored = (pool.hit[here] >> shift) & mask, (pool.ignored[here] >> shift) & mask
             num = _list_points(hit, ignored, num_thresholds, points, place)
             _set_best(points, num, num_thresholds)
-            scale = 1.0 / (pool.gt_count[pool.gt_start[k]] * len(pool.gt_count) * num_thresholds)
+            scale = 1.0 / (int(pool.gt_count[pool.gt_start[k]]) * len(pool.gt_count) * num_thresholds)
             _add_slopes(pool.image[here], ignored, points, place, num, num_thresholds, scale, slopes)
 
 

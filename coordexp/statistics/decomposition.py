@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import unit_weights
+from coordexp.detection.average_precision import Weightings, unit_weights
 from coordexp.detection.boxes import Floats
-from coordexp.detection.decomposition import MEASURES, Decomposed
+from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
-from coordexp.statistics.resampling import OnProgress, check_plan, for_each_draw, image_weights
+from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
 
@@ -74,18 +74,22 @@ def decompose(
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:  # matching leaves the interpreter's lock
         files = dict(zip(paths, pool.map(measured, paths), strict=True))
     names = [*(measure.name for measure in MEASURES), *own_names]
-    draws = np.empty((len(files), resamples, len(names)))
+    num_images = len(truth.sizes_px)
+    weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(resamples)], axis=1)
+    costs = np.empty((len(files), resamples, 1 + len(ERRORS)))
 
-    def draw(index: int) -> None:
-        weights = image_weights(len(truth.sizes_px), seed=seed, index=index)
+    def draw(first: int, last: int) -> None:
+        weightings = Weightings.of(weights[:, first:last])
         for row, file in enumerate(files.values()):
-            draws[row, index] = file.measure(weights)
+            costs[row, first:last] = file.decomposed.costs(weightings)
 
-    for_each_draw(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
+    for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
+    weights_RN = weights.T.astype(np.float64)
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
     for row, ((group, number), file) in enumerate(files.items()):
-        for at, value in enumerate(file.measure(unit_weights(len(truth.sizes_px)))):
-            drawn[group][at][number] = Drawn(float(value), draws[row, :, at])
+        draws = np.hstack([costs[row], file.ratios(weights_RN)])
+        for at, value in enumerate(file.measure(unit_weights(num_images))):
+            drawn[group][at][number] = Drawn(float(value), draws[:, at])
     values, pairs = _estimated(drawn, names, seed=seed)
     return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
 
@@ -100,9 +104,18 @@ class _Measured:
 
     def measure(self, weights: "Weights") -> Floats:
         """Return ``[M]`` values under ``[N]`` copies of each image; NaN where undefined."""
-        parts, wholes = weights @ self.parts_NX, weights @ self.wholes_NX
-        ratios = np.divide(parts, wholes, out=np.full(len(parts), np.nan), where=wholes > 0)
-        return np.concatenate([self.decomposed.measure(weights), ratios])
+        return np.concatenate(
+            [
+                self.decomposed.costs(Weightings.of(weights[:, None]))[0],
+                self.ratios(weights[None].astype(np.float64))[0],
+            ]
+        )
+
+    def ratios(self, weights_RN: Floats) -> Floats:
+        """Return ``[R, M - 7]`` what is behind the errors, and the shares, under each of many weightings."""
+        parts, wholes = (weights_RN @ columns for columns in (self.parts_NX, self.wholes_NX))
+        shares = np.divide(parts, wholes, out=np.full(parts.shape, np.nan), where=wholes > 0)
+        return np.hstack([self.decomposed.ratios(weights_RN), shares])
 
 
 def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floats, Floats]:

@@ -68,18 +68,6 @@ def enough_resamples(num_pairs: int) -> int:
     return max(DEFAULT_RESAMPLES, 50 * num_pairs)
 
 
-def for_each_draw(
-    draw: Callable[[int], None], *, num_draws: int, threads: int | None, on_progress: OnProgress | None = None
-) -> None:
-    """Call ``draw(0) ... draw(num_draws - 1)`` from several threads; see :func:`for_each_block`."""
-
-    def block(first: int, last: int) -> None:
-        for index in range(first, last):
-            draw(index)
-
-    for_each_block(block, num_draws=num_draws, threads=threads, on_progress=on_progress)
-
-
 def for_each_block(
     draw: Callable[[int, int], None], *, num_draws: int, threads: int | None, on_progress: OnProgress | None = None
 ) -> None:

@@ -32,8 +32,10 @@ def test_intervals_are_those_of_the_same_resamples(files: tuple) -> None:
         values = [one.values.get(name) for one in matched]
         if None in values:
             continue
-        assert found.value["A"][name] == estimate(values[0], draws[0, :, at])
-        assert found.pairs[0].difference[name] == estimate(values[0] - values[1], draws[0, :, at] - draws[1, :, at])
+        of_one, of_both = found.value["A"][name], found.pairs[0].difference[name]
+        assert asdict(of_one) == pytest.approx(asdict(estimate(values[0], draws[0, :, at])), abs=1e-12)
+        expected = estimate(values[0] - values[1], draws[0, :, at] - draws[1, :, at])
+        assert asdict(of_both) == pytest.approx(asdict(expected), abs=1e-12)
     assert found == decompose(truth, paths, resamples=60, seed=4, threads=1)
     ap50 = compare(truth, paths, metric="AP50", resamples=60, seed=4)
     assert asdict(found.value["A"]["AP50"]) == pytest.approx(asdict(ap50.value["A"]), abs=1e-12)
