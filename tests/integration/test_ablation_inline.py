@@ -1,8 +1,6 @@
 """The ablation command from lock to report, without Ray and with a stand-in for the trainer core."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -203,8 +201,3 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
     again = StandIn()
     assert run(config, again)[0] == 0
     assert again.done == []
-
-
-def test_the_inline_executor_imports_no_ray():
-    script = "import sys, coordexp.ablation.run, coordexp.report.write; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=120).returncode == 0

@@ -11,6 +11,7 @@ from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from tests.integration.host_reads_support import HostReads
 from tests.integration.training_support import prepared, small_config, write_base
+from tests.model_support import NUM_LAYERS
 
 STEPS = 3
 # What only looks like a wait: of tensors on the CPU, where a device has no part in it.
@@ -67,7 +68,7 @@ def test_transformers_own_forward_and_a_look_at_every_step_wait(base, tmp_path, 
     config = small_config(base, tmp_path, max_steps=STEPS + 1, logging_steps=STEPS + 1, checkpoint_steps=STEPS + 1)
     between, _ = reads_of_steps(prepared(config), tmp_path / "scratch")
     counts = Counter(one.partition(":")[0] for one in between if one not in ON_THE_CPU)
-    # Queries, keys and values of three layers, and the sizes of the images.
-    assert counts["tolist in qwen3_vl/modeling_qwen3_vl.py"] == STEPS * (3 * 3 + 1)
+    # Queries, keys and values of each layer, and the sizes of the images.
+    assert counts["tolist in qwen3_vl/modeling_qwen3_vl.py"] == STEPS * (3 * NUM_LAYERS + 1)
     assert counts["tolist in loop/finite.py"] == STEPS
     assert sum(counts.values()) > 30 * STEPS

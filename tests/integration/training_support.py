@@ -7,13 +7,14 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_tokenizer, save_base
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.loop.schedule import Schedule
 from coordexp.train.run import Run, make_trainer
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import leave_group
+from tests.model_support import build_shallow
 
 OBJECTIVES = {
     "A": {"use_coord_ce": True},
@@ -25,7 +26,7 @@ OBJECTIVES = {
 def write_base(path: Path) -> Path:
     """Save a random base."""
     tokenizer = build_tokenizer()
-    save_base(path, build_model(tokenizer), tokenizer)
+    save_base(path, build_shallow(tokenizer), tokenizer)
     return path
 
 

@@ -15,7 +15,8 @@ from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.model.checkpoint.adapter import save_adapter
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.tiny.parts import build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_tokenizer, save_base
+from tests.model_support import build_shallow
 from tests.unit.model.real_vocabulary import write_narrow, write_qwen_tokenizer
 
 MakeBase = Callable[..., Path]
@@ -31,7 +32,7 @@ def make_base(tmp_path_factory) -> MakeBase:
         path = root / f"{'tied' if tied else 'untied'}-{structure}-{str(dtype)[6:]}"
         if not path.exists():
             tokenizer = build_tokenizer()
-            model = build_model(tokenizer, tie_word_embeddings=tied)
+            model = build_shallow(tokenizer, tie_word_embeddings=tied)
             if structure is not None:
                 expand_vocab(model, tokenizer, init="numeric", structure=structure)
             save_base(path, model.to(dtype), tokenizer)

@@ -120,7 +120,7 @@ def test_at_most_one_block_is_there_at_a_time(make_base, make_adapter):
         sum(size for name, size in sizes.items() if name.startswith(f"model.{part}.{number}."))
         for part, number in (("language_model.layers", 0), ("visual.blocks", 0), ("visual.deepstack_merger_list", 0))
     ]
-    assert max(present) == max(blocks) < 0.12 * sum(sizes.values())
+    assert max(present) == max(blocks) < 0.15 * sum(sizes.values())
     assert present[-1] == 0
 
 
@@ -130,7 +130,7 @@ def test_a_weight_read_wrong_is_seen(make_base, monkeypatch):
     expected = _from_disk(base)
     read = StoredWeights.read
     monkeypatch.setattr(
-        StoredWeights, "read", lambda self, name: read(self, name.replace("layers.2.mlp.up", "layers.1.mlp.up"))
+        StoredWeights, "read", lambda self, name: read(self, name.replace("layers.1.mlp.up", "layers.0.mlp.up"))
     )
     assert not torch.allclose(_from_disk(base), expected, atol=1e-4)
 

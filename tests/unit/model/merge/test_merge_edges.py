@@ -107,11 +107,11 @@ def test_an_adapter_of_another_base_is_refused(make_base, adapter, tmp_path):
 
 def test_layers_that_the_base_does_not_have(make_base, adapter, tmp_path):
     def fewer(config):
-        config["text_config"]["num_hidden_layers"] = 3
+        config["text_config"]["num_hidden_layers"] = 1
         config["text_config"].pop("layer_types", None)
 
     base = configured(make_base(), tmp_path / "base", fewer)
-    with pytest.raises(CheckpointError, match=r"changes 7 weights that this base does not have, e\.g\. .*layers\.3"):
+    with pytest.raises(CheckpointError, match=r"changes 7 weights that this base does not have, e\.g\. .*layers\.1"):
         merge(adapter, tmp_path / "merged", base=base)
 
 
@@ -170,7 +170,7 @@ def test_memory_holds_a_piece_and_never_a_shard(make_base, make_adapter, tmp_pat
     monkeypatch.setattr(weights.StoredWeights, "rows", watched)
     stages: list[tuple[str, int, int]] = []
     merge(adapter, tmp_path / "merged", progress=lambda *stage: stages.append(stage))
-    assert max(sizes) <= 16 * 384 * 4 < (tmp_path / "merged" / WEIGHTS).stat().st_size / 300
+    assert max(sizes) <= 16 * 384 * 4 < (tmp_path / "merged" / WEIGHTS).stat().st_size / 200
     names = ["writing shards", "logits of the adapter", "logits of the merged checkpoint"]
     assert list(dict.fromkeys(name for name, _, _ in stages)) == names
     for name in names:
