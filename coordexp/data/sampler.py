@@ -10,13 +10,13 @@ _BATCHES_SORTED_TOGETHER = 50
 
 
 class LengthBucketSampler(Sampler[int]):
-    """Yield a permutation of all indices, each block of ``batch_size`` of alike lengths.
+    """Yield a permutation of all indices, each block of ``bucket_size`` of alike lengths.
 
     Indices are shuffled, cut into stretches of 50 batches, sorted by length within a stretch and
     cut into blocks; then the blocks are shuffled. So which samples meet is random, and short and
-    long batches alternate. Samples that fill no block come last, a random choice. The order
-    depends on the seed, the epoch and the lengths alone: it is one for every group, and for any
-    number of ranks and workers.
+    long blocks alternate. With blocks smaller than a batch a step holds samples of several lengths. Samples that fill
+    no batch come last, a random choice. The order depends on the seed, the epoch and the lengths alone: it is one for
+    every group, and for any number of ranks and workers.
 
     With several ranks an epoch must be a multiple of what they take at once. Hugging Face repeats
     the epoch's first samples for that, which then count twice; here the epoch ends in *fillers*
@@ -29,7 +29,14 @@ class LengthBucketSampler(Sampler[int]):
     """
 
     def __init__(
-        self, lengths: Sequence[int], *, batch_size: int, seed: int, buckets: bool = True, multiple_of: int = 1
+        self,
+        lengths: Sequence[int],
+        *,
+        batch_size: int,
+        seed: int,
+        buckets: bool = True,
+        bucket_size: int | None = None,
+        multiple_of: int = 1,
     ) -> None:
         """Prepare the sampler.
 
@@ -38,19 +45,23 @@ class LengthBucketSampler(Sampler[int]):
             batch_size: samples of one optimizer step: across ranks and accumulated microbatches.
             seed: not negative.
             buckets: False for a plain shuffle.
+            bucket_size: samples of a block; it divides ``batch_size``. None for a whole batch.
             multiple_of: samples that all ranks take at once; fillers complete the last of these.
 
         Raises:
-            ValueError: if a size is not positive or ``seed`` is negative.
+            ValueError: if a size is not positive, blocks do not fill a batch, or ``seed`` is negative.
         """
         if batch_size < 1 or seed < 0:
             raise ValueError(f"batch_size must be at least 1 and seed at least 0, got {batch_size} and {seed}")
+        if bucket_size is not None and (bucket_size < 1 or batch_size % bucket_size):
+            raise ValueError(f"bucket_size must divide batch_size {batch_size}, got {bucket_size}")
         if multiple_of < 1:
             raise ValueError(f"multiple_of must be at least 1, got {multiple_of}")
         self._lengths = np.asarray(lengths, dtype=np.int64)
         self._batch_size = batch_size
         self._seed = seed
         self._buckets = buckets
+        self._bucket_size = bucket_size or batch_size
         self.num_fillers = -len(self._lengths) % multiple_of
         self.epoch = 0
 
@@ -86,7 +97,7 @@ class LengthBucketSampler(Sampler[int]):
         if not parts:
             return shuffled
         by_length = np.concatenate([part[np.argsort(self._lengths[part], kind="stable")] for part in parts])
-        blocks = rng.permutation(by_length.reshape(-1, self._batch_size), axis=0)
+        blocks = rng.permutation(by_length.reshape(-1, self._bucket_size), axis=0)
         return np.concatenate([blocks.ravel(), shuffled[num_in_blocks:]])
 
     def _fillers(self) -> list[int]:

@@ -86,6 +86,7 @@ def _training_order(config: ExperimentConfig, lengths: list[int]) -> Iterator[in
             batch_size=config.global_batch_size,
             seed=config.experiment.seed,
             buckets=config.data.length_buckets,
+            bucket_size=config.data.bucket_size,
         )
     )
 

@@ -148,6 +148,7 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         batch_size=config.global_batch_size,
         seed=config.experiment.seed,
         buckets=config.data.length_buckets,
+        bucket_size=config.data.bucket_size,
         multiple_of=samples_at_once(config, num_workers=ranks.world_size()),
     )
     trainer = CoordTrainer(

@@ -141,6 +141,13 @@ class Data(Section):
     length_buckets: StrictBool = key(
         True, "results", "Batches of alike lengths: less padding, a less random order.", decides=["tokens"]
     )
+    bucket_size: PositiveInt | None = key(
+        None,
+        "results",
+        "Images of alike lengths that stay together; they fill a step. null: a whole step. Fewer mix a step of several "
+        "lengths, for better steps; that of a microbatch keeps the padding as small.",
+        decides=["tokens"],
+    )
     packing: StrictBool = key(
         False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
     )

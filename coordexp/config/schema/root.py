@@ -164,6 +164,15 @@ class ExperimentConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _buckets_fill_a_step(self) -> "ExperimentConfig":
+        size, step = self.data.bucket_size, self.global_batch_size
+        if size is not None and not self.data.length_buckets:
+            raise ValueError(f"data.bucket_size: {size} has no effect without data.length_buckets: true")
+        if size is not None and step % size:
+            raise ValueError(f"data.bucket_size: {size} does not divide a step of {step} images")
+        return self
+
+    @model_validator(mode="after")
     def _packing_is_exact(self) -> "ExperimentConfig":
         if self.data.packing and self.model.attn_implementation == "flash_attention_2":
             raise ValueError(

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, Qwen3VLConfig
 
 from coordexp.errors import CheckpointError, summary
+from coordexp.runs.folder import RunFolder
 
 EMBEDDED = "embedded"  # the small base that ships with the package
 TINY_BASE = Path(__file__).parents[1] / "tiny" / "tiny_base"
@@ -132,7 +133,7 @@ def _other_folder(directory: Path) -> str | None:
     """Return a sentence on a folder of ours that is no checkpoint but leads to one."""
     if (directory / "adapter_config.json").is_file():
         return f"{directory}: that is an adapter; expected a checkpoint, or --adapter {shlex.quote(str(directory))}"
-    merged = directory / "merged"
+    merged = RunFolder(directory).merged
     if (merged / CONFIG_FILE).is_file():
         return f"{directory}: that is the folder of a run; its checkpoint is {merged}"
     return None

@@ -102,7 +102,11 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
     encoding.dataset(prepared.val.samples)
     global_batch_size = config.global_batch_size
     sampler = LengthBucketSampler(
-        dataset.lengths, batch_size=global_batch_size, seed=config.experiment.seed, buckets=config.data.length_buckets
+        dataset.lengths,
+        batch_size=global_batch_size,
+        seed=config.experiment.seed,
+        buckets=config.data.length_buckets,
+        bucket_size=config.data.bucket_size,
     )
     digest = hashlib.sha256()
     for index in islice(sampler, NUM_BATCHES * global_batch_size):

@@ -141,6 +141,11 @@ def test_bad_overrides(override: str, message: str):
         ("lambda_coord: 3\n", r"unknown key lambda_coord; did you mean objective\.lambda_coord\?"),
         ("zzzzzz: 3\n", r"unknown key zzzzzz; a configuration has experiment, model, data, training, custom"),
         ("tracking: {qqq: 3}\n", r"unknown key tracking\.qqq; tracking has uri, max_artifact_mib"),
+        ("data: {bucket_size: 7}\n", r"data\.bucket_size: 7 does not divide a step of 8 images"),
+        (
+            "data: {bucket_size: 8, length_buckets: false}\n",
+            r"bucket_size: 8 has no effect without data\.length_buckets",
+        ),
         ("training: {max_steps: '3'}\n", r"training\.max_steps: got '3', expected an integer"),
         ("training: {max_steps: 3.5}\n", r"got 3\.5, expected an integer"),
         ("training: {max_steps: true}\n", r"got True, expected an integer"),

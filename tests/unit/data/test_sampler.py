@@ -57,6 +57,24 @@ def test_blocks_are_runs_of_sorted_lengths():
     assert first != sorted(first)  # short and long batches alternate
 
 
+def test_a_step_of_several_buckets_holds_several_lengths():
+    lengths = np.random.default_rng(3).permutation(400).tolist()
+    order = list(LengthBucketSampler(lengths, batch_size=16, bucket_size=4, seed=0))
+    found = [sorted(lengths[i] for i in order[at : at + 4]) for at in range(0, 400, 4)]
+    assert sorted(found) == [list(range(at, at + 4)) for at in range(0, 400, 4)]
+    spread = [np.ptp([lengths[i] for i in order[at : at + 16]]) for at in range(0, 400, 16)]
+    assert np.mean(spread) > 150, "one bucket of 16 would have 15"
+    assert list(LengthBucketSampler(lengths, batch_size=16, bucket_size=16, seed=0)) == list(
+        LengthBucketSampler(lengths, batch_size=16, seed=0)
+    )
+
+
+@pytest.mark.parametrize("size", [0, 3, 32])
+def test_buckets_that_do_not_fill_a_step_are_refused(size):
+    with pytest.raises(ValueError, match="bucket_size must divide batch_size 16"):
+        LengthBucketSampler([1], batch_size=16, bucket_size=size, seed=0)
+
+
 def test_the_order_is_that_of_seed_and_epoch():
     lengths = coco_like_lengths(300)
 
