@@ -185,7 +185,7 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
         tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     tracker.set_final(data.parent_id, comparison_metrics(study))
-    page = f"#/experiments/{tracker.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
+    page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     tracker.describe(data.parent_id, description(study, page=page))
     if study.verdict:
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})

@@ -432,6 +432,7 @@ def test_a_parameter_cannot_have_a_private_file_stored(tmp_path: Path, monkeypat
         log_file=lambda run_id, path, folder: stored.append(path),
         set_final=lambda run_id, metrics: None,
         set_tags=lambda run_id, tags: None,
+        describe=lambda run_id, markdown: None,
     )
     monkeypatch.setattr("coordexp.report.write.open_tracker", lambda *given, **named: tracker)
     artifacts = Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)
