@@ -20,8 +20,9 @@ from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer, save_base
+from coordexp.model.tiny.parts import build_image_processor, build_tokenizer, save_base
 from tests.integration.ranks_support import leave_group
+from tests.model_support import build_shallow
 
 WORLD_SIZE = 2
 Sample = tuple[str, Image.Image]
@@ -46,7 +47,7 @@ class Case:
 def processor() -> Processor:
     """Return the tiny processor, its tokenizer expanded."""
     tokenizer = build_tokenizer()
-    expand_vocab(build_model(tokenizer), tokenizer)
+    expand_vocab(build_shallow(tokenizer), tokenizer)
     tokenizer.padding_side = "right"
     return Processor(tokenizer, build_image_processor())
 
@@ -54,7 +55,7 @@ def processor() -> Processor:
 def make_base(*, tied: bool = True, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> nn.Module:
     """Return a random expanded base."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, tie_word_embeddings=tied)
+    model = build_shallow(tokenizer, tie_word_embeddings=tied)
     expand_vocab(model, tokenizer, init="numeric")
     model.set_attn_implementation(attention)
     return model.to(dtype).eval()
@@ -63,7 +64,7 @@ def make_base(*, tied: bool = True, dtype: torch.dtype = torch.float32, attentio
 def write_expanded_base(path: Path, *, tied: bool = True) -> Path:
     """Save an expanded base with its processor."""
     tokenizer = build_tokenizer()
-    model = build_model(tokenizer, tie_word_embeddings=tied)
+    model = build_shallow(tokenizer, tie_word_embeddings=tied)
     expand_vocab(model, tokenizer, init="numeric")
     save_base(path, model, tokenizer)
     return path

@@ -285,7 +285,7 @@ def _mode(tuning: str, *, vision: bool, autocast: bool, dtype: torch.dtype, **ch
         ("full", True, True, torch.bfloat16),
     ],
 )
-@pytest.mark.parametrize("length", [100, 250])
+@pytest.mark.parametrize("length", [pytest.param(100, marks=pytest.mark.slow), 250])
 def test_estimate_is_within_the_stated_factor_of_what_the_graph_holds(tuning, vision, autocast, dtype, length):
     model, config, tokenizer = _model(tuning, vision=vision, dtype=dtype)
     measured = _measured(model, _batch(tokenizer, length, dtype), autocast=autocast)
