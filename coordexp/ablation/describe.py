@@ -16,6 +16,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
 from coordexp.errors import DataError, ResourceError
+from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -82,9 +83,18 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         *_budget(plans),
         f"can detect      {_detectable(config)}",
         *_notes(plans),
+        f"not checked     {_not_checked(plans)}",
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]
+
+
+def _not_checked(plans: Sequence[RunPlan]) -> str:
+    """Return what a dry run has not looked at: what it would have to read, to make or to download."""
+    models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
+    away = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
+    hub = f"; {', '.join(away)}, which is not on this machine and is looked for on the hub" if away else ""
+    return f"images and weights, which coordexp doctor looks at{hub}"
 
 
 def _notes(plans: Sequence[RunPlan]) -> list[str]:

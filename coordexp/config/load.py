@@ -73,6 +73,9 @@ def database_uri(runs_dir: str | Path) -> str:
     return f"sqlite:///{runs_dir}/mlflow.db"
 
 
+_BRACKETS = {"[": "]", "{": "}"}
+
+
 @dataclass(frozen=True)
 class _Override:
     """One ``KEY=VALUE`` of the command line."""
@@ -86,7 +89,15 @@ class _Override:
         key, equals, value_text = text.partition("=")
         key = key.strip()
         if not equals or not key or not all(key.split(".")):
-            raise ConfigError(f"override {text!r}: expected KEY=VALUE with a dotted key, as in training.max_steps=20")
+            hint = f"; a file is given as --config {text}" if text.endswith((".yaml", ".yml")) else ""
+            raise ConfigError(
+                f"override {text!r}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}"
+            )
+        if value_text[:1] in _BRACKETS and value_text.count(value_text[0]) > value_text.count(_BRACKETS[value_text[0]]):
+            raise ConfigError(
+                f"override {text!r}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at a space, so "
+                f"put all of it in quotes, as in '{key}=[A, B]'"
+            )
         return cls(text, key, parse_value(value_text, name=f"override {text!r}"))
 
     @property
@@ -146,6 +157,10 @@ def _read(path: Path) -> _Draft:
     A union of both files' groups would be nobody's experiment.
     """
     document = read_mapping(path)
+    if {"experiment", "space"} <= document.tree.keys():
+        raise ConfigError(
+            f"{path}: that is a sweep, which tunes an experiment; expected coordexp sweep --config {path}"
+        )
     own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
     if "extends" not in document.tree:
         return _Draft(path, own, document.places(), (path.parent,))

@@ -66,6 +66,11 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     document = read_mapping(Path(path))
     places = {key: document.where(key) for key in document.lines}
     tree = document.tree
+    if "space" not in tree and not tree.keys().isdisjoint(("extends", *ExperimentConfig.model_fields)):
+        raise ConfigError(
+            f"{path}: that is an experiment, without a space to search; expected coordexp ablation --config {path}, "
+            "or a sweep of it, such as sweeps/alpha_beta.yaml"
+        )
     for text in overrides:
         if text.startswith(PREFIX):
             tree = _overridden(tree, text, places)

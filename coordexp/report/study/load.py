@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from coordexp.config.explain import nearest_of
 from coordexp.errors import TrackingError
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
@@ -129,14 +130,17 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
     """Return an experiment, or for None the one in which a run was started last.
 
     Raises:
-        NothingRecordedError: if there is none; the sentence lists those that there are.
+        NothingRecordedError: if there is none at all yet.
+        TrackingError: if there are only others; the sentence names the nearest one.
     """
     known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
     where = f"MLflow at {without_secrets(uri)}"
     if name in known:
         return known[name]
+    if name is not None and known:
+        raise TrackingError(f"{where} has no experiment {name!r}; {nearest_of(name, sorted(known))}")
     if name is not None:
-        raise NothingRecordedError(f"{where} has no experiment {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        raise NothingRecordedError(f"{where} has no experiment {name!r}, and none of another name")
     by_id = {item.experiment_id: item for item in known.values()}
     newest = _search(client, list(by_id), limit=1) if by_id else []
     if not newest:

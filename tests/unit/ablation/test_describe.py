@@ -27,6 +27,16 @@ def test_the_smallest_difference_is_that_of_images_and_seeds(tmp_path, seeds):
     assert ("these checkpoints, not their losses" in said) == (len(seeds) == 1)
 
 
+def test_what_a_dry_run_has_not_looked_at_is_said(tmp_path):
+    config = ExperimentConfig.model_validate({"experiment": {"name": "x", "runs_dir": str(tmp_path)}})
+    away = ExperimentConfig.model_validate({**config.model_dump(), "model": {"path": "someone/not-here"}})
+    here, there = (
+        next(line for line in summary(one, plan_runs(one)) if line.startswith("not checked")) for one in (config, away)
+    )
+    assert here.endswith("images and weights, which coordexp doctor looks at")
+    assert there.endswith("; someone/not-here, which is not on this machine and is looked for on the hub")
+
+
 def test_the_images_of_a_file_are_counted(tmp_path):
     path = tmp_path / "val.json"
     images = [{"id": i, "width": 10, "height": 10, "file_name": f"{i}.jpg"} for i in range(7)]

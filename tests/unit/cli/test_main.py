@@ -33,6 +33,13 @@ def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]):
     assert "unrecognized arguments: --dry-rnu" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--max_steps", "--max-steps=20", "--training.max_steps"])
+def test_a_key_written_as_an_option_is_answered_with_the_key(option: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(["ablation", "--dry-run", option, "20"])
+    assert f"{option}; a key is given without dashes, as in training.max_steps=VALUE" in capsys.readouterr().err
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from coordexp.cli.main import main\n"

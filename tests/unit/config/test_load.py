@@ -57,6 +57,11 @@ def test_exponents_without_a_dot_are_numbers():
     assert _load("training: {learning_rate: 1e-4, vit_lr: 2E-5}\n").training.learning_rate == 1e-4
 
 
+def test_a_sweep_is_told_from_an_experiment():
+    with pytest.raises(ConfigError, match=r"^config\.yaml: that is a sweep.* coordexp sweep --config config\.yaml$"):
+        _load("name: s\nexperiment: tiny.yaml\nspace: {objective.alpha_l1: [1.0, 2.0]}\n")
+
+
 def test_a_file_extends_one_other():
     _write("shared/base.yaml", "training: {max_steps: 7, lora: {rank: 4, alpha: 8.0}}\nmodel: {dtype: bfloat16}\n")
     config = _load("extends: shared/base.yaml\ntraining: {lora: {rank: 2}}\n")
@@ -116,7 +121,13 @@ def test_overrides_are_applied_in_order():
         ("=3", "expected KEY=VALUE"),
         ("training..max_steps=3", "expected KEY=VALUE"),
         ("training.max_steps=", "no value given; write null"),
-        ("training.max_steps=[1", "not valid YAML"),
+        ("training.max_steps=[1]]", "not valid YAML"),
+        (
+            "ablation.groups=[A,",
+            r"the value ends before its \]; a shell cuts .* as in 'ablation.groups=\[A, B\]'",
+        ),
+        ("custom={coord_offset:", "the value ends before its }"),
+        ("experiments/tiny.yaml", "expected KEY=VALUE .* a file is given as --config experiments/tiny.yaml"),
         ("training.max_steps=many", "training.max_steps: got 'many', expected an integer"),
         ("training.max_steps.x=1", "max_steps is a value \\(7\\) and has no keys below it"),
         ("training.max_stpes=1", "override 'training.max_stpes=1': unknown key .*did you mean training.max_steps"),

@@ -50,7 +50,7 @@ def test_user_errors_are_one_sentence_and_exit_code_2(
     assert main(["tinny", "--tracking-uri", uri]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert "it has: empty, single, tiny" in captured.err
+    assert "did you mean tiny?" in captured.err
     (tmp_path / "file").write_text("")
     assert main(["tiny", "--tracking-uri", uri, "--output", str(tmp_path / "file" / "x"), "--format", "csv"]) == 2
     assert "cannot be written" in capsys.readouterr().err

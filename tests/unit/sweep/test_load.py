@@ -94,6 +94,11 @@ def test_errors_name_place_key_and_the_nearest_name(override, sentence):
         load_sweep(LAMBDA, [override])
 
 
+def test_an_experiment_is_told_from_a_sweep():
+    with pytest.raises(ConfigError, match=r"tiny.yaml: that is an experiment.* coordexp ablation --config"):
+        load_sweep(Path("experiments/tiny.yaml"))
+
+
 def test_an_error_in_the_file_names_its_line(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(

@@ -47,7 +47,7 @@ def test_without_a_name_the_last_started_experiment_is_read(uri: str) -> None:
 
 
 def test_an_unknown_experiment_is_answered_with_the_known_ones(uri: str) -> None:
-    with pytest.raises(TrackingError, match=r"has no experiment 'tinny'; it has: empty, single, tiny"):
+    with pytest.raises(TrackingError, match=r"has no experiment 'tinny'; did you mean tiny"):
         load_experiment(uri, "tinny")
     with pytest.raises(TrackingError, match=r"'empty' .* has no runs yet"):
         load_experiment(uri, "empty")

@@ -275,9 +275,14 @@ def test_mlflow_alone_shows_the_same(uri: str) -> None:
 def test_a_wrong_name_is_answered_with_the_names_there_are(uri: str) -> None:
     for number in range(3):
         open_tracker(uri, experiment=f"e{number}", artifact_root=None)
-    note = MlflowSource(uri, "tinny").read(NOW).note
-    assert note.startswith("waiting")
-    assert "'tinny'; it has: e0, e1, e2" in note
+    with pytest.raises(TrackingError, match="no experiment 'e00'; did you mean e0"):
+        MlflowSource(uri, "e00").read(NOW)
+    with pytest.raises(TrackingError, match="no experiment 'tinny'; there is e0, e1, e2"):
+        MlflowSource(uri, "tinny").read(NOW)
+
+
+def test_where_nothing_is_recorded_yet_a_name_is_waited_for(uri: str) -> None:
+    assert MlflowSource(uri, "tiny").read(NOW).note.startswith("waiting, until Ctrl-C")
 
 
 def test_the_newest_life_of_a_name_is_shown(uri: str) -> None:
