@@ -5,6 +5,7 @@ Legend of shapes: ``D`` detections.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Annotated
@@ -137,8 +138,9 @@ def read_results(path: Path) -> Results:
         _refuse_mixed(category_kinds, score_kinds, where)
         if str in category_kinds:
             categories = [names.setdefault(str(name), len(names)) for name in categories]
-        boxes = np.array([row.bbox for row in rows], np.float64).reshape(-1, 4)
-        numbers = np.array([np.nan if score is None else score for score in scores], np.float64)
+        sides = chain.from_iterable([row.bbox for row in rows])
+        boxes = np.fromiter(sides, np.float64, count=4 * len(rows)).reshape(-1, 4)
+        numbers = np.array(scores if float in score_kinds else np.full(len(rows), np.nan), np.float64)
         for place in np.flatnonzero(~(np.abs(boxes) < LARGEST_NUMBER).all(axis=1))[:1].tolist():
             raise DataError(
                 f"{where}[{first + place}]: bbox is {show(list(rows[place].bbox))}, expected finite numbers"
