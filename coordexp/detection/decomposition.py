@@ -108,6 +108,7 @@ class Decomposed:
     """One file of detections, matched, with all that its measures are counted from.
 
     Attributes:
+        num_images: ``N``.
         fixes: detections as they are and with each kind of error fixed, in the order of the errors, instead of
             thresholds.
         found: the same with the objects that are not missed; all it is for stands at the first of them.
@@ -115,23 +116,16 @@ class Decomposed:
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
-        self._matcher = Matcher(truth, detections)
-        self._num_categories = len(truth.categories)
-        pairs = self._matcher.pairs(MATCH_IOU)
-        looked_at = self._matcher.looked_at()
-        image = np.searchsorted(self._matcher.image_ids, detections.image_ids)
-        kind, meant, missed = _kinds(
-            truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, self._matcher
-        )
-        self.fixes, self.found = _fixes(self._matcher, kind, meant, missed, image)
-        self.counts = _counts(self._matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
+        matcher = Matcher(truth, detections)
+        self.num_images = matcher.num_images
+        pairs = matcher.pairs(MATCH_IOU)
+        looked_at = matcher.looked_at()
+        image = np.searchsorted(matcher.image_ids, detections.image_ids)
+        kind, meant, missed = _kinds(truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, matcher)
+        self.fixes, self.found = _fixes(matcher, kind, meant, missed, image)
+        self.counts = _counts(matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
         scores = detections.scores
         self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
-
-    @property
-    def num_images(self) -> int:
-        """``N``."""
-        return self._matcher.num_images
 
     def measure(self, weights: "Weights") -> Floats:
         """Return ``[M]`` the values of :data:`MEASURES` under ``[N]`` copies of each image; NaN where undefined."""

@@ -506,7 +506,7 @@ class Lanes(NamedTuple):
         state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
         late: ``[B]`` room for the lanes in which some hits are exactly the share of a late level.
         late_hits: ``[B * 11]`` of each of those lanes these hits, most first, and -1 at their end.
-        next_late: ``[T * B]`` place in ``late_hits`` of the most that are not above the hits up to here.
+        next_late: ``[T * B]`` the most of them that are not above the hits up to here.
     """
 
     seen: Index
@@ -517,7 +517,7 @@ class Lanes(NamedTuple):
     state: Floats
     late: Ints
     late_hits: Floats
-    next_late: Ints
+    next_late: Floats
 
 
 @compiled
@@ -527,7 +527,7 @@ def _new_lanes(num: int, num_thresholds: int) -> Lanes:
     return Lanes(
         np.empty(num, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
         np.empty(num), np.empty(num), np.empty(3 * at_thresholds),
-        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds, np.int64),
+        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds),
     )  # fmt: skip
 
 
@@ -589,24 +589,32 @@ def _add_hit(
 
 
 @inlined
+def _is_late(state: Floats, at: int, next_late: Floats, num: int) -> int:
+    """Return whether some lane has come to hits that are the share of a late level, or has passed them."""
+    found = 0
+    for i in range(num):
+        found |= state[at * _u64(3) + i] <= next_late[at + i]
+    return found
+
+
+@compiled
 def _take_late(
-    state: Floats, at: int, inverse: Floats, late: Ints, num_late: int, late_hits: Floats, next_late: Ints, num: int
+    state: Floats, at: int, inverse: Floats, late: Ints, late_hits: Floats, next_late: Floats, num: int
 ) -> None:
     """Take back, before :func:`_add_hit`, what it adds for a level that hits are exactly the share of and do not reach.
 
     Looked at are only the lanes in which there are such hits.
     """
-    for j in range(num_late):
-        i = _u64(late[j])
-        left, place = state[at * _u64(3) + i], next_late[at + i]
-        if left > late_hits[place]:
+    for i in late:
+        left, place = state[3 * at + i], i * (len(_LATE_LEVELS) + 1)
+        if left > next_late[at + i]:
             continue
         while left < late_hits[place]:
             place += 1
-        next_late[at + i] = place
+        next_late[at + i] = late_hits[place]
         if left == late_hits[place]:
-            rise = left * inverse[i] - state[at * _u64(3) + num + i]
-            state[at * _u64(3) + num + num + i] -= max(rise, 0.0)
+            rise = left * inverse[i] - state[3 * at + num + i]
+            state[3 * at + 2 * num + i] -= max(rise, 0.0)
 
 
 @compiled
@@ -624,11 +632,11 @@ def _first_alike(ignored: Bits, num_thresholds: int) -> Ints:
 def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8], num_late: int) -> None:
     """Add up one category's precision over levels in each lane, from the last detection to the first."""
     seen, hits, skipped, share, inverse, state = lanes[:6]
-    late, late_hits, next_late = lanes.late, lanes.late_hits, lanes.next_late
+    late, late_hits, next_late = lanes.late[:num_late], lanes.late_hits, lanes.next_late
     num, num_thresholds = _u64(len(seen)), len(hits) // len(seen)
     for t in range(num_thresholds):
         for i in range(len(seen)):
-            next_late[t * len(seen) + i] = i * (len(_LATE_LEVELS) + 1)
+            next_late[t * len(seen) + i] = late_hits[i * (len(_LATE_LEVELS) + 1)]
             state[3 * t * len(seen) + i] = hits[t * len(seen) + i]
             state[(3 * t + 1) * len(seen) + i] = state[(3 * t + 2) * len(seen) + i] = 0.0
     first_alike = _first_alike(ignored, num_thresholds)
@@ -639,8 +647,8 @@ def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDAr
                 if first_alike[t] != is_set_for:
                     is_set_for = first_alike[t]
                     _set_inverse(inverse, seen, skipped, at, num)
-                if num_late:
-                    _take_late(state, at, inverse, late, _u64(num_late), late_hits, next_late, num)
+                if num_late and _is_late(state, at, next_late, num):
+                    _take_late(state, int(at), inverse, late, late_hits, next_late, len(seen))
                 _add_hit(state, at * _u64(3), inverse, share, copies, row, num)
             elif skips & 1:
                 _take_copies(skipped, at, copies, row, num)
@@ -670,6 +678,7 @@ def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lan
         num_gt = num_gt_B[i]
         is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
         share[i] = 100.0 / max(num_gt, 1)
+        lanes.late_hits[i * (len(_LATE_LEVELS) + 1)] = -1.0
         if _HAS_LATE[num_gt % 100] and not is_left[i]:
             lanes.late[num_late] = i
             num_late += 1
