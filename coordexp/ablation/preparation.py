@@ -11,7 +11,7 @@ from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.detection.ceiling import codec_ceiling
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, DataError
 from coordexp.files import sha256_of_file, write_json, write_text
 from coordexp.findings import require
 from coordexp.model.checkpoint.directory import local_checkpoint
@@ -25,6 +25,7 @@ from coordexp.train.setup.strategy import check_strategy
 from coordexp.train.setup.weighted_terms import check_objective
 
 MIN_FREE_BYTES = 256 * 2**20
+_LOWEST_CEILING = 0.9
 
 
 def check_plans(plans: Sequence[RunPlan]) -> None:
@@ -113,7 +114,11 @@ def steps_note(config: ExperimentConfig, num_images: int) -> str | None:
 
 
 def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
-    """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to."""
+    """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to.
+
+    Raises:
+        DataError: if it is far from 1, so that no model can be good there.
+    """
     annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
     path = ExperimentFolder.of(config).codec_ceiling
     stamp = sha256_of_file(annotations)
@@ -121,6 +126,11 @@ def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     if kept.get("annotations") == stamp:
         return {"codec_ceiling/AP": kept["AP"]}
     ceiling = codec_ceiling(annotations)
+    if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
+        raise DataError(
+            f"{annotations}: the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its "
+            "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
+        )
     write_json(path, {"annotations": stamp, "AP": ceiling})
     return {"codec_ceiling/AP": ceiling}
 

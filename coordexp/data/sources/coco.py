@@ -3,7 +3,7 @@
 Shapes: I images, N objects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from coordexp.data.sources.coco_file import (
     Section,
     read_coco_file,
 )
+from coordexp.data.sources.frame import frame_problem
 from coordexp.errors import DataError, is_text, show
 
 TARGET, CROWD, IGNORED = 0, 1, 2
@@ -159,6 +160,12 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
     images, bad_images, lost_ids = _usable_images(file.images, folder)
     objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories)
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
+    looks_like = frame_problem(objects.box_px_xywh, sizes[image_index])
+    if looks_like is not None and max_bad_fraction < 1:
+        raise DataError(
+            f"{file.path}: {looks_like}; expected left, top, width, height in pixels of each image. Correct them, or "
+            "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
+        )
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
     for i in _places(outside):
@@ -285,11 +292,20 @@ def _usable_annotations(
     orphans = ~np.isin(found.image_id, image_ids)
     refuse(orphans, [f"no image has the id {key}" for key in found.image_id[orphans]])
     nameless = ~np.isin(found.category_id, np.array(sorted(categories), np.int64))
-    refuse(nameless, [f"no usable category has the id {key}" for key in found.category_id[nameless]])
+    hint = _shifted(found.category_id, categories)
+    refuse(nameless, [f"no usable category has the id {key}{hint}" for key in found.category_id[nameless]])
 
     by_id = np.argsort(image_ids)
     index = by_id[np.searchsorted(image_ids[by_id], found.image_id)] if images else np.zeros(0, np.int64)
     return found, index, bad, num_lost
+
+
+def _shifted(category_ids: NDArray[np.int64], categories: Collection[int]) -> str:
+    """Return a hint where all annotations would have a category, were their ids one more or one less."""
+    for shift, words in ((1, "one less"), (-1, "one more")):
+        if {key + shift for key in set(category_ids.tolist())} <= set(categories):
+            return f" (every id is {words} than that of a category: one list begins at 0, the other at 1)"
+    return ""
 
 
 def _repeats(columns: AnnotationColumns, bad: list[BadEntry]) -> NDArray[np.bool_]:

@@ -1,0 +1,72 @@
+"""Files whose boxes stand in another frame are told from good ones, and stop before anything is trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.frame import frame_problem
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+from coordexp.errors import DataError
+
+Box = list[float]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shapes(tmp_path_factory.mktemp("shapes") / "data", ShapesSpec(num_train=1, num_val=150))
+
+
+def changed(shapes: Path, folder: Path, change: Callable[[Box, float, float], Box], *, shift: int = 0) -> Path:
+    document = json.loads((shapes / "instances_val.json").read_text(encoding="utf-8"))
+    sizes = {image["id"]: (image["width"], image["height"]) for image in document["images"]}
+    for one in document["annotations"]:
+        one["bbox"] = change(one["bbox"], *sizes[one["image_id"]])
+        one["category_id"] += shift
+    path = folder / "changed.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda b, w, h: [b[0] / w, b[1] / h, b[2] / w, b[3] / h], "look like fractions of the image's sides"),
+        (lambda b, w, h: [b[0], b[1], b[0] + b[2], b[1] + b[3]], "look like left, top, right, bottom"),
+        (lambda b, w, h: [2 * side for side in b], "look like pixels of larger copies"),
+        (lambda b, w, h: [b[0] + w / 2, b[1] + h / 2, b[2], b[3]], "look like pixels of larger copies, or of other"),
+        (lambda b, w, h: [side / 2 for side in b], "look like pixels of smaller copies"),
+    ],
+    ids=["fractions", "corners", "larger", "shifted", "smaller"],
+)
+def test_another_frame_is_named_and_can_be_taken_as_it_is(shapes: Path, tmp_path: Path, change, sentence: str) -> None:
+    path = changed(shapes, tmp_path, change)
+    with pytest.raises(DataError, match=f"changed.json: .*{sentence}.*data.max_bad_fraction"):
+        read_coco(path, shapes / "val")
+    assert read_coco(path, shapes / "val", max_bad_fraction=1.0).samples
+
+
+def test_good_files_are_not_mistaken(shapes: Path) -> None:
+    assert read_coco(shapes / "instances_val.json", shapes / "val").counts["boxes"] > 200
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_real_looking_boxes_are_not_mistaken(seed: int) -> None:
+    """Sizes and places as in photographs, a few boxes a little beyond the border."""
+    draw = np.random.default_rng(seed)
+    sizes = draw.choice([[640, 480], [480, 640], [500, 375]], size=400).astype(np.float64)
+    wide = np.clip(np.exp(draw.normal(-1.5, 0.9, (400, 2))), 0.01, 1.0)
+    left = draw.random((400, 2)) * (1 - wide)
+    boxes = np.concatenate([left * sizes, wide * sizes * 1.005], axis=1)
+    assert frame_problem(boxes, sizes) is None
+    assert frame_problem(boxes[:19] * 3, sizes[:19]) is None, "too few to tell"
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_ids_of_categories_that_are_off_by_one_are_said(shapes: Path, tmp_path: Path, shift: int) -> None:
+    path = changed(shapes, tmp_path, lambda box, width, height: box, shift=shift)
+    with pytest.raises(DataError, match=r"one list begins at 0, the other at 1"):
+        read_coco(path, shapes / "val")
