@@ -16,6 +16,7 @@ from coordexp.metrics import BoxKind
 from coordexp.report.charts.study_charts import write_plots
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import STORED_ANNOTATIONS, Artifacts
+from coordexp.report.study.better_first import better_first
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.data import ExperimentData, read_by
 from coordexp.report.study.load import load_experiment
@@ -216,7 +217,7 @@ def description(study: Study, *, page: str) -> str:
         study: what was found out.
         page: the page's address within MLflow's own pages.
     """
-    tables = comparison_tables(study)
+    tables = comparison_tables(better_first(study))
     whole = [study.verdict, *(markdown_table(table) for table in tables), f"[The whole report]({page})"]
     return "\n\n".join(part for part in whole if part)
 

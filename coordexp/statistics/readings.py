@@ -45,7 +45,10 @@ def reading_sentence(readings: Mapping[ReadingName, Comparison]) -> str:
     best = max(own.groups, key=lambda group: own.value[group].value)
     decisive = [(pair.a, pair.b) for pair in own.pairs if best in (pair.a, pair.b)]
     there: list[ReadingName] = [name for name in READINGS if name in readings]
-    changed: dict[ReadingName, list[PairResult]] = {name: _changed(own, readings[name], decisive) for name in there}
+    changed: dict[ReadingName, list[PairResult]] = {
+        name: [pair if pair.a == best else pair.reversed() for pair in _changed(own, readings[name], decisive)]
+        for name in there
+    }
     holds = [WORDS[name] for name in there if not changed[name]]
     others = [f"{WORDS[name]} ({'; '.join(map(_written, pairs))})" for name, pairs in changed.items() if pairs]
     lacking = [WORDS[name] for name in READINGS if name not in readings]

@@ -5,7 +5,7 @@ is undefined: an AP without ground truth, an interval that cannot be computed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,6 +25,16 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval, and 0 is not in it."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0
+
+    def reversed(self) -> "Estimate":
+        """Return second minus first, of a difference."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Estimate(-self.value, low, high)
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,10 @@ class PairResult:
         """Whether the difference is significant at the 5 % level, corrected for the number of pairs."""
         return self.p_holm < 0.05
 
+    def reversed(self) -> "PairResult":
+        """Return the pair with the other group first."""
+        return replace(self, a=self.b, b=self.a, difference=self.difference.reversed())
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -99,6 +113,10 @@ class PairParts:
     a: str
     b: str
     difference: Mapping[str, Estimate]
+
+    def reversed(self) -> "PairParts":
+        """Return the pair with the other group first."""
+        return PairParts(self.b, self.a, {name: found.reversed() for name, found in self.difference.items()})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """What a comparison says, in one sentence that claims no more than the design allows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coordexp.statistics.intervals import ALPHA
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
 
+LEARNED = 0.01
+"""An AP below which nothing worth comparing was learned: a difference there names no winner."""
 _MAX_NAMED = 3
 
 
@@ -18,12 +20,14 @@ class Wording:
         many: stands before the name of one with several.
         between: stands before names of which no difference can be shown.
         scope: what a difference of single seeds is about.
+        nothing: begins the sentence where all of them are below :data:`LEARNED`.
     """
 
     one: str
     many: str
     between: str
     scope: str
+    nothing: str
 
 
 RUNS = Wording(
@@ -31,9 +35,14 @@ RUNS = Wording(
     many="Group ",
     between="the checkpoints of ",
     scope="with one seed this is about these checkpoints, not about their losses",
+    nothing="No group has learned to detect anything yet",
 )
 FILES = Wording(
-    one="", many="", between="", scope="with one file each this is about these detectors, not about how they were made"
+    one="",
+    many="",
+    between="",
+    scope="with one file each this is about these detectors, not about how they were made",
+    nothing="None of these detectors finds anything to speak of",
 )
 
 
@@ -41,12 +50,16 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     """Return one sentence: which group is best, by how much, and against which that cannot be said.
 
     With one seed it speaks of checkpoints, with several of groups. Where no difference is shown, it
-    gives the smallest one the design would have found. Where groups have other seeds, a mean over all of
+    gives the smallest one the design would have found. Where no group has learned anything, it names no winner.
+    Where groups have other seeds, a mean over all of
     them may be highest by its seeds alone: a group is above another only by the seeds both have.
     """
     if not comparison.pairs:
         return _alone(comparison, words)
     best = max(comparison.groups, key=lambda group: comparison.value[group].value)
+    if not has_learned(comparison, *comparison.groups):
+        highest = f"the highest {comparison.metric} is {comparison.value[best].value:.4f}, of {best}"
+        return f"{words.nothing}: {highest}. Below {LEARNED} no winner is named."
     ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
     shown, open_ = [p for p in ours if p.significant], [p for p in ours if not p.significant]
     beaten, above = [p for p in shown if p.difference.value > 0], [p for p in shown if p.difference.value <= 0]
@@ -60,8 +73,27 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     )
     if open_:
         names = " or ".join(pair.b for pair in open_)
-        sentence += f", but no difference from {names} can be shown ({_all_open(open_)})"
+        sentence += f", but no difference from {names} can be shown ({_all_open(open_, len(comparison.pairs))})"
     return f"{sentence}{_scope(ours, words)}."
+
+
+def has_learned(comparison: Comparison, *groups: str) -> bool:
+    """Return whether one of some groups reaches :data:`LEARNED`."""
+    return max(comparison.value[group].value for group in groups) >= LEARNED
+
+
+def open_reason(pair: PairResult, num_pairs: int) -> str:
+    """Return why two groups are not told apart although the interval leaves 0 out; "" where that is not so.
+
+    Args:
+        pair: the pair.
+        num_pairs: pairs of the whole comparison.
+    """
+    if pair.significant or not pair.difference.excludes_zero:
+        return ""
+    if pair.p_swap >= ALPHA:
+        return f"both tests have to agree, and p of the swap test is {pair.p_swap:.2g}"
+    return f"that interval is of this pair alone, and p corrected for {num_pairs} pairs is {p_text(pair)}"
 
 
 def _alone(comparison: Comparison, words: Wording) -> str:
@@ -92,7 +124,7 @@ def _nothing(comparison: Comparison, pairs: list[PairResult], words: Wording) ->
     kind = words.between if _one_seed(pairs) else ""
     is_any = any(pair.significant for pair in comparison.pairs)
     between = f"between {kind}{who}" if not is_any else f"between {names[0]}, the highest, and {' or '.join(names[1:])}"
-    found = _all_open(pairs)
+    found = _all_open(pairs, len(comparison.pairs))
     return f"No difference of {comparison.metric} can be shown {between}: {found}{_coarse(comparison)}"
 
 
@@ -119,12 +151,23 @@ def _above(beaten: list[PairResult]) -> str:
     )
 
 
-def _all_open(pairs: list[PairResult]) -> str:
+def _all_open(pairs: list[PairResult], num_pairs: int) -> str:
     """Give the numbers of every pair, or of many those of the nearest."""
     if len(pairs) <= _MAX_NAMED:
-        return "; ".join(_open(pair) for pair in pairs)
+        return "; ".join(_open(pair) for pair in pairs) + _although(pairs, num_pairs)
     nearest = sorted(pairs, key=lambda pair: abs(pair.difference.value))[:_MAX_NAMED]
-    return f"{'; '.join(_open(pair) for pair in nearest)}; {len(pairs) - _MAX_NAMED} more in the table"
+    more = f"; {len(pairs) - _MAX_NAMED} more in the table"
+    return "; ".join(_open(pair) for pair in nearest) + more + _although(nearest, num_pairs)
+
+
+def _although(pairs: list[PairResult], num_pairs: int) -> str:
+    """Explain intervals that leave 0 out beside differences that cannot be shown, once for all of them."""
+    reasons = {pair: reason for pair in pairs if (reason := open_reason(pair, num_pairs))}
+    if len(reasons) > 1:
+        return f"; an interval that leaves 0 out is of its pair alone, p is corrected for {num_pairs} pairs"
+    return "".join(
+        f"; the interval of {pair.a} - {pair.b} leaves 0 out, but {reason}" for pair, reason in reasons.items()
+    )
 
 
 def _open(pair: PairResult) -> str:
@@ -166,7 +209,4 @@ def _one_seed(pairs: list[PairResult]) -> bool:
 
 def _from(pair: PairResult, group: str) -> PairResult:
     """Return the pair with ``group`` first."""
-    if pair.a == group:
-        return pair
-    low, high = (None if end is None else -end for end in (pair.difference.high, pair.difference.low))
-    return replace(pair, a=pair.b, b=pair.a, difference=Estimate(-pair.difference.value, low, high))
+    return pair if pair.a == group else pair.reversed()

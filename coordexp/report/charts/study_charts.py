@@ -10,6 +10,7 @@ from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.metrics import loss_head, subset_headline
 from coordexp.report.charts.drawing import AxisRange, Chart, ChartRow, HeatMap, LineChart, RowChart, RowMark, Series
 from coordexp.report.charts.output import write_charts
+from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
@@ -37,7 +38,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         study: what was found out.
         output: an existing directory.
     """
-    name, groups = study.data.name, group_numbers(study)
+    study, name, groups = better_first(study), study.data.name, group_numbers(study)
     found: dict[str, tuple[str, Sequence[Chart]]] = {
         "losses": (f"{name}: lines in training, marks on validation images", loss_charts(study)),
         "ap": (f"{name}: each group by its own reading, constrained decoding", ap_charts(study)),
@@ -93,6 +94,8 @@ def loss_charts(study: Study) -> list[Chart]:
             for item in _mean_lines(study.data, lambda _, name=name: f"eval_{name}", marked=True)
         ]
         title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
+        if len(study.data.groups) == 1:
+            title = title.partition(" (")[0]
         note = f"Means over seeds. {_BANDS}" if any(item.band for item in lines) else ""
         x, y = AxisRange("optimizer step", 0.0), AxisRange("loss")
         charts.append(LineChart(title=title, series=[*lines, *points], x=x, y=y, note=note))
@@ -145,7 +148,7 @@ def forest_charts(study: Study) -> list[Chart]:
         )
     title = f"Difference of {study.comparison.metric}, 95 % intervals"
     x = AxisRange(f"difference of {study.comparison.metric}")
-    note = "Left of the line the second group is higher, right of it the first."
+    note = "Right of the line the group named first is higher; an interval across it leaves that open."
     return [RowChart(title=title, rows=rows, x=x, zero=True, note=note)]
 
 

@@ -25,6 +25,7 @@ from coordexp.report.charts.study_charts import (
     loss_charts,
 )
 from coordexp.report.charts.why_charts import why_charts
+from coordexp.report.study.better_first import better_first
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
@@ -32,7 +33,7 @@ from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import Table, convergence_tables, study_tables
-from coordexp.report.text.why import WHY, why_sentences, why_tables
+from coordexp.report.text.why import why_sentences, why_tables, why_title
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Page:
     runs: Sequence[Table]
     notes: Sequence[str]
     forest: Sequence[DrawnChart]
+    is_compared: bool
+    why_title: str
     why_sentences: Sequence[str]
     why_charts: Sequence[DrawnChart]
     why_tables: Sequence[Table]
@@ -109,7 +112,7 @@ def render_page(study: Study) -> str:
 
 
 def _page(study: Study) -> Page:
-    data = study.data
+    study, data = better_first(study), study.data
     styles = group_numbers(study)
     quality = quality_tables(data)
     found, convergence = study_tables(study), convergence_tables(study)
@@ -135,6 +138,8 @@ def _page(study: Study) -> Page:
         runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
         notes=notes(data),
         forest=_drawn([*group_charts(study), *forest_charts(study)]),
+        is_compared=len(data.groups) > 1,
+        why_title=why_title(study),
         why_sentences=why_sentences(study),
         why_charts=_drawn(why_charts(study)),
         why_tables=why_tables(study),
@@ -145,7 +150,7 @@ def _page(study: Study) -> Page:
         gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
         num_images=study.num_images,
         edges=_edges(study),
-        fairness=_fairness(study.fairness) if study.fairness is not None else None,
+        fairness=_fairness(study.fairness) if study.fairness is not None and len(data.runs) > 1 else None,
         commands=next_commands(data),
         footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
         script=Markup(_script()),  # ours, from the package
@@ -175,15 +180,16 @@ def _unbroken(text: str) -> str:
 
 def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
     has_boxes = has_quality or bool(study.breakdowns)
+    is_compared = len(study.data.runs) > 1
     sections = (
         ("results", "Result", True),
-        ("why", WHY, study.decomposition is not None),
+        ("why", why_title(study), study.decomposition is not None),
         ("curves", "Training", bool(study.data.trained)),
         ("boxes", "Boxes", has_boxes),
         ("gallery", "Images", bool(study.gallery)),
         ("distributions", "Coordinate distributions", bool(study.coord_curves)),
         ("free", "Answers", bool(study.data.trained)),
-        ("fairness", "Fairness", study.fairness is not None),
+        ("fairness", "Fairness", is_compared and study.fairness is not None),
         ("runs", "Runs" if study.data.trained else "Files", True),
         ("again", "Compute it again", True),
     )

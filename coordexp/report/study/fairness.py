@@ -65,6 +65,8 @@ class Fairness:
         if not self.checked:
             return "No run has left a fingerprint yet, so nothing is known about what differs."
         unknown = f" Without a fingerprint: {', '.join(self.unchecked)}." if self.unchecked else ""
+        if len(self.checked) == 1:
+            return f"There is one run, so that nothing can differ.{unknown}"
         if self.comparable and not self.rows:
             return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included.{unknown}"
         if self.comparable:

@@ -28,7 +28,7 @@ from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence, Decomposition
-from coordexp.statistics.verdict import FILES, verdict
+from coordexp.statistics.verdict import FILES, has_learned, verdict
 
 if TYPE_CHECKING:
     from coordexp.statistics.decomposition import Shares
@@ -172,7 +172,8 @@ class _StudyMaker:
         absent = [run.name for run in self._data.runs if run.name not in compared]
         if absent:
             leads.append(f"Without {_few(absent)}:")
-        return " ".join([*leads, verdict(comparison), reading_sentence(readings)]).rstrip()
+        under = reading_sentence(readings) if has_learned(comparison, *comparison.groups) else ""
+        return " ".join([*leads, verdict(comparison), under]).rstrip()
 
     def _tried(self, what: str, make: Callable[[], _T]) -> _T | None:
         """Do one part; a file that is wrong costs that part, not the report."""

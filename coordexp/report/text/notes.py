@@ -53,11 +53,7 @@ def notes(data: ExperimentData) -> list[str]:
     evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained
     seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
     if any(len(found) == 1 for found in seeds):
-        lines.append(
-            "One seed: this compares these checkpoints, not these losses. More seeds: ablation.seeds=[0,1,2]."
-            if all(len(found) == 1 for found in seeds)
-            else "Groups with one seed are checkpoints: a comparison with them is not one of losses."
-        )
+        lines.append(_few_seeds(len(data.groups), all_one=all(len(found) == 1 for found in seeds)))
     lines += clipping_note(data)
     lines.append(reading_note(data))
     ceiling = codec_ceiling(data)
@@ -70,10 +66,19 @@ def notes(data: ExperimentData) -> list[str]:
             "The ground truth was made of JSONL: descriptions are the categories, and an object's area is its box's."
         )
     lines.append(undefined)
-    lines.append("The total loss has other terms in every group: compare the losses beside it.")
+    if len(data.groups) > 1:
+        lines.append("The total loss has other terms in every group: compare the losses beside it.")
     if data.num_older:
         lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
     return lines
+
+
+def _few_seeds(num_groups: int, *, all_one: bool) -> str:
+    if not all_one:
+        return "Groups with one seed are checkpoints: a comparison with them is not one of losses."
+    what = "is about this checkpoint, not about its loss" if num_groups == 1 else ""
+    what = what or "compares these checkpoints, not these losses"
+    return f"One seed: this {what}. More seeds: ablation.seeds=[0,1,2]."
 
 
 def clipping_note(data: ExperimentData) -> list[str]:

@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from coordexp.detection.metrics import detection_metrics
 from coordexp.files import JsonValue
 from coordexp.metrics import MetricName
+from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
@@ -21,7 +22,7 @@ from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import MINUS, Table, TableRow, study_tables
-from coordexp.report.text.why import WHY, why_sentences, why_tables
+from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
 from coordexp.tracking.connection import without_secrets
@@ -45,7 +46,7 @@ def print_report(study: Study, form: str, console: Console) -> None:
 
 def render_report(study: Study, console: Console) -> None:
     """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
-    data = study.data
+    study, data = better_first(study), study.data
     console.print(f"\n[bold]{escape(data.title)}[/bold]: {summary(data)}", highlight=False)
     if study.verdict:
         console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
@@ -56,12 +57,11 @@ def render_report(study: Study, console: Console) -> None:
     for line in study.missing:
         console.print(f"• {escape(line)}", style="red", highlight=False)
     if why := why_sentences(study):
-        console.print(f"\n{WHY}:", highlight=False)
+        console.print(f"\n{why_title(study)}:", highlight=False)
         for line in why:
             console.print(f"• {escape(line)}", highlight=False)
     for table in all_tables(study):
-        console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
-        console.print(rich_table(table))
+        _print_table(table, console)
     console.print()
     if study.fairness is not None:
         style = "" if study.fairness.comparable else "red"
@@ -73,9 +73,16 @@ def render_report(study: Study, console: Console) -> None:
         console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
+def _print_table(table: Table, console: Console) -> None:
+    console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
+    console.print(rich_table(table))
+    for note in table.notes:
+        console.print(escape(note), style="dim", highlight=False)
+
+
 def to_markdown(study: Study) -> str:
     """Return the report as Markdown."""
-    data = study.data
+    study, data = better_first(study), study.data
     parts = [f"# {_plain(data.title)}", summary(data)]
     if study.verdict:
         parts.append(f"**{_plain(study.verdict)}**")
@@ -85,9 +92,9 @@ def to_markdown(study: Study) -> str:
     if study.missing:
         parts += ["## What is missing", "\n".join(f"- {_plain(line)}" for line in study.missing)]
     if why := why_sentences(study):
-        parts += [f"## {WHY}", "\n".join(f"- {_plain(line)}" for line in why)]
+        parts += [f"## {why_title(study)}", "\n".join(f"- {_plain(line)}" for line in why)]
     for table in all_tables(study):
-        parts += [f"## {_plain(table.title)}", markdown_table(table)]
+        parts += [f"## {_plain(table.title)}", markdown_table(table), *map(_plain, table.notes)]
     if study.fairness is not None:
         parts += ["## Fairness", _plain(study.fairness.sentence)]
         if study.fairness.rows:
@@ -234,7 +241,7 @@ def to_numbers(comparison: Comparison, data: ExperimentData) -> str:
 
 def to_latex(study: Study) -> str:
     """Return the tables for a paper that uses the package booktabs, each with its caption above."""
-    found = study_tables(study) or [headline_table(study.data)]
+    found = study_tables(better_first(study)) or [headline_table(study.data)]
     head = f"% {study.data.name}: {study.verdict or 'nothing to compare yet'}".replace("\n", " ")
     return "\n\n".join([head, "% \\usepackage{booktabs}", *(_latex_table(table) for table in found)]) + "\n"
 
@@ -264,6 +271,7 @@ def _latex_table(table: Table) -> str:
             *(line + r" \\" for line in body),
             r"\bottomrule",
             r"\end{tabular}",
+            *(rf"\par\footnotesize {latex_escape(note)}" for note in table.notes),
             r"\end{table}",
         ]
     )

@@ -13,6 +13,7 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
+from coordexp.statistics.verdict import has_learned, open_reason
 
 UNDEFINED = "-"
 FILE = "its file"
@@ -54,11 +55,12 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text; the other columns are numbers and stand to the right."""
+    """A table of text; the other columns are numbers and stand to the right, ``notes`` below it."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
+    notes: tuple[str, ...] = ()
 
     def is_text(self, column: str) -> bool:
         """Return whether a column holds words."""
@@ -102,10 +104,16 @@ def readings_tables(study: Study) -> list[Table]:
             TableRow((cells[0], READING_HEADS[name], *cells[1:6], cells[-1]))  # the design is that of the table above
             for index in range(len(first.pairs))
             for name, found in study.readings.items()
-            for cells in [_pair_cells(found.pairs[index])]
+            for cells in [_pair_cells(found.pairs[index], found)]
         ]
         heads = (_PAIR_HEADS[0], "reading", *_PAIR_HEADS[1:6], _PAIR_HEADS[-1])
-        tables.append(Table(f"Differences of {first.metric} under each reading", heads, tuple(rows)))
+        reasons = tuple(
+            f"{READING_HEADS[name].capitalize()}, {note}"
+            for name, found in study.readings.items()
+            if name != "own"  # those of the table above
+            for note in _open_notes(found)
+        )
+        tables.append(Table(f"Differences of {first.metric} under each reading", heads, tuple(rows), reasons))
     return tables
 
 
@@ -155,8 +163,10 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def verdict_of(pair: PairResult) -> str:
+def verdict_of(pair: PairResult, comparison: Comparison) -> str:
     """Return in a word what a pair's test says; with one seed it is about checkpoints."""
+    if not has_learned(comparison, pair.a, pair.b):
+        return "nothing learned"
     if not pair.significant:
         return "not told apart"
     better = pair.a if pair.difference.value > 0 else pair.b
@@ -193,8 +203,19 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison) -> Table:
-    rows = [TableRow(_pair_cells(pair)) for pair in comparison.pairs]
-    return Table(f"Differences of {comparison.metric} on the same images", _PAIR_HEADS, tuple(rows))
+    rows = [TableRow(_pair_cells(pair, comparison)) for pair in comparison.pairs]
+    title = f"Differences of {comparison.metric} on the same images"
+    return Table(title, _PAIR_HEADS, tuple(rows), tuple(_open_notes(comparison)))
+
+
+def _open_notes(comparison: Comparison) -> list[str]:
+    """Explain each pair that is not told apart beside an interval that leaves 0 out."""
+    reasons = {pair_name(pair): open_reason(pair, len(comparison.pairs)) for pair in comparison.pairs}
+    return [
+        f"{pair}: the interval leaves 0 out, and yet the two are not told apart, since {reason}."
+        for pair, reason in reasons.items()
+        if reason
+    ]
 
 
 _PAIR_HEADS = (
@@ -203,7 +224,7 @@ _PAIR_HEADS = (
 )  # fmt: skip
 
 
-def _pair_cells(pair: PairResult) -> tuple[str, ...]:
+def _pair_cells(pair: PairResult, comparison: Comparison) -> tuple[str, ...]:
     return (
         pair_name(pair),
         written(pair.difference.value, signed=True),
@@ -214,7 +235,7 @@ def _pair_cells(pair: PairResult) -> tuple[str, ...]:
         written(pair.detectable),
         written(pair.image_std, digits=4),
         written(pair.seed_std, digits=4),
-        verdict_of(pair),
+        verdict_of(pair, comparison),
     )
 
 

@@ -8,7 +8,6 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, interval, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
-WHY = "Where the difference comes from"
 MAX_PAIRS = 4
 _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
 _ANSWERS = (*RECALLS, *SAMPLED, CUT_OFF, *MARGINS)
@@ -22,6 +21,11 @@ def shown_pairs(found: Decomposition) -> list[PairParts]:
         return list(found.pairs)
     best = max(found.value, key=lambda group: _value(found, group, AP50.name))
     return [pair for pair in found.pairs if best in (pair.a, pair.b)][: 2 * MAX_PAIRS]
+
+
+def why_title(study: Study) -> str:
+    """Return the heading of all of this: one group differs from nothing."""
+    return "Where AP50 is lost" if len(study.data.groups) == 1 else "Where the difference comes from"
 
 
 def why_sentences(study: Study) -> list[str]:
@@ -53,7 +57,7 @@ def _values(found: Decomposition, measures: Sequence[Measure]) -> tuple[TableRow
 
 def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
     """Return the differences of a few pairs side by side; of many, below each other, only what can be told from 0."""
-    title = f"{WHY}: paired differences, 95 % intervals of {found.resamples} resamples"
+    title = f"Where the difference comes from: paired differences, 95 % intervals of {found.resamples} resamples"
     measures = [m for m in (*_ERRORS_AND_BOXES, *_ANSWERS) if any(m.name in pair.difference for pair in pairs)]
     if len(pairs) <= MAX_PAIRS:
         heads = ("part", *(f"{pair.a} {MINUS} {pair.b}" for pair in pairs))
@@ -81,7 +85,7 @@ def _sentence(pair: PairParts) -> str:
 
 def _is_shown(found: Estimate) -> bool:
     """Return whether the interval leaves 0 out, and the difference is one that three digits show."""
-    return found.low is not None and found.high is not None and found.low * found.high > 0 and abs(found.value) >= 5e-4
+    return found.excludes_zero and abs(found.value) >= 5e-4
 
 
 def _losses(pair: PairParts, shown: Sequence[tuple[str, Estimate]]) -> str:

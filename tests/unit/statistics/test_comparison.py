@@ -13,6 +13,7 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
+from coordexp.statistics.verdict import open_reason
 from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
 
 NUM_IMAGES = 40
@@ -242,13 +243,36 @@ def test_sentences() -> None:
     assert said == (
         "The checkpoint of group B has the highest AP, 0.350: "
         "0.0500 (95 % interval 0.0400 to 0.0600, p = 0.001) above A, but no difference from C can be shown "
-        "(B - C = +0.0600 (95 % interval 0.0500 to 0.0700), p = 0.3, smallest detectable about 0.014); "
+        "(B - C = +0.0600 (95 % interval 0.0500 to 0.0700), p = 0.3, smallest detectable about 0.014; the interval of "
+        "B - C leaves 0 out, but both tests have to agree, and p of the swap test is 0.3); "
         "with one seed this is about these checkpoints, not about their losses."
     )
     # A pair below the best differs, the best from none: that must not read as "nothing differs".
     others = replace(pairs[0], p_holm=0.9), pairs[1], replace(pairs[2], p_holm=0.01)
     said = verdict(of({"A": 0.36, "B": 0.35, "C": 0.29}, *others))
     assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
+
+
+def test_groups_that_learned_nothing_have_no_winner() -> None:
+    tiny, some = result(0.001, "A", "C", -0.005), result(0.001, "A", "C", -0.012)
+    assert verdict(of({"A": 0.001, "C": 0.006}, tiny)) == (
+        "No group has learned to detect anything yet: the highest AP is 0.0060, of C. Below 0.01 no winner is named."
+    )
+    assert "highest AP, 0.013" in verdict(of({"A": 0.001, "C": 0.013}, some))
+
+
+def test_an_interval_without_0_beside_no_difference_is_explained() -> None:
+    wide = replace(result(0.2, "A", "C", -0.02), difference=Estimate(-0.02, -0.03, -0.01), p_swap=0.02)
+    three = of({"A": 0.30, "C": 0.32, "B": 0.1}, wide, result(0.001, "A", "B", 0.2), result(0.001, "B", "C", -0.22))
+    assert (
+        "C - A = +0.0200 (95 % interval 0.0100 to 0.0300), p = 0.2, smallest detectable about 0.014; the interval of "
+        "C - A leaves 0 out, but that interval is of this pair alone, and p corrected for 3 pairs is 0.2)"
+    ) in verdict(three)
+    near = of({"A": 0.30, "C": 0.32, "B": 0.31}, wide, result(0.3, "A", "B", -0.01), replace(wide, a="B"))
+    assert "; an interval that leaves 0 out is of its pair alone, p is corrected for 3 pairs" in verdict(near)
+    assert open_reason(replace(wide, p_swap=0.07), 1) == "both tests have to agree, and p of the swap test is 0.07"
+    assert open_reason(replace(wide, p_holm=0.01), 3) == ""
+    assert open_reason(replace(wide, difference=Estimate(-0.02, -0.05, 0.01)), 3) == ""
 
 
 def with_seeds(value: dict[str, float], seeds: dict[str, tuple[int, ...]], *pairs: PairResult) -> Comparison:

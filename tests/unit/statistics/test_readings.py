@@ -81,11 +81,11 @@ def test_the_sentence_names_the_readings_under_which_the_verdict_holds() -> None
     assert said(own=unsure, expected=unsure, argmax=unsure, free=unsure) == "It holds under all four readings."
     assert said(own=lower, expected=unsure, argmax=lower, free=lower) == (
         "It holds with each group by its own reading, when every group is read by argmax and under free decoding, but "
-        "not when every group is read by expectation (there A - C = -0.0100, p = 0.3)."
+        "not when every group is read by expectation (there C - A = +0.0100, p = 0.3)."
     )
     assert said(own=lower, expected=higher, argmax=lower, free=unsure).endswith(
-        "but not when every group is read by expectation (there A - C = +0.0400, p = 0.001) nor under free decoding "
-        "(there A - C = -0.0100, p = 0.3)."
+        "but not when every group is read by expectation (there C - A = -0.0400, p = 0.001) nor under free decoding "
+        "(there C - A = +0.0100, p = 0.3)."
     )
     assert "but not under free decoding" in said(own=unsure, expected=unsure, argmax=unsure, free=lower)
     assert said(own=lower, expected=lower, argmax=lower) == (
