@@ -27,6 +27,7 @@ RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
+COMMIT = "mlflow.source.git.commit"
 PARENT = "mlflow.parentRunId"
 DESCRIPTION = "mlflow.note.content"
 MESSAGE = "message"
@@ -374,7 +375,7 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
 def _origin() -> dict[str, str]:
     """Return who starts a run from which code, by the tags that MLflow's own pages show."""
     commit = git_state().get("commit")
-    found = {"mlflow.source.git.commit": commit, "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
+    found = {COMMIT: commit, "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
     with contextlib.suppress(OSError, KeyError):  # a container may run as a user without a name
         found["mlflow.user"] = getpass.getuser()
     return {name: value for name, value in found.items() if value}

@@ -14,7 +14,7 @@ from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import interval, pair_name, written
+from coordexp.report.text.tables import interval, num_objects, pair_name, written
 from coordexp.statistics.results import Estimate
 
 LOSS_TITLES = {
@@ -215,12 +215,17 @@ def box_charts(study: Study) -> list[Chart]:
 def breakdown_charts(study: Study) -> list[Chart]:
     """Return AP by number of objects, by size and by category."""
     parts = study.breakdowns
-    values: dict[str, dict[str, Mapping[str, float | None]]] = {
-        "AP by number of objects in the image": {group: part.by_count for group, part in parts.items()},
-        "AP by size of the object": {group: part.by_size for group, part in parts.items()},
-        "AP by category": {group: part.by_category for group, part in parts.items()},
-    }
-    charts = [_rows_by_label(title, by_group, group_numbers(study)) for title, by_group in values.items()]
+    if not parts:
+        return []
+    first, numbers = next(iter(parts.values())), group_numbers(study)
+    by_count = {group: part.by_count for group, part in parts.items()}
+    by_size = {group: part.by_size for group, part in parts.items()}
+    by_category = {group: part.by_category for group, part in parts.items()}
+    charts = (
+        _rows_by_label("AP by number of objects in the image", by_count, numbers, first.num_by_count),
+        _rows_by_label("AP by size of the object", by_size, numbers, first.num_by_size),
+        _rows_by_label("AP by category", by_category, numbers, first.num_by_category),
+    )
     return [chart for chart in charts if chart is not None]
 
 
@@ -262,7 +267,10 @@ def _outline(curve: BinProbabilities, low: int, high: int) -> list[tuple[float, 
 
 
 def _rows_by_label(
-    title: str, parts: Mapping[str, Mapping[str, float | None]], numbers: Mapping[str, int]
+    title: str,
+    parts: Mapping[str, Mapping[str, float | None]],
+    numbers: Mapping[str, int],
+    objects: Mapping[str, int],
 ) -> RowChart | None:
     spread: dict[str, float] = {}
     for label in dict.fromkeys(label for part in parts.values() for label in part):
@@ -271,7 +279,11 @@ def _rows_by_label(
             spread[label] = max(values) - min(values)
     chosen = set(sorted(spread, key=lambda label: -spread[label])[:_MAX_ROWS])
     rows = [
-        ChartRow(label, [RowMark(group, numbers[group], part.get(label)) for group, part in parts.items()])
+        ChartRow(
+            label,
+            [RowMark(group, numbers[group], part.get(label)) for group, part in parts.items()],
+            note=num_objects(objects[label]),
+        )
         for label in spread
         if label in chosen
     ]

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -29,10 +29,11 @@ from coordexp.report.study.better_first import better_first
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
+from coordexp.report.text.about import about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
-from coordexp.report.text.tables import Table, convergence_tables, study_tables
+from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 
 
@@ -69,6 +70,8 @@ class Page:
     title: str
     verdict: str
     summary: str
+    about: Sequence[tuple[str, str]]
+    terms: Table | None
     undeclared: bool
     missing: Sequence[str]
     sections: Sequence[tuple[str, str]]
@@ -120,6 +123,8 @@ def _page(study: Study) -> Page:
         title=data.title,
         verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
         summary=summary(data),
+        about=about_lines(study),
+        terms=terms_table(study.about),
         undeclared=study.fairness is not None and not study.fairness.comparable,
         missing=study.missing,
         sections=_sections(study, has_quality=bool(quality)),
@@ -130,7 +135,7 @@ def _page(study: Study) -> Page:
         has_runs=bool(data.trained),
         result_tables=found[: len(found) - len(convergence)],
         convergence_tables=convergence,
-        headline=headline_table(data),
+        headline=replace(headline_table(data), notes=bucket_notes(study)),
         free=free_tables(data),
         stop=stop_tables(data),
         quality=quality,

@@ -31,6 +31,9 @@ class Breakdown:
         by_category: AP by category name, None where COCO defines none.
         by_size: AP by size of the object.
         by_count: AP by number of objects in the image.
+        num_by_category: objects of each category, on which its AP rests.
+        num_by_size: the same by size.
+        num_by_count: the same by number of objects in the image.
         maps: counts by true and predicted coordinate, all four coordinates together, rows by the true one.
     """
 
@@ -40,6 +43,9 @@ class Breakdown:
     by_category: Values = field(default_factory=dict[str, float | None])
     by_size: Values = field(default_factory=dict[str, float | None])
     by_count: Values = field(default_factory=dict[str, float | None])
+    num_by_category: Mapping[str, int] = field(default_factory=dict[str, int])
+    num_by_size: Mapping[str, int] = field(default_factory=dict[str, int])
+    num_by_count: Mapping[str, int] = field(default_factory=dict[str, int])
     maps: tuple[tuple[int, ...], ...] = ()
 
 
@@ -76,6 +82,9 @@ def make_breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
         by_category=_means([{item.name: item.AP for item in part.categories} for part in parts]),
         by_size=_means([{item.name: item.AP for item in part.sizes} for part in parts]),
         by_count=_means([{_count_name(item): item.AP for item in part.object_counts} for part in parts]),
+        num_by_category={item.name: item.num_gt for item in parts[0].categories},
+        num_by_size={item.name: item.num_gt for item in parts[0].sizes},
+        num_by_count={_count_name(item): item.num_gt for item in parts[0].object_counts},
         maps=_maps(parts),
     )
 

@@ -67,6 +67,9 @@ class RunData:
         reading: which of its boxes are the headline.
         foreign: the file that stands here for a run, if there was none.
         hardware: what generated its final answers, or "".
+        started: when it started, in seconds since 1970, where that is known.
+        ended: when it ended.
+        commit: of the code that trained it, or "".
     """
 
     run_id: str
@@ -86,6 +89,9 @@ class RunData:
     reading: BoxKind = "expected"
     foreign: ForeignFile | None = None
     hardware: str = ""
+    started: float | None = None
+    ended: float | None = None
+    commit: str = ""
 
     @property
     def headline(self) -> str:

@@ -12,7 +12,17 @@ from coordexp.errors import TrackingError
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.store import EXPERIMENT_TAG, HARDWARE, LAST_STEP, MESSAGE, PARENT, READING, RUN_DIR, RUN_KEY
+from coordexp.tracking.store import (
+    COMMIT,
+    EXPERIMENT_TAG,
+    HARDWARE,
+    LAST_STEP,
+    MESSAGE,
+    PARENT,
+    READING,
+    RUN_DIR,
+    RUN_KEY,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -220,6 +230,9 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
         reading=recorded_reading(run),
         hardware=tags.get(HARDWARE, ""),
+        started=None if run.info.start_time is None else run.info.start_time / 1000,
+        ended=None if run.info.end_time is None else run.info.end_time / 1000,
+        commit=tags.get(COMMIT, ""),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import sha256_of_file
+from coordexp.report.study.about import About, about
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.cache import (
@@ -58,6 +59,7 @@ class Study:
         coord_curves: coord distributions of chosen boxes.
         num_images: images of the split the gallery was chosen from.
         missing: what is not here and why, a sentence each.
+        about: what the groups are and how they were made.
     """
 
     data: ExperimentData
@@ -72,6 +74,7 @@ class Study:
     coord_curves: tuple[EdgeDistributions, ...] = ()
     num_images: int = 0
     missing: tuple[str, ...] = ()
+    about: About | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class _StudyMaker:
             raise ComparisonError(_refusal(fairness))
         annotations = self._annotations()
         if annotations is None:
-            return Study(self._data, fairness=fairness, missing=tuple(self._missing))
+            return Study(self._data, fairness=fairness, missing=tuple(self._missing), about=self._about())
         detections = self._detections()
         readings = self._readings(annotations, detections)
         return Study(
@@ -157,7 +160,11 @@ class _StudyMaker:
             coord_curves=self._tried("coordinate distributions", lambda: self._curves(annotations)) or (),
             num_images=len(read_ground_truth(annotations).sizes_px),
             missing=tuple(self._missing),
+            about=self._about(),
         )
+
+    def _about(self) -> About | None:
+        return about(self._data, self._artifacts)
 
     def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""

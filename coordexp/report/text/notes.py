@@ -10,6 +10,7 @@ from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group
+from coordexp.report.text.about import READ_BY
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.tracking.connection import sqlite_path, without_secrets
@@ -107,10 +108,9 @@ def _is_jsonl(params: Mapping[str, str]) -> bool:
 
 def reading_note(data: ExperimentData) -> str:
     """Return how each group's headline is read."""
-    words = {"argmax": "by argmax (the most likely bin)", "expected": "by expectation (the mean over bins)"}
     own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
     groups = {kind: [group for group, read in own.items() if read == kind] for kind in BOX_KINDS}
-    read = "; ".join(f"{', '.join(found)} {words[kind]}" for kind, found in groups.items() if found)
+    read = "; ".join(f"{', '.join(found)} by {READ_BY[kind]}" for kind, found in groups.items() if found)
     return f"Own reading: {read}. Another one needs no new run: report --reading GROUP=argmax, or =expected."
 
 

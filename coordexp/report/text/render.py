@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from rich import box
@@ -18,10 +19,11 @@ from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
+from coordexp.report.text.about import ABOUT, about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
-from coordexp.report.text.tables import MINUS, Table, TableRow, study_tables
+from coordexp.report.text.tables import MINUS, Table, TableRow, bucket_notes, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.readings import ReadingName, reads
 from coordexp.statistics.results import Comparison, Convergence, Decomposition, Estimate
@@ -50,6 +52,7 @@ def render_report(study: Study, console: Console) -> None:
     console.print(f"\n[bold]{escape(data.title)}[/bold]: {summary(data)}", highlight=False)
     if study.verdict:
         console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
+    _print_about(study, console)
     undeclared = _undeclared(study)
     if undeclared is not None:
         console.print(f"\n[bold red]{escape(undeclared.title)}[/bold red]", highlight=False)
@@ -73,6 +76,23 @@ def render_report(study: Study, console: Console) -> None:
         console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
+def _print_about(study: Study, console: Console) -> None:
+    """Print what is compared, names and what they stand for beside each other."""
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    for name, text in about_lines(study):
+        grid.add_row(escape(name), escape(text))
+    if grid.row_count:
+        console.print(f"\n{ABOUT}:", grid, sep="\n", highlight=False)
+
+
+def _about_markdown(study: Study) -> list[str]:
+    parts = [f"- **{_plain(name)}**: {_plain(text)}" for name, text in about_lines(study)]
+    found = [f"## {ABOUT}", "\n".join(parts)] if parts else []
+    if (terms := terms_table(study.about)) is not None:
+        found += [f"### {terms.title}", markdown_table(terms), *map(_plain, terms.notes)]
+    return found
+
+
 def _print_table(table: Table, console: Console) -> None:
     console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
     console.print(rich_table(table))
@@ -86,6 +106,7 @@ def to_markdown(study: Study) -> str:
     parts = [f"# {_plain(data.title)}", summary(data)]
     if study.verdict:
         parts.append(f"**{_plain(study.verdict)}**")
+    parts += _about_markdown(study)
     undeclared = _undeclared(study)
     if undeclared is not None:
         parts += [f"## {undeclared.title}", markdown_table(undeclared)]
@@ -107,7 +128,8 @@ def to_markdown(study: Study) -> str:
 
 def all_tables(study: Study) -> list[Table]:
     """Return every table of numbers, those with intervals first."""
-    return [*study_tables(study), *why_tables(study), *run_tables(study.data)]
+    headline, *others = run_tables(study.data)
+    return [*study_tables(study), *why_tables(study), replace(headline, notes=bucket_notes(study)), *others]
 
 
 def run_tables(data: ExperimentData) -> list[Table]:

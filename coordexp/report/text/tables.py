@@ -1,7 +1,7 @@
 """Tables as text, which every output format shows alike; those of the statistics."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from coordexp.metrics import (
@@ -34,9 +34,16 @@ _TEXT_COLUMNS = {
     "verdict",
     "key",
     "interval",
+    "loss term",
+    "in words",
+    "sum over a batch",
+    "divided by the number of",
+    "settings",
     "95 % interval",
 }
 MINUS = "\u2212"
+MIN_OBJECTS = 30
+"""Of fewer, an AP says next to nothing."""
 READING_HEADS: Mapping[ReadingName, str] = {
     "own": "own",
     "expected": "all expected",
@@ -77,7 +84,7 @@ def comparison_tables(study: Study) -> list[Table]:
     if study.comparison is None:
         return []
     pairs = [_pairs(study.comparison)] if study.comparison.pairs else []
-    return [_groups(study.data, study.comparison), *pairs]
+    return [replace(_groups(study.data, study.comparison), notes=bucket_notes(study)), *pairs]
 
 
 def readings_tables(study: Study) -> list[Table]:
@@ -161,6 +168,19 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
 def p_value(p: float) -> str:
     """Return a p-value as people write it."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def num_objects(number: int) -> str:
+    """Return how many objects a number rests on, and that they are too few where they are."""
+    few = "" if number >= MIN_OBJECTS else " (too few)"
+    return f"{number:,} {'object' if number == 1 else 'objects'}{few}"
+
+
+def bucket_notes(study: Study) -> tuple[str, ...]:
+    """Return on how many objects AP by size rests, below a table with its columns; nothing where that is not known."""
+    sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
+    listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
+    return (f"What AP by size rests on: {listed}.",) if listed else ()
 
 
 def verdict_of(pair: PairResult, comparison: Comparison) -> str:

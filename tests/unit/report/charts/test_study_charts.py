@@ -119,6 +119,7 @@ def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
     assert {mark.label: mark.value for mark in row.marks} == {
         group: part.by_category["red circle"] for group, part in paired.breakdowns.items()
     }
+    assert row.note == f"{paired.breakdowns['C'].num_by_category['red circle']} objects (too few)"
     value = paired.breakdowns["C"].by_category["red circle"]
     assert f"C: {number(value)}" in tooltips(parsed(by_category))
 

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from coordexp.report.page.page import render_page
+from coordexp.report.study.about import About
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.fairness import Fairness, FairnessRow
 from coordexp.report.study.study import Study
@@ -68,7 +69,7 @@ def test_every_part_is_there_and_every_tag_closed(text: str) -> None:
     assert outline.open == []
     sections = [name for name in re.findall(r'<h2 id="([\w-]+)"', text) if name != "missing-title"]
     assert sections == [
-        "results", "why", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "again",
+        "about", "results", "why", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "again",
     ]  # fmt: skip
     assert len(outline.ids) == len(set(outline.ids))
     assert text.count('class="picture"') == 6
@@ -147,6 +148,7 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
         readings={"own": one},
         convergence=Convergence({"A": curves}, {"A": area}, {}, steps, {fraction: {} for fraction in steps}),
         decomposition=only,
+        about=About({}, ()),
     )
     page = render_page(study)
     assert 'id="fairness"' not in page

@@ -4,11 +4,12 @@ import pytest
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Study
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import notes, summary
-from coordexp.report.text.render import run_tables
+from coordexp.report.text.render import all_tables, run_tables
 from coordexp.report.text.run_tables import gradients_table, quality_tables, runs_table
-from coordexp.report.text.tables import Table
+from coordexp.report.text.tables import Table, comparison_tables, num_objects
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -24,6 +25,22 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
     assert cells(headline, "A", "expected", "1")["AP50"] == "0.320"
     assert cells(headline, "A", "argmax", "mean of 2")["AP"] == "0.300"
     assert [row.cells[2] for row in headline.rows[:3]] == ["mean of 2", "0", "1"]
+
+
+def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
+    sizes = paired.breakdowns["A"].num_by_size
+    assert sum(sizes.values()) == 29, "all objects of the fixture"
+    (note,) = comparison_tables(paired)[0].notes
+    assert f"AP_small {sizes['small']} objects (too few)" in note
+    assert f"AP_large {sizes['large']} objects (too few)" in note
+    (headline,) = [table for table in all_tables(paired) if table.title.startswith("Average precision")]
+    assert headline.notes == (note,)
+    assert [num_objects(number) for number in (1, 29, 30, 1234)] == [
+        "1 object (too few)",
+        "29 objects (too few)",
+        "30 objects",
+        "1,234 objects",
+    ]
 
 
 def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:

@@ -1,0 +1,118 @@
+"""The box at the top: what the groups are in formula, and everything of the runs that is on record."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from coordexp.report.page.page import render_page
+from coordexp.report.study.about import about
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.data import ExperimentData, ForeignFile, Point, RunData
+from coordexp.report.study.study import Study
+from coordexp.report.text.about import about_lines, terms_table
+from coordexp.report.text.render import render_report, to_markdown
+
+PARAMS = {
+    "model.path": "embedded", "training.tuning": "lora", "training.lora.rank": "16", "data.format": "shapes",
+    "data.shapes.num_train": "2400", "data.shapes.num_val": "300", "evaluation.decoding": '["constrained", "free"]',
+}  # fmt: skip
+
+
+def run_of(group: str, folder: Path, *, config: dict[str, object] | None, **params: str) -> RunData:
+    run_dir = folder / f"{group}-s0"
+    run_dir.mkdir()
+    if config is not None:
+        whole = {"experiment": {"name": "x", "group": group, "seed": 0}, **config}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(whole))
+    return RunData(
+        f"id{group}", group, 0, "finished", step=300, run_dir=str(run_dir), params={**PARAMS, **params},
+        metrics={"final/train_seconds": 1800.0, "final/seconds": 2700.0}, hardware="2 x H200",
+        curves={"num_images": (Point(10, 160.0), Point(20, 160.0))}, started=0.0, ended=3660.0,
+        commit="0123456789abcdef",
+        reading="argmax" if group == "A" else "expected",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    geometry = {"use_coord_ce": True, "use_coordexp_loss": True, "use_geom_loss": True, "alpha_l1": 2.0}
+    target = {"soft_target": {"weight": 0.5, "shape": "two_bin", "width": 1.0}}
+    runs = (
+        run_of("A", tmp_path, config={}),
+        run_of("C", tmp_path, config={"objective": {**geometry, "extra": target}}, **{"training.lora.rank": "64"}),
+        run_of("new", tmp_path, config={"objective": {"a_key_of_tomorrow": 1}}),
+    )
+    data = ExperimentData("x", "", runs)
+    return Study(data, about=about(data, Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path)))
+
+
+def test_each_group_is_a_formula_and_each_fact_is_said_once(study: Study) -> None:
+    assert dict(about_lines(study)) == {
+        "A": "loss = text_ce + coord_ce; boxes read by argmax (the most likely bin)",
+        "C": "loss = text_ce + coord_ce + 2 x box_l1 + box_giou + 0.5 x soft_target; boxes read by expectation (the "
+        "mean over bins)",
+        "model": "A, new: embedded, LoRA of rank 16; C: embedded, LoRA of rank 64",
+        "data": "drawn shapes: 2,400 images to train, 300 to test",
+        "training": "300 steps a run, 320 images with repeats",
+        "decoding": "constrained and free",
+        "date": "1970-01-01 00:00 to 1970-01-01 01:01 UTC",
+        "commit": "0123456789ab",
+        "hardware": "2 x H200",
+        "hours": "1.5 of training, all runs added up; 2.2 with evaluation",
+    }
+
+
+def test_every_term_that_is_on_is_explained_once(study: Study) -> None:
+    table = terms_table(study.about)
+    assert table is not None
+    rows = {row.cells[0]: row.cells for row in table.rows}
+    assert list(rows) == ["text_ce", "coord_ce", "box_l1", "box_giou", "soft_target"]
+    assert rows["box_l1"][1:4] == (
+        "L1 of expected boxes, summed over the four coordinates.",
+        "sum over boxes of |c_i - b_i|, i = x1, y1, x2, y2",
+        "boxes",
+    )
+    assert rows["soft_target"][-1] == "shape two_bin, width 1.0"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_it_stands_at_the_top_of_page_terminal_and_markdown(study: Study) -> None:
+    out = io.StringIO()
+    render_report(study, Console(file=out, width=100))
+    for text in (out.getvalue(), to_markdown(study), render_page(study)):
+        assert text.index("0.5 x soft_target") < text.index("Average precision")
+    assert "log-sum-exp" not in out.getvalue(), "compact there"
+    assert "log-sum-exp" in to_markdown(study)
+    assert "log-sum-exp" in render_page(study)
+
+
+def test_data_files_are_named_without_their_folders(tmp_path: Path) -> None:
+    files = {
+        "data.format": "coco",
+        "data.train_annotations": "/secret/train.json",
+        "data.val_annotations": "/b/val.json",
+    }
+    data = ExperimentData("x", "", (run_of("A", tmp_path, config=None, **files),))
+    found = about(data, Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path))
+    assert found is not None
+    assert dict(found.facts)["data"] == "trained on train.json, tested on val.json"
+    assert found.groups == {}
+    assert terms_table(found) is None
+
+
+def test_files_of_other_detectors_alone_have_none(tmp_path: Path) -> None:
+    foreign = ForeignFile(tmp_path / "a.json", tmp_path / "a.json", tmp_path / "b.json", 1, 1, "none")
+    data = ExperimentData("x", "", (RunData("", "a", 0, "finished", foreign=foreign),))
+    assert about(data, Artifacts(data, cache=tmp_path, runs_dir=tmp_path)) is None
+
+
+def test_what_a_run_recorded_of_time_and_commit_is_read(tiny: ExperimentData) -> None:
+    run = next(run for run in tiny.runs if run.name == "A-s0")
+    assert run.started is not None
+    assert run.ended is not None
+    assert run.started <= run.ended
+    assert dataclasses.replace(run, commit="").commit == ""
