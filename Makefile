@@ -1,4 +1,4 @@
-# make install, ablation, results, results-check, test, test-all, lint, docs, bench, audit, mlflow, mlflow-server, clean.
+# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, audit, mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -13,8 +13,9 @@ PROCESSES ?= 2
 TORCH_INSTALL_ARGS ?=
 
 RESULTS := results/shapes
+DEMO := results/demo
 
-.PHONY: install ablation results results-check test test-all lint docs bench audit mlflow mlflow-server clean
+.PHONY: install demo ablation results results-check test test-all lint docs bench audit mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -39,6 +40,12 @@ results: install
 	    ablation.groups=[A,B,C] ablation.seeds=[0,1,2] training.max_grad_norm=1000000 $(ARGS)
 	$(PYTHON) -m coordexp report shapes --publish $(RESULTS)
 	$(PYTHON) -m coordexp report shapes_unclipped --publish $(RESULTS)/unclipped
+
+# What this is, seen before anything is trained: the committed comparison, and a picture by a committed checkpoint of group C.
+demo: install
+	$(PYTHON) -m coordexp predict --model $(DEMO)/model $(DEMO)/picture.jpg --output runs/demo
+	@page="file://$(CURDIR)/$(RESULTS)/report.html"; echo "the comparison of seven groups: $$page"; \
+	case "$$(uname) $$DISPLAY$$WAYLAND_DISPLAY" in "Linux ") ;; *) $(PYTHON) -m webbrowser "$$page" ;; esac
 
 results-check: install
 	$(PYTHON) -m coordexp report --check $(RESULTS)

@@ -27,7 +27,9 @@ def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) 
     from coordexp.train.setup.weighted_terms import weighted_terms  # here: it brings torch, and a report reads runs
 
     name = f"{config.experiment.name}, group {config.experiment.group}, seed {config.experiment.seed}"
-    data = config.data.train_annotations or f"{config.data.shapes.num_train:,} shapes that coordexp generates"
+    data = (
+        config.data.train_annotations or f"{config.data.shapes.num_train:,} pictures of shapes that coordexp generates"
+    )
     on = [(weighted.term, weighted.weight) for weighted in weighted_terms(config) if weighted.weight > 0]
     losses = "\n".join(f"| `{term.name}` | {weight:g} | {term.formula.replace('|', '&#124;')} |" for term, weight in on)
     text = f"""---

@@ -1,0 +1,38 @@
+"""``make demo``: a committed checkpoint finds what a committed picture shows, and the committed page is there."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from coordexp.detection.boxes import iou_table
+from coordexp.evaluate.predict import predict
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "results" / "demo"
+
+
+def test_the_picture_s_objects_are_found() -> None:
+    (found,) = predict(DEMO / "model", [DEMO / "picture.jpg"])
+    truth = json.loads((DEMO / "truth.json").read_text(encoding="utf-8"))
+    assert sorted(item.desc for item in found.objects) == sorted(item["desc"] for item in truth)
+    boxes = np.array([item.expected_px for item in found.objects])
+    boxes[:, 2:] -= boxes[:, :2]
+    overlaps = iou_table(np.array([item["bbox"] for item in truth]), boxes)
+    assert overlaps.max(axis=1).min() > 0.5
+    assert all(len(item.distributions) == 4 for item in found.objects)
+
+
+def test_make_runs_that_and_names_a_page_that_is_there() -> None:
+    done = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "-m coordexp predict --model results/demo/model results/demo/picture.jpg --output runs/demo" in done.stdout
+    (page,) = set(re.findall(r"file://(\S+\.html)", done.stdout))
+    assert Path(page).is_file()
+
+
+def test_the_checkpoint_says_what_it_is() -> None:
+    card = (DEMO / "model" / "README.md").read_text(encoding="utf-8")
+    assert "group C" in card
+    assert re.search(r"\*\*COCO AP\*\*.*: 0\.\d{3} \(95% interval", card)
