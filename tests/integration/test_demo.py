@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from coordexp.detection.boxes import iou_table
 from coordexp.evaluate.predict import predict
@@ -23,6 +24,21 @@ def test_the_picture_s_objects_are_found() -> None:
     overlaps = iou_table(np.array([item["bbox"] for item in truth]), boxes)
     assert overlaps.max(axis=1).min() > 0.5
     assert all(len(item.distributions) == 4 for item in found.objects)
+
+
+def test_plain_transformers_reads_the_same_boxes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(import torch\n.*?)```", page, re.DOTALL)
+    exec(compile(block, "docs/your-model.md", "exec"), {})  # what the page tells people to run
+    printed = capsys.readouterr().out
+    (found,) = predict(DEMO / "model", [DEMO / "picture.jpg"], decoding="free")
+    numbers = [float(number) for number in re.findall(r"\b0\.\d{3}\b", printed)]
+    sides = np.array([found.width, found.height] * 2)
+    assert numbers == pytest.approx(np.concatenate([item.expected_px / sides for item in found.objects]), abs=6e-4)
+    assert all(f"{word} " in printed for item in found.objects for word in item.desc.split())
 
 
 def test_make_runs_that_and_names_a_page_that_is_there() -> None:
