@@ -155,10 +155,16 @@ _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics",
 GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
     Metric("malformed", "malformed pieces in the generated text", "pieces", "lower"),
-    Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", head="fraction"),
-    Metric("unknown_category", "objects whose description names no category", "objects", "lower", head="unknown"),
+    Metric("malformed_fraction", "malformed / (malformed + well-formed)", "fraction", "lower", head="malformed, share"),
     Metric(
-        "duplicates", "objects that repeat an earlier one of the image: same description, IoU > .9", "objects", "lower"
+        "unknown_category", "objects whose description names no category", "objects", "lower", head="unknown category"
+    ),
+    Metric(
+        "duplicates",
+        "objects that repeat an earlier one of the image: same description, IoU > .9",
+        "objects",
+        "lower",
+        head="repeated objects",
     ),
     Metric(
         "duplicate_stops",
@@ -167,17 +173,22 @@ GENERATION_METRICS = (
         "lower",
         in_report=False,
     ),
-    Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty"),
-    Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="cut off"),
+    Metric("empty_images", "images without one well-formed object", "images", "lower", head="empty answers"),
+    Metric("truncated_images", "images whose generation hit max_new_tokens", "images", "lower", head="answers cut off"),
     Metric(
-        "truncated_fraction", "the same, of all evaluated images", "fraction", "lower", "cut off share", in_report=False
+        "truncated_fraction",
+        "the same, of all evaluated images",
+        "fraction",
+        "lower",
+        "answers cut off, share",
+        in_report=False,
     ),
     Metric(
         "coord_mass",
         "probability of the coord vocabulary where a coord token was emitted, mean; of digits in the text arm",
         "fraction",
         "higher",
-        head="coord mass",
+        head="probability of coord tokens",
     ),
     Metric(
         "tokens_per_object",

@@ -33,8 +33,8 @@ class Estimate:
 
     def reversed(self) -> "Estimate":
         """Return second minus first, of a difference."""
-        low, high = (None if end is None else -end for end in (self.high, self.low))
-        return Estimate(-self.value, low, high)
+        low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))
+        return Estimate(0.0 - self.value, low, high)  # 0 stays 0, and does not become -0
 
 
 @dataclass(frozen=True)

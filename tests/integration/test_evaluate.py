@@ -92,7 +92,15 @@ def test_a_merged_checkpoint(checkpoint, shapes, answered, capsys):
     text = capsys.readouterr().out
     output = checkpoint.parent / "eval" / "merged-own"  # the default, beside the checkpoint
     assert f"written to {output}" in text
-    for word in (f"{NUM_IMAGES} images", "oracle", "constant", "F1 .75", "calib.", "duplicates", "coord mass"):
+    for word in (
+        f"{NUM_IMAGES} images",
+        "ideal",
+        "equal",
+        "F1 .75",
+        "calibration",
+        "repeated objects",
+        "probability of coord",
+    ):
         assert word in text
     metrics = json.loads((output / "metrics.json").read_text())
     assert unregistered(metrics) == []

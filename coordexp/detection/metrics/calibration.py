@@ -91,7 +91,7 @@ METRICS = (
             "calibration_error",
             "expected calibration error of the score at IoU .50, 10 equal bins",
             direction="lower",
-            head="calib. error",
+            head="calibration error",
         ),
         _calibration_error,
     ),

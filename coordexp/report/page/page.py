@@ -31,6 +31,7 @@ from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
 from coordexp.report.text.about import about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
+from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
@@ -221,4 +222,4 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name, globals={"palette": PALETTE})
+    return environment.get_template(name, globals={"palette": PALETTE, "meaning": meaning})

@@ -25,8 +25,8 @@ def free_tables(data: ExperimentData) -> list[Table]:
     """
     precision = [
         NumberColumn("AP", partial(own_value, "free", "AP"), as_fraction),
-        NumberColumn("AP exp.", partial(last_value, str(MetricName("free", "AP", "expected"))), as_fraction),
-        NumberColumn("AP argmax", partial(last_value, str(MetricName("free", "AP", "argmax"))), as_fraction),
+        NumberColumn("AP, expectation", partial(last_value, str(MetricName("free", "AP", "expected"))), as_fraction),
+        NumberColumn("AP, argmax", partial(last_value, str(MetricName("free", "AP", "argmax"))), as_fraction),
         NumberColumn("AP50", partial(own_value, "free", "AP50"), as_fraction),
     ]
     counts = [evaluation_column(metric, "free") for metric in GENERATION_METRICS if metric.in_report]
@@ -43,14 +43,14 @@ def free_tables(data: ExperimentData) -> list[Table]:
     costs = [
         NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), as_fraction)
         for decoding in DECODINGS
-        for name, head in (("tokens_per_object", "tokens"), ("seconds_per_object", "seconds"))
+        for name, head in (("tokens_per_object", "tokens per object"), ("seconds_per_object", "seconds per object"))
     ]
     if any(column.value(run) is not None for column in costs for run in data.runs):
         found.append(by_seed(data, "What an object costs: generated tokens, and seconds of generation", costs))
     speeds = [
         NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), as_fraction)
         for decoding in DECODINGS
-        for name, head in (("images_per_second", "images/s"), ("boxes_per_second", "boxes/s"))
+        for name, head in (("images_per_second", "images per second"), ("boxes_per_second", "boxes per second"))
     ]
     if any(column.value(run) is not None for column in speeds for run in data.runs):
         found.append(by_seed(data, f"Speed of generation, all workers at once, on {_machines(data)}", speeds))
@@ -71,7 +71,7 @@ def stop_tables(data: ExperimentData) -> list[Table]:
         NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), write)
         for decoding in DECODINGS
         for name, head, write in (
-            ("truncated_images", "images", as_count),
+            ("truncated_images", "answers", as_count),
             ("truncated_fraction", "share", as_fraction),
         )
     ]
@@ -112,8 +112,8 @@ def _other_answers(data: ExperimentData) -> list[Table]:
         for name, head in (
             ("plain_recall", "one answer"),
             ("oracle_recall", "all samples"),
-            ("plain_recall50", "one answer, .50"),
-            ("oracle_recall50", "all samples, .50"),
+            ("plain_recall50", "one answer, IoU .50"),
+            ("oracle_recall50", "all samples, IoU .50"),
         )
     ]
     found: list[Table] = []

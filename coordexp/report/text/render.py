@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
+from textwrap import fill
 
 from rich import box
 from rich.console import Console
@@ -34,6 +35,7 @@ COLUMNS = (
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
     "reading",
 )  # fmt: skip
+_HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
 _Cell = str | int | float | None
 
 
@@ -165,9 +167,10 @@ def _undeclared(study: Study) -> Table | None:
 def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
     """Return a table as the terminal shows it; ``wrap`` folds long cells instead of cutting them."""
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for head in table.columns:
+    for at, head in enumerate(table.columns):
+        width = max([_HEAD_WIDTH, *(len(row.cells[at]) for row in table.rows)])
         rich.add_column(
-            head,
+            fill(head, width, break_long_words=False, break_on_hyphens=False),
             justify="left" if table.is_text(head) else "right",
             no_wrap=not wrap and head not in ("state", "verdict"),
             overflow="fold" if wrap else "ellipsis",

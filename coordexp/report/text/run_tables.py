@@ -115,7 +115,7 @@ def evaluation_column(metric: Metric, decoding: Decoding) -> NumberColumn:
 def gradients_table(data: ExperimentData) -> list[Table]:
     """Return how often gradients were scaled down, and their norms before that, where it was measured."""
     columns = [
-        NumberColumn("clipped steps", partial(last_value, "clipped_fraction"), as_fraction),
+        NumberColumn("share of steps clipped", partial(last_value, "clipped_fraction"), as_fraction),
         NumberColumn("mean norm", partial(last_value, "mean_grad_norm"), as_fraction),
         NumberColumn("smallest logged", lambda run: min(run.values("grad_norm"), default=None), as_fraction),
         NumberColumn("largest logged", lambda run: max(run.values("grad_norm"), default=None), as_fraction),
@@ -131,7 +131,9 @@ def runs_table(data: ExperimentData) -> Table:
     columns = [
         NumberColumn("steps", lambda run: float(run.step), as_count),
         NumberColumn("seconds", partial(last_value, "final/train_seconds"), as_count),
-    ] + [NumberColumn(loss_head(name), partial(last_value, f"train_{name}"), _loss) for name in data.loss_names]
+    ] + [
+        NumberColumn(f"{loss_head(name)} loss", partial(last_value, f"train_{name}"), _loss) for name in data.loss_names
+    ]
     rows: list[TableRow] = []
     for group, runs in by_group(data.trained).items():
         states = {str(run.seed): state_text(run) for run in runs}

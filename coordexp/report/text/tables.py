@@ -45,10 +45,10 @@ MINUS = "\u2212"
 MIN_OBJECTS = 30
 """Of fewer, an AP says next to nothing."""
 READING_HEADS: Mapping[ReadingName, str] = {
-    "own": "own",
-    "expected": "all expected",
-    "argmax": "all argmax",
-    "free": "own, free decoding",
+    "own": "own reading",
+    "expected": "all by expectation",
+    "argmax": "all by argmax",
+    "free": "own reading, free decoding",
 }
 
 
@@ -166,8 +166,8 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
 
 
 def p_value(p: float) -> str:
-    """Return a p-value as people write it."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    """Return a p-value as people write it, with as many digits as the verdict has."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def num_objects(number: int) -> str:
@@ -239,8 +239,8 @@ def _open_notes(comparison: Comparison) -> list[str]:
 
 
 _PAIR_HEADS = (
-    "pair", "difference", "95 % interval", "p swaps", "p boot", "p Holm", "detectable", "std images", "std seeds",
-    "verdict",
+    "pair", "difference", "95 % interval", "p, swaps", "p, bootstrap", "p, corrected", "detectable",
+    "std. error, images", "std. error, seeds", "verdict",
 )  # fmt: skip
 
 
@@ -274,9 +274,9 @@ def _convergence(convergence: Convergence) -> Table:
         )
         for group, area in convergence.area.items()
     ]
-    heads = ("group", "area", "95 % interval", *(f"steps to {fraction:.0%}" for fraction in fractions))
+    heads = ("group", "mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
     return Table(
-        "Convergence on the subset: mean height of the AP curve, steps to a part of the best AP", heads, tuple(rows)
+        "Convergence on the subset: mean AP over all steps, and steps to a part of the best AP", heads, tuple(rows)
     )
 
 
@@ -293,7 +293,7 @@ def _convergence_pairs(convergence: Convergence) -> Table:
         )
         for (a, b), area in convergence.area_difference.items()
     ]
-    heads = ("pair", "area", "95 % interval", *(f"steps to {fraction:.0%}" for fraction in fractions))
+    heads = ("pair", "mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
     return Table("Differences of convergence on the same images; fewer steps are better", heads, tuple(rows))
 
 

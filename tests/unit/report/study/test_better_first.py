@@ -13,7 +13,7 @@ from coordexp.report.page.page import render_page
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.study import Study
 from coordexp.report.text.render import render_report, to_csv, to_json, to_latex, to_markdown
-from coordexp.report.text.tables import comparison_tables, readings_tables
+from coordexp.report.text.tables import comparison_tables, readings_tables, written
 from coordexp.report.write import description
 from coordexp.statistics.results import Comparison, Estimate
 
@@ -108,6 +108,11 @@ def test_where_nothing_was_learned_no_pair_has_a_better_group(rising: Study) -> 
     value = won.value | {"A": Estimate(0.001), "B<i>": Estimate(0.006)}
     *_, table = comparison_tables(dataclasses.replace(rising, comparison=dataclasses.replace(won, value=value)))
     assert [row.cells[-1] for row in table.rows] == ["nothing learned", "C is better", "C is better"]
+
+
+def test_nothing_stays_nothing_and_gets_no_sign() -> None:
+    assert written(Estimate(0.0, 0.0, None).reversed().value, signed=True) == "+0.000"
+    assert Estimate(0.25, 0.125, None).reversed() == Estimate(-0.25, None, -0.125)
 
 
 def test_the_forest_stands_right_of_its_line(rising: Study) -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 
@@ -6,6 +7,7 @@ from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.text.answers import free_tables, stop_tables
+from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import all_tables, run_tables
 from coordexp.report.text.run_tables import gradients_table, quality_tables, runs_table
@@ -57,8 +59,8 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
         "group": "A",
         "seed": "1",
         "AP": "0.160",
-        "AP exp.": "0.170",
-        "AP argmax": "0.160",
+        "AP, expectation": "0.170",
+        "AP, argmax": "0.160",
         "AP50": "0.160",
     }
     assert cells(free, "A", "1") == {
@@ -66,14 +68,25 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
         "seed": "1",
         "objects": "400",
         "malformed": "8",
-        "fraction": "0.020",
-        "unknown": "-",
-        "duplicates": "-",
-        "empty": "-",
-        "cut off": "-",
-        "coord mass": "-",
+        "malformed, share": "0.020",
+        "unknown category": "-",
+        "repeated objects": "-",
+        "empty answers": "-",
+        "answers cut off": "-",
+        "probability of coord tokens": "-",
     }
     assert cells(free, "A", "mean of 2")["malformed"] == "4"
+
+
+def test_every_head_that_is_no_plain_word_is_explained(paired: Study) -> None:
+    plain = {"group", "seed", "verdict", "reading", "state", "steps", "seconds", "part", "objects", *paired.data.groups}
+    heads = {head for table in all_tables(paired) for head in table.columns} - plain
+    say_it = re.compile(" \u2212 |^steps to|loss$|^F1 |^AP, ")
+    unexplained = {head for head in heads if not meaning(head) and not say_it.search(head)}
+    assert unexplained <= {"smallest logged", "largest logged", "limit", "tokens per object, constrained"}, unexplained
+    assert "chance" in meaning("p, swaps")
+    assert meaning("AP_small") == "COCO AP of boxes under 32x32 px"
+    assert meaning("AP, ideal scores").startswith("AP if each score")
 
 
 def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
@@ -83,7 +96,7 @@ def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
     assert cells(runs, "B", "1")["state"] == "FAILED, step 60 of 100"
     assert cells(runs, "C", "0")["state"] == "running, step 40 of 100"
     assert cells(runs, "C", "1")["state"] == "waiting"
-    assert cells(runs, "C", "1")["total"] == "-"
+    assert cells(runs, "C", "1")["total loss"] == "-"
     assert cells(runs, "B", "mean of 1")["steps"] == "100"  # a failed run enters no mean
     assert cells(runs, "C", "mean of 0")["steps"] == "-"
 
@@ -94,9 +107,9 @@ def test_a_further_term_of_any_run_has_a_column(tiny: ExperimentData) -> None:
         for run in tiny.runs
     ]
     runs = runs_table(dataclasses.replace(tiny, runs=tuple(changed)))
-    assert cells(runs, "C", "0")["smooth_l1"] == "0.2500"
-    assert cells(runs, "A", "0")["smooth_l1"] == "-"
-    assert "smooth_l1" not in runs_table(tiny).columns
+    assert cells(runs, "C", "0")["smooth_l1 loss"] == "0.2500"
+    assert cells(runs, "A", "0")["smooth_l1 loss"] == "-"
+    assert "smooth_l1 loss" not in runs_table(tiny).columns
 
 
 def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) -> None:
@@ -140,7 +153,7 @@ def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
     runs = (dataclasses.replace(tiny.runs[0], metrics=measured), *tiny.runs[1:])
     quality, f1 = quality_tables(dataclasses.replace(tiny, runs=runs))
     found = cells(quality, "A", "0")
-    assert (found["oracle score"], found["F1 .75"], found["duplicates"]) == ("0.500", "0.250", "3")
+    assert (found["AP, ideal scores"], found["F1 .75"], found["repeated objects"]) == ("0.500", "0.250", "3")
     assert not {"AP_rare", "F1 .50"} & set(quality.columns), "no run has them"
     ours = {row.cells[1]: row.cells[-1] for row in f1.rows if row.cells[::2][:2] == ("A", "0")}
     assert ours == {"all detections": "0.250", "positive-only": "0.750", "protocol's part": "+0.500"}
@@ -156,7 +169,7 @@ def test_where_answers_stop_is_shown_where_it_was_measured(tiny: ExperimentData)
     assert stop_tables(tiny) == []
     found = {"free/truncated_images": 3.0, "free/truncated_fraction": 0.25, "constrained/stop_margin/after_0": 4.125}
     cut, margins = stop_tables(with_metrics(tiny, A=found, B={"constrained/stop_margin/after_5_to_9": -0.5}))
-    assert cells(cut, "A", "0") == {"group": "A", "seed": "0", "images, free": "3", "share, free": "0.250"}
+    assert cells(cut, "A", "0") == {"group": "A", "seed": "0", "answers, free": "3", "share, free": "0.250"}
     assert margins.columns == ("group", "seed", "0", "5 to 9")
     assert cells(margins, "A", "0")["0"] == "+4.12"
     assert cells(margins, "B", "0")["5 to 9"] == "\N{MINUS SIGN}0.50"
@@ -173,7 +186,7 @@ def test_other_answers_stand_beside_the_plain_ones_where_there_are_any(tiny: Exp
     runs = tuple(dataclasses.replace(run, params={**run.params, **params}) for run in data.runs)
     (oracle,) = stop_tables(dataclasses.replace(data, runs=runs))
     assert oracle.title.endswith("of the union of sampled ones, 8 at temperature 0.7")
-    assert (cells(oracle, "A", "0")["one answer, .50"], cells(oracle, "A", "0")["all samples, .50"]) == (
+    assert (cells(oracle, "A", "0")["one answer, IoU .50"], cells(oracle, "A", "0")["all samples, IoU .50"]) == (
         "0.500",
         "0.750",
     )
@@ -183,7 +196,7 @@ def test_speed_names_its_hardware(tiny: ExperimentData) -> None:
     data = with_metrics(tiny, A={"free/images_per_second": 2.5, "free/boxes_per_second": 10.0})
     speed = free_tables(data)[-1]
     assert speed.title == "Speed of generation, all workers at once, on unknown hardware"
-    assert cells(speed, "A", "0")["boxes/s, free"] == "10.000"
+    assert cells(speed, "A", "0")["boxes per second, free"] == "10.000"
     runs = tuple(dataclasses.replace(run, hardware="2 x H200") for run in data.runs)
     assert free_tables(dataclasses.replace(data, runs=runs))[-1].title.endswith(", on 2 x H200")
     runs = tuple(dataclasses.replace(run, hardware="CPU") if run.group == "A" else run for run in runs)
@@ -195,9 +208,9 @@ def test_clipping_is_shown_and_warned_of_where_groups_differ(tiny: ExperimentDat
     assert gradients_table(tiny) == []
     alike = with_metrics(tiny, A={"clipped_fraction": 0.2, "mean_grad_norm": 0.75}, B={"clipped_fraction": 0.4})
     (table,) = gradients_table(alike)
-    assert cells(table, "A", "0")["clipped steps"] == "0.200"
+    assert cells(table, "A", "0")["share of steps clipped"] == "0.200"
     assert cells(table, "A", "mean of 2")["mean norm"] == "0.750"
-    assert cells(table, "C", "0")["clipped steps"] == "-"
+    assert cells(table, "C", "0")["share of steps clipped"] == "-"
     assert not any("clipped" in note for note in notes(alike))
     apart = with_metrics(alike, C={"clipped_fraction": 0.97})
     (warning,) = [note for note in notes(apart) if "clipped" in note]
@@ -211,7 +224,7 @@ def test_malformed_objects_are_shown_by_kind_where_there_are_any(tiny: Experimen
     assert kinds.columns == ("group", "seed", "unclosed")
     assert cells(kinds, "A", "0")["unclosed"] == "7"
     # The mass is that of free decoding: the grammar would leave it 1 of 1 at emitted slots.
-    assert cells(counts, "A", "0")["coord mass"] == "0.250"
+    assert cells(counts, "A", "0")["probability of coord tokens"] == "0.250"
 
 
 def test_one_seed_in_one_group_is_said_though_the_groups_have_two_together(tiny: ExperimentData) -> None:
