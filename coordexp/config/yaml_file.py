@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from yaml.reader import ReaderError
 
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
@@ -35,8 +36,30 @@ class Document:
         return {key: self.where(key) for key in self.lines}
 
 
+_YAML = "tag:yaml.org,2002:"
+_TAGS = ("str", "int", "float", "bool", "null", "seq", "map", "merge")
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+"""What escapes may make of quoted text; outside of quotes YAML refuses it itself."""
+_DEEPEST = 50
+_MOST_VALUES = 100_000
+_LARGEST_BYTES = 2**20
+"""Of a file; the largest that ships has 5 kB."""
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2: ``1e-4`` is a number, ``yes`` and ``2026-11-20`` are text."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose a value, with what lies in it; PyYAML does so by recursion."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise yaml.YAMLError(f"values lie more than {_DEEPEST} deep in each other")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -59,6 +82,8 @@ def read_mapping(path: Path) -> Document:
             no text or stands there twice; the message names file and line.
     """
     try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise ConfigError(f"{path}: has more than {_LARGEST_BYTES:,} bytes, which no configuration needs")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
@@ -68,7 +93,7 @@ def read_mapping(path: Path) -> Document:
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got {_kind(node)}")
     lines: dict[str, int] = {}
-    _index(node, name=str(path), prefix="", lines=lines)
+    _Index(str(path), lines).add(node)
     tree = _construct(node, name=str(path))
     assert isinstance(tree, dict)
     return Document(path=path, tree=tree, lines=lines)
@@ -79,18 +104,19 @@ def parse_value(text: str, *, name: str) -> JsonValue:
     node = _compose(text, name=name)
     if node is None:
         raise ConfigError(f"{name}: no value given; write null to unset a key")
-    _index(node, name=name, prefix="", lines={})
+    _Index(name, {}).add(node)
     return _construct(node, name=name)
 
 
 def _compose(text: str, *, name: str) -> yaml.Node | None:
-    loader = _Loader(text)
     try:
-        return loader.get_single_node()
+        loader = _Loader(text)
+        try:
+            return loader.get_single_node()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         raise ConfigError(_sentence(error, name=name)) from error
-    finally:
-        loader.dispose()
 
 
 def _construct(node: yaml.Node, *, name: str) -> JsonValue:
@@ -98,37 +124,60 @@ def _construct(node: yaml.Node, *, name: str) -> JsonValue:
         return _Loader("").construct_document(node)
     except yaml.YAMLError as error:
         raise ConfigError(_sentence(error, name=name)) from error
-    except ValueError as error:
-        # PyYAML hands an explicit tag (``!!int x``) to int() unguarded.
-        raise ConfigError(f"{name}: {error}") from error
+    except (ValueError, LookupError, AttributeError, TypeError):
+        # PyYAML hands what stands behind an explicit tag (``!!int x``, ``!!bool maybe``) to int() unguarded.
+        raise ConfigError(f"{name}: not valid YAML (a value is not what the tag before it says)") from None
 
 
-def _index(
-    node: yaml.Node, *, name: str, prefix: str, lines: dict[str, int], above: tuple[yaml.Node, ...] = ()
-) -> None:
-    """Collect the line of every key; refuse keys that are no text or come twice in one mapping."""
-    if any(node is outer for outer in above):
-        raise ConfigError(f"{name}:{node.start_mark.line + 1}: not valid YAML (an alias that refers to itself)")
-    above = (*above, node)
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _index(item, name=name, prefix=f"{prefix}[]", lines=lines, above=above)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if key_node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-            raise ConfigError(f"{name}:{line}: key {_kind(key_node)} is not text; quote it if it is a name")
-        key = key_node.value
-        if key in seen:
-            raise ConfigError(f"{name}:{line}: key {prefix}{key} is given twice (first on line {seen[key]})")
-        seen[key] = line
-        lines[f"{prefix}{key}"] = line
-        _index(value_node, name=name, prefix=f"{prefix}{key}.", lines=lines, above=above)
+@dataclass
+class _Index:
+    """Collects the line of every key; refuses keys that are no text or come twice in one mapping, and what is no JSON.
+
+    Attributes:
+        name: what errors call the text.
+        lines: of dotted keys.
+        num_values: looked at so far; an alias stands for all that it names, each time.
+    """
+
+    name: str
+    lines: dict[str, int]
+    num_values: int = 0
+
+    def add(self, node: yaml.Node, *, prefix: str = "", above: tuple[yaml.Node, ...] = ()) -> None:
+        """Add what a node holds."""
+        line, self.num_values = node.start_mark.line + 1, self.num_values + 1
+        if any(node is outer for outer in above):
+            raise ConfigError(f"{self.name}:{line}: not valid YAML (an alias that refers to itself)")
+        if self.num_values > _MOST_VALUES:
+            raise ConfigError(f"{self.name}: holds more than {_MOST_VALUES:,} values, each alias written out")
+        if node.tag.removeprefix(_YAML) not in _TAGS:
+            raise ConfigError(f"{self.name}:{line}: not valid YAML (the tag {node.tag} is not used here)")
+        if isinstance(node, yaml.ScalarNode) and (wrong := _NOT_TEXT.search(node.value)):
+            raise ConfigError(f"{self.name}:{line}: not valid YAML (character {wrong[0]!r} is no text)")
+        above = (*above, node)
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self.add(item, prefix=f"{prefix}[]", above=above)
+        if isinstance(node, yaml.MappingNode):
+            self._add_keys(node, prefix=prefix, above=above)
+
+    def _add_keys(self, node: yaml.MappingNode, *, prefix: str, above: tuple[yaml.Node, ...]) -> None:
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag not in (f"{_YAML}str", f"{_YAML}merge"):
+                raise ConfigError(f"{self.name}:{line}: key {_kind(key_node)} is not text; quote it if it is a name")
+            key = key_node.value
+            if key in seen:
+                raise ConfigError(f"{self.name}:{line}: key {prefix}{key} is given twice (first on line {seen[key]})")
+            seen[key] = line
+            self.lines[f"{prefix}{key}"] = line
+            self.add(value_node, prefix=f"{prefix}{key}.", above=above)
 
 
 def _sentence(error: yaml.YAMLError, *, name: str) -> str:
+    if isinstance(error, ReaderError):  # its own text has two lines
+        return f"{name}: not valid YAML (character {chr(error.character)!r} at {error.position} is not allowed)"
     if not isinstance(error, yaml.MarkedYAMLError):
         return f"{name}: not valid YAML ({error})"
     line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""

@@ -31,6 +31,10 @@ def test_scalars(text: str, value: object):
     assert type(parsed) is type(value)
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
+
+
 def _read(tmp_path: Path, text: str):
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
@@ -59,7 +63,21 @@ def test_every_key_knows_its_line(tmp_path: Path):
         ("a: *missing\n", r"config\.yaml:1: not valid YAML"),
         ("a: &x [*x]\n", r"config\.yaml:1: .*recursive|not valid YAML"),
         ("a: !!python/object:os.system {}\n", r"config\.yaml:1: not valid YAML"),
-        ("a: !!int x\n", r"config\.yaml: invalid literal"),
+        ("a: !!int x\n", r"config\.yaml: not valid YAML \(a value is not what the tag before it says\)"),
+        ("a: !!int ''\n", r"not valid YAML \(a value is not what"),
+        ("a: !!float ''\n", r"not valid YAML \(a value is not what"),
+        ("a: !!bool maybe\n", r"not valid YAML \(a value is not what"),
+        ("a: !!timestamp x\n", r"config\.yaml:1: not valid YAML \(the tag .*timestamp is not used here\)"),
+        ("a: !!timestamp 2026-11-23\n", r"the tag .*timestamp is not used here"),
+        ("a: b\0c\n", r"config\.yaml: not valid YAML \(character '\\x00' at 4 is not allowed\)$"),
+        ('a: "b\\0c"\n', r"config\.yaml:1: not valid YAML \(character '\\x00' is no text\)$"),
+        ('a: "\\ud800"\n', r"config\.yaml:1: not valid YAML \(character '\\ud800' is no text\)$"),
+        (f"a: {'[' * 51}{']' * 51}\n", r"config\.yaml: not valid YAML \(values lie more than 50 deep"),
+        (f"a: {'[' * 100_000}\n", r"values lie more than 50 deep"),
+        ("".join(f"{'- ' * n}\n" for n in range(200)), r"values lie more than 50 deep|not valid YAML"),
+        (BOMB, r"config\.yaml: holds more than 100,000 values, each alias written out$"),
+        (MERGE_BOMB, r"config\.yaml: holds more than 100,000 values"),
+        (f"a: '{'x' * 2**20}'\n", r"config\.yaml: has more than 1,048,576 bytes, which no configuration needs$"),
         ("a: 1\n---\nb: 2\n", r"not valid YAML"),
     ],
 )
