@@ -56,13 +56,11 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     """
     if not comparison.pairs:
         return _alone(comparison, words)
-    best = max(comparison.groups, key=lambda group: comparison.value[group].value)
+    best, beaten, open_, above = _against_best(comparison)
+    ours = [*beaten, *open_, *above]
     if not has_learned(comparison, *comparison.groups):
         highest = f"the highest {comparison.metric} is {comparison.value[best].value:.4f}, of {best}"
         return f"{words.nothing}: {highest}. Below {LEARNED} no winner is named."
-    ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
-    shown, open_ = [p for p in ours if p.significant], [p for p in ours if not p.significant]
-    beaten, above = [p for p in shown if p.difference.value > 0], [p for p in shown if p.difference.value <= 0]
     if above:
         return _contradiction(comparison, above, words)
     if not beaten:
@@ -75,6 +73,44 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
         names = " or ".join(pair.b for pair in open_)
         sentence += f", but no difference from {names} can be shown ({_all_open(open_, len(comparison.pairs))})"
     return f"{sentence}{_scope(ours, words)}."
+
+
+def brief_verdict(comparison: Comparison, words: Wording = RUNS) -> str:
+    """Return what :func:`verdict` says without differences, intervals and p-values: for a headline above them."""
+    if not comparison.pairs:
+        return _alone(comparison, words)
+    if not has_learned(comparison, *comparison.groups):
+        return f"{words.nothing}."
+    best, beaten, open_, above = _against_best(comparison)
+    subject = _subject(comparison, best, words) + best
+    if above:
+        return f"{subject} has the highest {comparison.metric} over all its seeds, but not over those it shares."
+    if not beaten:
+        return f"No difference of {comparison.metric} can be shown {_between(comparison, open_, words)}."
+    sentence = f"{subject} has the highest {comparison.metric}, {comparison.value[best].value:.3f}"
+    if not open_:
+        return f"{sentence}, above {_and(beaten) if len(beaten) <= _MAX_NAMED else f'all {len(beaten)} others'}."
+    return f"{sentence}, but no difference from {' or '.join(pair.b for pair in open_)} can be shown."
+
+
+def _against_best(
+    comparison: Comparison,
+) -> tuple[str, list[PairResult], list[PairResult], list[PairResult]]:
+    """Return the highest group and its pairs, itself first: it is above, it is left open, it is below."""
+    best = max(comparison.groups, key=lambda group: comparison.value[group].value)
+    ours = [_from(pair, best) for pair in comparison.pairs if best in (pair.a, pair.b)]
+    shown = [pair for pair in ours if pair.significant]
+    return (
+        best,
+        [pair for pair in shown if pair.difference.value > 0],
+        [pair for pair in ours if not pair.significant],
+        [pair for pair in shown if pair.difference.value <= 0],
+    )
+
+
+def _and(pairs: list[PairResult]) -> str:
+    *names, last = [pair.b for pair in pairs]
+    return f"{', '.join(names)} and {last}" if names else last
 
 
 def has_learned(comparison: Comparison, *groups: str) -> bool:
@@ -119,13 +155,16 @@ def _contradiction(comparison: Comparison, above: list[PairResult], words: Wordi
 
 def _nothing(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
     """Say that the best group does not differ significantly from any other."""
-    names = [pairs[0].a, *(pair.b for pair in pairs)]
-    who = " and ".join(names) if len(names) == 2 else f"{', '.join(names[:-1])} and {names[-1]}"
-    kind = words.between if _one_seed(pairs) else ""
-    is_any = any(pair.significant for pair in comparison.pairs)
-    between = f"between {kind}{who}" if not is_any else f"between {names[0]}, the highest, and {' or '.join(names[1:])}"
-    found = _all_open(pairs, len(comparison.pairs))
+    between, found = _between(comparison, pairs, words), _all_open(pairs, len(comparison.pairs))
     return f"No difference of {comparison.metric} can be shown {between}: {found}{_coarse(comparison)}"
+
+
+def _between(comparison: Comparison, pairs: list[PairResult], words: Wording) -> str:
+    names = [pair.b for pair in pairs]
+    if any(pair.significant for pair in comparison.pairs):
+        return f"between {pairs[0].a}, the highest, and {' or '.join(names)}"
+    kind = words.between if _one_seed(pairs) else ""
+    return f"between {kind}{', '.join([pairs[0].a, *names[:-1]])} and {names[-1]}"
 
 
 def _coarse(comparison: Comparison) -> str:

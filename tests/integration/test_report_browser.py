@@ -18,7 +18,7 @@ from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, make_study
-from tests.unit.report.report_support import SPITEFUL, write_experiment
+from tests.unit.report.report_support import CATEGORIES, SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -102,12 +102,20 @@ def test_it_is_quiet_and_asks_nobody_for_anything(shown: webdriver.Chrome, page:
 
 
 def test_every_picture_is_there_with_its_boxes(shown: webdriver.Chrome) -> None:
-    sizes = shown.execute_script("return [...document.images].map(i => [i.complete, i.naturalWidth])")
-    assert sizes == [[True, 120]] * 5
+    panels = "return [...document.querySelectorAll('.picture')].map(p => p.querySelectorAll('.panel').length)"
+    assert shown.execute_script(panels) == [4] * 5, "the ground truth and three groups"
+    script = (
+        "const done = arguments[0]; Promise.all([...document.querySelectorAll('svg image')].map(e => {"
+        "const i = new Image(); i.src = e.getAttribute('href'); "
+        "return i.decode().then(() => i.naturalWidth) })).then(done)"
+    )
+    assert shown.execute_async_script(script) == [120] * 5, "each picture is in the page once"
+    drawn = "return [...document.querySelectorAll('.panel use')].map(e => Math.round(e.getBBox().width))"
+    assert shown.execute_script(drawn) == [120] * 15
     assert visible_boxes(shown, ".gt") > 0
     # A box lies where its pixels say, whatever the size of the picture.
     script = (
-        "const r = document.querySelector('.gt .over'), p = r.closest('.picture').getBoundingClientRect();"
+        "const r = document.querySelector('.gt .over'), p = r.closest('svg').getBoundingClientRect();"
         "return [r.getBoundingClientRect().left - p.left, r.getAttribute('x') / 120 * p.width]"
     )
     left, expected = shown.execute_script(script)
@@ -199,6 +207,31 @@ def test_the_tab_key_starts_at_the_link_to_the_result_and_shows_where_it_is(show
     assert shown.execute_script("return location.hash") == "#results"
 
 
+def test_boxes_carry_their_words_within_their_panel(shown: webdriver.Chrome) -> None:
+    script = (
+        "return [...document.querySelectorAll('.panel')].map(p => [p.querySelectorAll('.over').length,"
+        "[...p.querySelectorAll('svg text')].map(t => t.textContent)])"
+    )
+    for boxes, words in shown.execute_script(script):
+        assert len(words) == min(boxes, 12)
+        assert set(words) <= set(CATEGORIES.values())
+    outside = (
+        "return [...document.querySelectorAll('.panel svg text')].filter(t => { const r = t.getBoundingClientRect(),"
+        "s = t.closest('svg').getBoundingClientRect(); return r.top < s.top - 2 || r.left < s.left - 2 }).length"
+    )
+    assert shown.execute_script(outside) == 0
+
+
+def test_the_first_figure_stands_beside_the_differences_and_below_them_on_a_phone(shown: webdriver.Chrome) -> None:
+    places = "return [...document.querySelectorAll('.first figure')].map(e => e.getBoundingClientRect().toJSON())"
+    groups, differences = shown.execute_script(places)
+    assert groups["top"] == differences["top"]
+    assert groups["width"] > 450
+    emulate(shown, width=390)
+    groups, differences = shown.execute_script(places)
+    assert groups["bottom"] <= differences["top"]
+
+
 def test_boxes_are_switched_by_mouse_and_by_key(shown: webdriver.Chrome) -> None:
     whole = {layer: visible_boxes(shown, layer) for layer in (".gt", ".layer-1", ".layer-2", ".layer-3")}
     assert min(whole.values()) > 0
@@ -213,7 +246,7 @@ def test_boxes_are_switched_by_mouse_and_by_key(shown: webdriver.Chrome) -> None
 
 def test_arrows_go_through_the_images_and_escape_closes_the_large_one(shown: webdriver.Chrome) -> None:
     links = [link.get_attribute("href").partition("#")[2] for link in shown.find_elements(By.CSS_SELECTOR, ".picture")]
-    width = "return document.querySelector('#' + arguments[0] + ' .picture').getBoundingClientRect().width"
+    width = "return document.querySelector('#' + arguments[0] + ' .panel').getBoundingClientRect().width"
     small = shown.execute_script(width, links[1])
     shown.execute_script("document.querySelector('.picture').focus()")
     press(shown, Keys.ARROW_RIGHT)

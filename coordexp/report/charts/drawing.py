@@ -237,8 +237,6 @@ class RowChart(Chart):
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(self.x.label)
         few_numbers(axes.xaxis)
-        if self.zero:
-            axes.axvline(0, color=INK, linewidth=1.2, linestyle=(0, (3, 2.5)))
         y = 0.0
         # The labels stand on paper, or lines would cross them.
         paper = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
@@ -247,6 +245,9 @@ class RowChart(Chart):
             axes.text(0, base, row.label, transform=place, bbox=paper, weight="bold", color=INK)
             if row.note:
                 axes.text(1, base, row.note, transform=place, bbox=paper, ha="right")
+            if self.zero:  # beside the marks alone, not through the labels
+                ends = [y + _ROW_LABEL, y + row.height - _ROW_GAP]
+                axes.plot([0, 0], ends, color=INK, linewidth=1.2, linestyle=(0, (3, 2.5)))
             for index, mark in enumerate(row.marks):
                 _draw_mark(axes, mark, y + _ROW_LABEL + _ROW_MARK * (index + 0.5))
             y += row.height

@@ -24,6 +24,7 @@ LOSS_TITLES = {
     "coord_ce_loss": "Cross-entropy of coord tokens",
 }
 _MAX_ROWS = 24
+_MANY_PAIRS = 6
 _WITH_LABELS = ("groups", "differences")  # whose rows say which group they are of
 _BANDS = "Bands: lowest and highest seed."
 _STARS = "Stars: all validation images, at the end."
@@ -150,6 +151,18 @@ def forest_charts(study: Study) -> list[Chart]:
     x = AxisRange(f"difference of {study.comparison.metric}")
     note = "Right of the line the group named first is higher; an interval across it leaves that open."
     return [RowChart(title=title, rows=rows, x=x, zero=True, note=note)]
+
+
+def best_charts(study: Study) -> list[Chart]:
+    """Return the pairwise differences, or where there are many those of the best group."""
+    comparison = study.comparison
+    if comparison is None or len(comparison.pairs) <= _MANY_PAIRS:
+        return forest_charts(study)
+    best = max(comparison.value, key=lambda group: comparison.value[group].value)
+    pairs = tuple(pair for pair in comparison.pairs if best in (pair.a, pair.b))
+    found = forest_charts(replace(study, comparison=replace(comparison, pairs=pairs)))
+    more = f"The other {len(comparison.pairs) - len(pairs)} pairs are in the table."
+    return [replace(chart, note=f"{chart.note} {more}") for chart in found]
 
 
 def iou_charts(study: Study) -> list[Chart]:

@@ -15,10 +15,10 @@ from coordexp.report.charts.drawing import PALETTE, Chart
 from coordexp.report.charts.output import chart_svg
 from coordexp.report.charts.study_charts import (
     ap_charts,
+    best_charts,
     box_charts,
     breakdown_charts,
     edge_charts,
-    forest_charts,
     gradient_charts,
     group_charts,
     group_numbers,
@@ -36,6 +36,7 @@ from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
+from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Page:
     """What the template reads."""
 
     title: str
+    brief: str
     verdict: str
     summary: str
     about: Sequence[tuple[str, str]]
@@ -116,13 +118,15 @@ def render_page(study: Study) -> str:
 
 
 def _page(study: Study) -> Page:
+    brief = _brief(study)
     study, data = better_first(study), study.data
     styles = group_numbers(study)
     quality = quality_tables(data)
     found, convergence = study_tables(study), convergence_tables(study)
     return Page(
         title=data.title,
-        verdict=_unbroken(study.verdict) or "There is nothing to compare yet.",
+        brief=brief,
+        verdict=_unbroken(study.verdict),
         summary=summary(data),
         about=about_lines(study),
         terms=terms_table(study.about),
@@ -143,7 +147,7 @@ def _page(study: Study) -> Page:
         gradients=gradients_table(data),
         runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
         notes=notes(data),
-        forest=_drawn([*group_charts(study), *forest_charts(study)]),
+        forest=_drawn([*group_charts(study), *best_charts(study)]),
         is_compared=len(data.groups) > 1,
         why_title=why_title(study),
         why_sentences=why_sentences(study),
@@ -177,6 +181,12 @@ def _edges(study: Study) -> list[DrawnEdge]:
         title = f"{edge.coordinate} of {edge.desc}, image {edge.image_id}"
         found.append(DrawnEdge(title, _drawn(edge_charts(edge, numbers), of=f"{title}, group ")))
     return found
+
+
+def _brief(study: Study) -> str:
+    if study.comparison is None:
+        return "There is nothing to compare yet."
+    return _unbroken(brief_verdict(study.comparison, RUNS if study.data.trained else FILES))
 
 
 def _unbroken(text: str) -> str:

@@ -230,7 +230,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
         reading=recorded_reading(run),
         hardware=tags.get(HARDWARE, ""),
-        started=None if run.info.start_time is None else run.info.start_time / 1000,
+        started=run.info.start_time / 1000,
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
         commit=tags.get(COMMIT, ""),
     )

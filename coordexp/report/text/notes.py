@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from coordexp.data.sources.source import recorded_source
-from coordexp.metrics import BOX_KINDS
+from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.artifacts import final_detections
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 from coordexp.report.text.about import READ_BY
@@ -109,8 +109,10 @@ def _is_jsonl(params: Mapping[str, str]) -> bool:
 def reading_note(data: ExperimentData) -> str:
     """Return how each group's headline is read."""
     own = {group: runs[0].reading for group, runs in by_group(data.trained).items()}
-    groups = {kind: [group for group, read in own.items() if read == kind] for kind in BOX_KINDS}
-    read = "; ".join(f"{', '.join(found)} by {READ_BY[kind]}" for kind, found in groups.items() if found)
+    groups: list[tuple[BoxKind, list[str]]] = [
+        (kind, [group for group, read in own.items() if read == kind]) for kind in BOX_KINDS
+    ]
+    read = "; ".join(f"{', '.join(found)} by {READ_BY[kind]}" for kind, found in groups if found)
     return f"Own reading: {read}. Another one needs no new run: report --reading GROUP=argmax, or =expected."
 
 

@@ -13,7 +13,7 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
-from coordexp.statistics.verdict import open_reason
+from coordexp.statistics.verdict import brief_verdict, open_reason
 from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
 
 NUM_IMAGES = 40
@@ -251,6 +251,29 @@ def test_sentences() -> None:
     others = replace(pairs[0], p_holm=0.9), pairs[1], replace(pairs[2], p_holm=0.01)
     said = verdict(of({"A": 0.36, "B": 0.35, "C": 0.29}, *others))
     assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
+
+
+def test_the_headline_says_the_same_without_numbers() -> None:
+    won, open_, far = result(0.001, "A", "B", -0.05), result(0.4, "A", "C", 0.01), result(0.001, "B", "C", 0.06)
+    value = {"A": 0.30, "B": 0.35, "C": 0.29}
+    assert brief_verdict(of(value, won, open_, far)) == (
+        "The checkpoint of group B has the highest AP, 0.350, above A and C."
+    )
+    assert brief_verdict(of(value, won, open_, replace(far, p_holm=0.3))) == (
+        "The checkpoint of group B has the highest AP, 0.350, but no difference from C can be shown."
+    )
+    lost = replace(won, p_holm=0.9), open_, replace(far, p_holm=0.2)
+    assert brief_verdict(of(value, *lost)) == (
+        "No difference of AP can be shown between the checkpoints of B, A and C."
+    )
+    assert brief_verdict(of({"A": 0.3})) == verdict(of({"A": 0.3}))
+    assert brief_verdict(of({"A": 0.001, "B": 0.002}, won)) == "No group has learned to detect anything yet."
+    names = "ABCDEF"
+    many = {name: 0.5 - 0.05 * at for at, name in enumerate(names)}
+    pairs = [result(0.001, a, b, many[a] - many[b]) for at, a in enumerate(names) for b in names[at + 1 :]]
+    assert brief_verdict(of(many, *pairs)).endswith("group A has the highest AP, 0.500, above all 5 others.")
+    below = brief_verdict(of({"A": 0.40, "C": 0.45}, result(0.001, "A", "C", 0.05)))
+    assert below.endswith("highest AP over all its seeds, but not over those it shares.")
 
 
 def test_groups_that_learned_nothing_have_no_winner() -> None:

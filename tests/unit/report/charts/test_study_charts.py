@@ -8,6 +8,7 @@ import pytest
 from coordexp.report.charts.drawing import LineChart, RowChart, Series, number
 from coordexp.report.charts.study_charts import (
     ap_charts,
+    best_charts,
     box_charts,
     breakdown_charts,
     calibration_charts,
@@ -70,6 +71,33 @@ def test_the_forest_has_the_sign_of_its_label(paired: Study) -> None:
     upper = f"{other.a} \u2212 {other.b}: 0.125 [\u22120.5, 0.25]"
     assert {lower, upper} <= set(tooltips(root))
     assert place(root, lower)[0] < place(root, upper)[0]  # left: the second group is better
+
+
+def test_the_line_at_zero_goes_through_no_label(paired: Study) -> None:
+    (forest,) = forest_charts(paired)
+    root = parsed(forest)
+    labels = [
+        float(found.get("y") or found.get("transform", "").split()[-1].rstrip(")")) for found in root.iter("text")
+    ]
+    dashed = [found for found in root.iter("path") if "stroke-dasharray" in found.get("style", "")]
+    assert len(dashed) == len(forest.rows), "a piece beside each mark"
+    for piece in dashed:
+        low, high = sorted(float(part.split()[-1]) for part in piece.get("d", "").replace("M", "").split("L"))
+        assert not any(low < y - 4 < high for y in labels[-2 * len(forest.rows) :]), (low, high)
+
+
+def test_of_many_pairs_the_first_figure_has_those_of_the_best_group(paired: Study) -> None:
+    assert paired.comparison is not None
+    pair = paired.comparison.pairs[0]
+    names = "ABCDE"
+    value = {name: Estimate(0.5 - 0.1 * at) for at, name in enumerate(names)}
+    pairs = tuple(dataclasses.replace(pair, a=a, b=b) for at, a in enumerate(names) for b in names[at + 1 :])
+    study = dataclasses.replace(paired, comparison=dataclasses.replace(paired.comparison, value=value, pairs=pairs))
+    (chart,) = best_charts(study)
+    assert isinstance(chart, RowChart)
+    assert [row.label for row in chart.rows] == [f"A \u2212 {name}" for name in "BCDE"]
+    assert chart.note.endswith("The other 6 pairs are in the table.")
+    assert best_charts(paired) == forest_charts(paired)
 
 
 def test_groups_stand_by_their_ap(paired: Study) -> None:
