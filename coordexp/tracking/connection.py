@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -81,13 +82,10 @@ def connect(uri: str) -> "MlflowClient":
         TrackingError: if it is another kind of URI, or cannot be used, within about 12 seconds.
     """
     _prepare_mlflow()
+    if (problem := address_problem(uri)) is not None:
+        raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    elif "@" in urlsplit(uri).netloc:
-        raise TrackingError(
-            f"tracking URI {without_secrets(uri)!r} holds a password, and is written into configurations: expected "
-            "http(s)://host:port, with MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
-        )
     elif uri.startswith(("http://", "https://")) and urlsplit(uri).hostname:
         _probe(uri)
     else:

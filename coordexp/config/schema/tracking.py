@@ -1,10 +1,35 @@
 """Section ``tracking``: where runs are recorded."""
 
+import re
 from urllib.parse import urlsplit
 
 from pydantic import model_validator
 
 from coordexp.config.schema.fields import NaturalInt, Section, key
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def address_problem(uri: str) -> str | None:
+    """Return why an address of MLflow is refused, without a word of what it holds; None for a good one.
+
+    It is written into configurations, records and commands to paste, so that no part of it may be a secret. A path of
+    a database may have any character that a path has, but no query.
+    """
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError:
+        return "is no address; expected http(s)://host:port or sqlite:////absolute/path/mlflow.db"
+    is_path = parts.scheme == "sqlite"
+    if _CONTROL.search(uri) or (" " in uri and not is_path):
+        return "holds a space, a line break or another control character"
+    if "@" in parts.netloc or "?" in uri or (not is_path and (parts.fragment or ";" in uri)):
+        return (
+            "must hold no user, password, query or fragment, since it is written into records; set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+        )
+    return None
 
 
 class Tracking(Section):
@@ -21,10 +46,6 @@ class Tracking(Section):
 
     @model_validator(mode="after")
     def _uri_holds_no_secret(self) -> "Tracking":
-        parts = urlsplit(self.uri or "")
-        if "@" in parts.netloc or (parts.query and parts.scheme != "sqlite"):  # config.yaml and MLflow would keep it
-            raise ValueError(
-                "uri must hold no user, password or query, since it is written into records; set "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
-            )
+        if self.uri is not None and (problem := address_problem(self.uri)) is not None:
+            raise ValueError(f"uri {problem}")
         return self

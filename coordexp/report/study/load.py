@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordexp.config.explain import nearest_of
+from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
@@ -129,7 +130,7 @@ def open_client(uri: str) -> "MlflowClient":
         TrackingError: if MLflow cannot be used; a :class:`NothingRecordedError` where the database is not there yet.
     """
     path = sqlite_path(uri)
-    if path is not None and not path.is_file():
+    if path is not None and address_problem(uri) is None and not path.is_file():
         raise NothingRecordedError(
             f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri"
         )

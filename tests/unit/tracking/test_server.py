@@ -56,7 +56,9 @@ def test_a_server_that_is_down_is_named_at_once() -> None:
 
 @pytest.mark.parametrize("who", ["user:s3cret", "s3cret", "user:s3cret@more"])
 def test_a_password_in_the_uri_is_refused_and_never_shown(who: str) -> None:
-    with pytest.raises(TrackingError, match="MLFLOW_TRACKING_PASSWORD in the environment") as caught:
+    with pytest.raises(
+        TrackingError, match="MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+    ) as caught:
         open_tracker(f"http://{who}@127.0.0.1:{free_port()}", experiment="tiny", artifact_root=None)
     assert "s3cret" not in str(caught.value)
 

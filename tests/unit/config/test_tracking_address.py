@@ -1,0 +1,49 @@
+"""Addresses of MLflow: what could be a secret in one is refused, and never repeated."""
+
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.config.schema.tracking import address_problem
+
+SECRET = "hunter2"
+BAD = (
+    f"http://host/#token={SECRET}",
+    f"http://host/#{SECRET}",
+    f"http://host/?{SECRET}",
+    f"http://host/path;token={SECRET}",
+    f"http://me:{SECRET}@host",
+    f"https://{SECRET}@host:5000",
+    f"sqlite:////tmp/x.db?password={SECRET}",
+    f"postgresql://me:{SECRET}@host/db",
+    f"http://host\n{SECRET}",
+    f"http://ho st/{SECRET}",
+    f"http://[::1/{SECRET}",
+    f"http://host:port{SECRET}",
+)
+
+
+@pytest.mark.parametrize("uri", BAD)
+def test_a_bad_address_is_refused_in_one_line_without_what_it_holds(
+    uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert address_problem(uri) is not None
+    assert main(["report", "tiny", "--tracking-uri", uri]) == 2
+    said = capsys.readouterr()
+    assert main(["ablation", "--dry-run", f"tracking.uri={uri}"]) == 2
+    of_key = capsys.readouterr()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert main(["ablation", "--dry-run"]) == 2
+    of_environment = capsys.readouterr()
+    for one in (said, of_key, of_environment):
+        assert one.err.startswith("error: ")
+        assert one.err.count("\n") == 1
+        assert SECRET not in one.out
+    assert SECRET not in said.err
+    assert SECRET not in of_environment.err
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://host:5000", "https://host/mlflow", "sqlite:////home/me/my runs/a#b;c/mlflow.db"]
+)
+def test_a_good_address_is_taken(uri: str) -> None:
+    assert address_problem(uri) is None
