@@ -216,7 +216,8 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
         )
         for group in comparison.groups
     ]
-    own = ", each group by its own reading, constrained decoding" if data.trained else ""
+    who = "each group by its own reading" if len(data.groups) > 1 else "by its own reading"
+    own = f", {who}, constrained decoding" if data.trained else ""
     title = f"{comparison.metric}{own}, {comparison.num_images} images"
     lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
     return Table(title, (*lead, comparison.metric, "95 % interval", *heads), tuple(rows))

@@ -153,6 +153,7 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
     page = render_page(study)
     assert 'id="fairness"' not in page
     assert '<h2 id="why">Where AP50 is lost</h2>' in page
+    assert "AP, by its own reading, constrained decoding" in page
     for words in ("groups differ", "The 1 runs", "same images", "difference", "in every group"):
         assert words not in page, words
     assert study.fairness is not None
