@@ -351,5 +351,6 @@ def test_an_interval_that_is_none_is_refused(interval: str, capsys: pytest.Captu
 def test_a_wrong_uri_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "a", "--watch", "--tracking-uri", "ftp://user:secret@somewhere"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: tracking URI ")
+    assert said.startswith("error: the tracking URI must hold no user")
+    assert said.count("\n") == 1
     assert "secret" not in said
