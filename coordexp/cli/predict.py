@@ -1,7 +1,7 @@
 """Find objects in pictures with a trained checkpoint: boxes, scores and distributions as a table, JSON and a drawing.
 
     coordexp predict --model runs/tiny/C-s0/merged PICTURE...
-    coordexp predict --model runs/tiny/C-s0/checkpoints/checkpoint-360 PICTURE...    # an adapter on the base it names
+    coordexp predict --model runs/tiny/C-s0/checkpoints/step_000360 PICTURE...    # an adapter on the base it names
 
 Writes DIR/predictions.json, and for each picture DIR/NAME.png and DIR/NAME.svg with its boxes and the distributions of
 their coordinates.

@@ -253,19 +253,13 @@ def _verdict(found: "Examination") -> str:
 def prediction_table(prediction: "Prediction") -> Table:
     """Return one row for each object of a picture: both readings of its box, and how sure each side is."""
     table = Table(
-        title=f"{prediction.picture}  {prediction.width} x {prediction.height} px",
+        title=f"{escape(str(prediction.picture))}  {prediction.width} x {prediction.height} px",
         title_justify="left",
         box=SIMPLE_HEAD,
         caption=None if prediction.objects else "no object found",
     )
-    for header in (
-        "",
-        "object",
-        "score",
-        "box by the mean, px",
-        "box by the most likely bin, px",
-        "std of each side, px",
-    ):
+    readings = ("box by the mean, px", "box by the most likely bin, px", "std of each side, px")
+    for header in ("", "object", "score", *readings):
         table.add_column(header, justify="left" if header == "object" else "right")
     for number, item in enumerate(prediction.objects, start=1):
         boxes = (" ".join(f"{side:.1f}" for side in box) for box in (item.expected_px, item.argmax_px))

@@ -26,7 +26,7 @@ from coordexp.report.text.tables import comparison_tables
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
-from coordexp.tracking.store import READING
+from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 STATISTICS = "statistics.json"
 REPORT_FOLDER = ExperimentFolder(Path()).report.name
@@ -211,15 +211,19 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
 
 
 def description(study: Study, *, page: str) -> str:
-    """Return what MLflow shows above an ablation: the verdict, AP of the groups, their differences, where the page is.
+    """Return what MLflow shows above an ablation: the verdict, where the page is, AP of the groups, their differences.
+
+    Tables are left out whole where MLflow would cut them: those of the differences of many groups.
 
     Args:
         study: what was found out.
         page: the page's address within MLflow's own pages.
     """
-    tables = comparison_tables(better_first(study))
-    whole = [study.verdict, *(markdown_table(table) for table in tables), f"[The whole report]({page})"]
-    return "\n\n".join(part for part in whole if part)
+    text = "\n\n".join(filter(None, (study.verdict, f"[The whole report]({page})")))
+    for table in comparison_tables(better_first(study)):
+        longer = f"{text}\n\n{markdown_table(table)}"
+        text = longer if len(longer) <= MAX_TAG_LENGTH else text
+    return text
 
 
 def metric_part(name: str) -> str:

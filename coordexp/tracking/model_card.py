@@ -88,8 +88,8 @@ def _quality(config: ExperimentConfig, metrics: Mapping[str, float]) -> str:
     if value is None:
         return f"{how}not defined, since no object there counts"
     detections = RunFolder.of(config).evaluation("final").decoding(decoding).detections(reading)
-    annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
     try:
+        annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
         low, high = paired_bootstrap(annotations, {"this": detections}).interval["this"]
     except (ComparisonError, DataError) as error:  # one image has no interval; a file may be gone by now
         return f"{how}{value:.3f}, without an interval ({error})"

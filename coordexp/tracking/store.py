@@ -38,7 +38,7 @@ StartStatus = Literal["RUNNING", "SCHEDULED"]
 FinalStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 _PARAMS_PER_CALL = 100
-_MAX_TAG_LENGTH = 5000
+MAX_TAG_LENGTH = 5000
 
 
 def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "Tracker":
@@ -217,7 +217,7 @@ class Tracker:
         """
         with tracking_errors(self.uri, f"describe run {run_id}"):
             self._log(run_id, (), {DESCRIPTION: markdown})
-            self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:_MAX_TAG_LENGTH])
+            self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:MAX_TAG_LENGTH])
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set or replace tags of a run."""
@@ -349,7 +349,7 @@ class Tracker:
     def _log(self, run_id: str, points: Sequence[PointData], tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        entities = [RunTag(name, value[:_MAX_TAG_LENGTH]) for name, value in tags.items()]
+        entities = [RunTag(name, value[:MAX_TAG_LENGTH]) for name, value in tags.items()]
         self._client.log_batch(run_id, metrics=[_metric(point) for point in points], tags=entities)
 
 

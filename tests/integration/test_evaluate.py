@@ -12,20 +12,10 @@ from pycocotools.cocoeval import COCOeval
 
 from coordexp.cli.main import main
 from coordexp.evaluate.analysis import Analysis, analyse
-from tests.integration.evaluate_support import NUM_IMAGES, arguments, make_checkpoint, make_shapes
+from tests.integration.evaluate_support import NUM_IMAGES, arguments
 from tests.unit.metrics_support import unregistered
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> Path:
-    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from coordexp.cluster.session import ray_session
 from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, open_evaluation
-from tests.integration.evaluate_support import arguments, make_checkpoint, make_shapes
+from tests.integration.evaluate_support import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -41,16 +41,6 @@ def ray_on_two_cpus(ray_environment):
     with ray_session(threads=1) as ready:
         ready.result()
         yield
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> Path:
-    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
 
 
 @pytest.fixture(scope="module")

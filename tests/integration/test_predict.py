@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,20 +11,10 @@ import coordexp
 from coordexp.cli.main import main
 from coordexp.evaluate.distributions import NUM_OBJECTS, Distributions
 from coordexp.evaluate.predict import predict
-from tests.integration.evaluate_support import arguments, make_checkpoint, make_shapes
+from tests.integration.evaluate_support import arguments
 
 pytestmark = pytest.mark.timeout(240)
 LIMITS = ["--max-new-tokens", "40", "--threads", "1"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("run") / "merged")
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> Path:
-    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
 
 
 def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):

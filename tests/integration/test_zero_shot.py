@@ -19,7 +19,7 @@ from coordexp.model.load import load
 from coordexp.model.tiny.parts import save_base
 from coordexp.model.tiny.pretrain import supervised_logits
 from coordexp.statistics import paired_bootstrap
-from tests.integration.evaluate_support import NUM_IMAGES, make_shapes
+from tests.integration.evaluate_support import NUM_IMAGES
 from tests.unit.metrics_support import unregistered
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a model is taught to answer in JSON
@@ -27,11 +27,6 @@ BORDER = {"bbox_2d": [600, 500, 1000, 1000], "label": CATEGORIES[0]}
 OTHER = {"bbox_2d": [1, 2, 3, 4], "label": "cat"}
 FIVE = {"bbox_2d": [1, 2, 3, 4, 5], "label": CATEGORIES[0]}
 ANSWER = json.dumps([BORDER, FIVE, OTHER])
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> Path:
-    return make_shapes(tmp_path_factory.mktemp("shapes") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +73,7 @@ def test_an_untouched_checkpoint_is_asked_in_its_own_words(checkpoint, shapes, c
     output = checkpoint.parent / "eval" / "checkpoint-instances_val-qwen-json"
     assert f"written to {output}" in text
     assert f"malformed, free: {NUM_IMAGES} too many coords" in text
-    assert {path.name for path in output.iterdir()} == {"free", "metrics.json"}
+    assert {path.name for path in output.iterdir()} == {"free", "metrics.json", "hardware.json"}
     free = output / "free"
     names = {"detections.argmax.json", "detections.expected.json", "objects.jsonl", "answers.jsonl", "unknown.json"}
     assert {path.name for path in free.iterdir()} == names | {"analysis.json", "distributions.json"}

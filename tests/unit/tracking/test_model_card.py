@@ -43,6 +43,12 @@ def test_it_says_how_good_the_checkpoint_is(run: ExperimentConfig) -> None:
     assert "not defined" in card_of(run, None)
 
 
+def test_ground_truth_that_is_gone_costs_the_interval_alone(run: ExperimentConfig, tmp_path: Path) -> None:
+    missing = dict.fromkeys(("train_annotations", "train_images", "val_images"), tmp_path / "gone")
+    jsonl = run.data.model_copy(update={"format": "jsonl", "val_annotations": tmp_path / "gone.jsonl", **missing})
+    assert "0.500, without an interval (" in card_of(run.model_copy(update={"data": jsonl}), 0.5)
+
+
 def test_it_names_every_term_that_is_on_and_no_other(run: ExperimentConfig) -> None:
     card = card_of(run, 0.5)
     rows = [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| `")]
