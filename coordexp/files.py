@@ -8,6 +8,7 @@ import glob
 import gzip
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -15,9 +16,14 @@ import threading
 import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from coordexp.errors import DataError
+from typing_extensions import TypeAliasType
+
+from coordexp.errors import DataError, show
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # As safetensors, SQLite, torch's zip writer and numpy word it; the last three hide the system's reason.
@@ -26,7 +32,9 @@ _NO_ROOM_TEXTS = re.compile(
     r"|\. unexpected pos |\d+ requested and \d+ written"
 )
 
-JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | bool | None
+# A name of its own, so that pydantic can check a type that holds itself.
+JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
+_MAX_INTEGER = 2**63 - 1
 _T = TypeVar("_T")
 
 
@@ -62,6 +70,66 @@ def write_between(path: Path, begin: str, end: str, text: str) -> None:
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
+def parse_json(content: bytes | str) -> JsonValue:
+    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits, no deeper nesting than Python's parser bears.
+
+    Raises:
+        ValueError: what is wrong and where.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite, parse_int=_whole)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"line {error.lineno} column {error.colno}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError("lists and objects are nested too deeply") from None
+
+
+def parse_model(kind: type[_T], content: bytes | str) -> _T:
+    """Parse JSON as a dataclass or another type that pydantic knows, with every field of just its type.
+
+    Raises:
+        ValueError: what is wrong and where.
+    """
+    from pydantic import ValidationError
+
+    parse_json(content)  # refuses the numbers that pydantic takes
+    try:
+        return _adapter(kind).validate_json(content, strict=True)
+    except ValidationError as error:
+        raise ValueError(_first_problem(error)) from None
+
+
+def read_json(path: Path) -> JsonValue:
+    """Read a file of JSON, see :func:`parse_json`.
+
+    Raises:
+        DataError: naming the file and what is wrong with it.
+    """
+    try:
+        return parse_json(_content(path))
+    except ValueError as error:
+        raise DataError(str(error) if isinstance(error, DataError) else f"{path}: {error}") from None
+
+
+def kept_json(path: Path) -> JsonValue:
+    """Return what a file holds that can be made again; None where it is missing or damaged."""
+    try:
+        return read_json(path)
+    except DataError:
+        return None
+
+
+def kept_model(kind: type[_T], path: Path) -> _T | None:
+    """Return what a file holds as :func:`parse_model` checks it; None where it is missing or anything else."""
+    try:
+        return parse_model(kind, _content(path))
+    except ValueError:
+        return None
+
+
 def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     """Read a JSON file as a dataclass or another type that pydantic knows, with every field checked.
 
@@ -73,20 +141,15 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     Raises:
         DataError: if the file is missing or holds something else.
     """
-    # Imported here: processes that only read annotations need no pydantic.
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
+    content = _content(path)
     try:
-        content = path.read_bytes()
-        return TypeAdapter(kind).validate_json(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
+        return _adapter(kind).validate_json(gzip.decompress(content) if path.suffix == ".gz" else content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path}: expected {what} ({place or 'file'}: {first['msg']})") from None
+        raise DataError(f"{path}: expected {what} ({_first_problem(error)})") from None
 
 
 def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
@@ -95,23 +158,61 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
     Raises:
         DataError: naming the file, the line and what is wrong with it.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    except (UnicodeDecodeError, OSError) as error:
+        text = _content(path).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a text file with one JSON object a line ({error})") from None
-    adapter, found = TypeAdapter(kind), list[_T]()
+    adapter, found = _adapter(kind), list[_T]()
     # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             found.append(adapter.validate_json(line))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise DataError(f"{path}:{number}: {_first_problem(error)}") from None
     return found
+
+
+def _content(path: Path) -> bytes:
+    """Return a file's bytes; whatever keeps it from being read is a DataError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: that is a folder; expected a file") from None
+    except OSError as error:
+        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+
+
+@functools.cache
+def _adapter(kind: "type[_T]") -> "TypeAdapter[_T]":
+    # Imported here: processes that only read annotations need no pydantic.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _first_problem(error: "ValidationError") -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place or 'file'}: {first['msg']}"
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _whole(text: str) -> int:
+    # Of more digits Python would refuse some thousands itself, with an advice for programmers.
+    number = int(text) if len(text) <= 20 else _MAX_INTEGER + 1
+    return number if abs(number) <= _MAX_INTEGER else _refuse_number(text)
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{show(text)} is no finite number of 64 bits")
 
 
 def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path], _T]]:

@@ -12,7 +12,7 @@ from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents, TrainFunction
-from coordexp.runs.experiment import check_disk, open_experiment
+from coordexp.runs.experiment import check_disk, move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.plan import RunPlan
@@ -167,6 +167,7 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
     with experiment_lock(config), terminated_is_interrupted():
         folder = ExperimentFolder.of(config)
         check_disk(folder.path, needed_bytes=MIN_FREE_BYTES)
+        move_misplaced(config, warn=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
         clear_stop(folder.path)  # a request ends with the command it stopped
         tracker = open_experiment_tracker(config)
         instance = open_experiment(config, fresh=fresh).instance

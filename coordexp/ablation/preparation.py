@@ -1,8 +1,7 @@
 """What is checked and made once for all runs of an experiment, before the first one is trained."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
@@ -12,7 +11,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError, DataError
-from coordexp.files import sha256_of_file, write_json, write_text
+from coordexp.files import kept_model, sha256_of_file, write_json, write_text
 from coordexp.findings import require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
@@ -113,6 +112,14 @@ def steps_note(config: ExperimentConfig, num_images: int) -> str | None:
     )
 
 
+@dataclass(frozen=True)
+class _Ceiling:
+    """The codec ceiling's AP, None where it is not defined, of annotations with this hash."""
+
+    annotations: str
+    AP: float | None
+
+
 def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     """Return the codec ceiling of the validation split; computed once, kept beside the data it belongs to.
 
@@ -122,9 +129,9 @@ def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     annotations = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth()
     path = ExperimentFolder.of(config).codec_ceiling
     stamp = sha256_of_file(annotations)
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if kept.get("annotations") == stamp:
-        return {"codec_ceiling/AP": kept["AP"]}
+    kept = kept_model(_Ceiling, path)
+    if kept is not None and kept.annotations == stamp:
+        return {"codec_ceiling/AP": kept.AP}
     ceiling = codec_ceiling(annotations)
     if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
         raise DataError(

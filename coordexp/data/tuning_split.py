@@ -1,6 +1,5 @@
 """A part of the training images held out for choosing weights: the final validation images stay unseen."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from coordexp.data.sources.coco_file import read_without_outlines
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import load_split, stratified_subset
 from coordexp.errors import DataError
-from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, kept_model, sha256_of_file, sha256_of_text, write_json
 
 TRAIN_NAME, VAL_NAME, RECORD_NAME = "tune_train.json", "tune_val.json", "tuning_split.json"
 
@@ -168,13 +167,21 @@ def _hash(path: Path, others: Collection[Path], hashes: dict[Path, str]) -> bool
     return any(hashes[path] == hashes[other] for other in others)
 
 
+@dataclass(frozen=True)
+class _Record:
+    """What a split was made from, and how many images and boxes its parts have."""
+
+    source: dict[str, JsonValue]
+    counts: dict[str, int]
+
+
 def _known(directory: Path, stamp: dict[str, JsonValue]) -> dict[str, int] | None:
     """Return the counts of the split that is there, if it is this one."""
     record = directory / RECORD_NAME
     if not all((directory / name).is_file() for name in (RECORD_NAME, TRAIN_NAME, VAL_NAME)):
         return None
-    found = json.loads(record.read_text(encoding="utf-8"))
-    return found["counts"] if found["source"] == stamp else None
+    found = kept_model(_Record, record)
+    return found.counts if found is not None and found.source == stamp else None
 
 
 def _write_part(path: Path, content: Mapping[str, JsonValue], image_ids: Collection[int]) -> None:

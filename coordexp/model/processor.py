@@ -4,7 +4,6 @@ Does for text and images what Qwen3-VL's own processor does; that one also build
 and needs torchvision for it.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, TokenizerError, summary
-from coordexp.files import JsonValue, write_text
+from coordexp.files import JsonValue, parse_model, write_text
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, Qwen2VLImageProcessorPil
@@ -164,7 +163,7 @@ class StoredProcessor:
             CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
         """
         try:
-            stated: dict[str, JsonValue] = json.loads((directory / _IMAGE_CONFIG).read_text(encoding="utf-8"))
+            stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
             known = {"rescale_factor": 1 / 255} | stated  # what Hugging Face's class begins with
             numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
         except (OSError, ValueError, KeyError, TypeError):
@@ -206,8 +205,8 @@ def _text_of(file: Path) -> str | None:
 
 def _legacy_template(file: Path) -> str:
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["chat_template"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return parse_model(dict[str, str], file.read_bytes())["chat_template"]
+    except (OSError, ValueError, KeyError):
         raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.errors import CheckpointError
+from coordexp.files import parse_model
 
 SCORE_HEAD = "score_head.safetensors"
 """Its file, beside the weights it was trained for."""
@@ -102,7 +103,7 @@ class ScoreHead:
             )
         try:
             with safe_open(path, framework="pt") as stored:
-                about: dict[str, str] = json.loads(stored.metadata()["about"])
+                about = parse_model(dict[str, str], stored.metadata()["about"])
                 return cls(stored.get_tensor("weight"), stored.get_tensor("bias"), about)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}: no learned score can be read from it ({error})") from None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordexp.errors import ResourceError
-from coordexp.files import is_disk_full, replace_directory, write_json, write_text
+from coordexp.files import is_disk_full, kept_model, parse_json, replace_directory, write_json, write_text
 from coordexp.runs.folder import CheckpointFolder, RunFolder, step_of
 
 # A file is hashed whole up to this size. Of a larger one only both ends: many GB must not stall the run.
@@ -81,12 +81,7 @@ def commit_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
 
 def read_commit_marker(checkpoint: Path) -> CommitMarker | None:
     """Return a checkpoint's commit marker, or None where it cannot be read."""
-    try:
-        values = json.loads(CheckpointFolder(checkpoint).commit_marker.read_text(encoding="utf-8"))
-        files = {name: Checksum(**checksum) for name, checksum in values["files"].items()}
-        return CommitMarker(step=int(values["step"]), rows=int(values["rows"]), files=files)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return kept_model(CommitMarker, CheckpointFolder(checkpoint).commit_marker)
 
 
 def committed_checkpoints(run_dir: Path) -> list[Path]:
@@ -171,10 +166,14 @@ def whole_rows(rows_file: Path) -> list[str]:
 
 def _is_row(line: str) -> bool:
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return False
-    return isinstance(values, dict) and {"step", "time", "metrics"} == values.keys()
+    if not isinstance(values, dict) or values.keys() != {"step", "time", "metrics"}:
+        return False
+    metrics = values["metrics"]
+    numbers = [values["time"], *metrics.values()] if isinstance(metrics, dict) else [None]
+    return type(values["step"]) is int and all(type(number) in (int, float) for number in numbers)
 
 
 def _damage(checkpoint: Path, rows: int) -> str | None:
@@ -199,8 +198,13 @@ def _truncate(rows_file: Path, newest: Path | None) -> None:
 
 def _delete(checkpoint: Path) -> None:
     """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
-    CheckpointFolder(checkpoint).commit_marker.unlink(missing_ok=True)
-    shutil.rmtree(checkpoint)
+    marker = CheckpointFolder(checkpoint).commit_marker
+    if marker.is_file():
+        marker.unlink()
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+    else:
+        shutil.rmtree(checkpoint)
 
 
 def _mib(number: int) -> str:

@@ -13,6 +13,7 @@ runs_dir/EXPERIMENT/
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
 _STEP = "step_"
+_EVALUATIONS = "eval"
+_RUN = re.compile(r".+-s[0-9]+")
+_NUMBER = re.compile(rf"{_STEP}[0-9]{{1,18}}")
 
 
 @dataclass(frozen=True)
@@ -212,11 +216,20 @@ class RunFolder:
 
     def evaluation(self, at: int | str) -> EvaluationFolder:
         """Return the evaluation after ``at`` steps, or the one of that name: ``final`` is on every image."""
-        return EvaluationFolder(self.path / "eval" / (at if isinstance(at, str) else step_name(at)))
+        return EvaluationFolder(self.path / _EVALUATIONS / (at if isinstance(at, str) else step_name(at)))
 
     def evaluations(self) -> dict[int, EvaluationFolder]:
         """Return the evaluations during training that are there, by step."""
-        return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / "eval").items())}
+        return {step: EvaluationFolder(path) for step, path in sorted(_by_step(self.path / _EVALUATIONS).items())}
+
+    def misplaced(self) -> list[Path]:
+        """Return folders where the run writes files, and files where it has folders."""
+        files = (
+            self.config, self.fingerprint, self.param_groups, self.status, self.stop, self.recorded, self.metrics,
+            self.progress_log, self.progress, self.error_log,
+        )  # fmt: skip
+        folders = (self.merged, self.checkpoints, self.path / _EVALUATIONS, *self.checkpoints.glob(f"{_STEP}*"))
+        return [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
 
     def scratch(self) -> list[Path]:
         """Return temporary folders that killed processes have left."""
@@ -292,6 +305,13 @@ class ExperimentFolder:
         """Return the runs that have a status, by name."""
         return [RunFolder(path.parent) for path in sorted(self.path.glob("*/status.json"))]
 
+    def misplaced(self) -> list[Path]:
+        """Return the same of the experiment's own files and folders, and of the runs that have a folder."""
+        files, folders = (self.record, self.codec_ceiling, self.stop, self.sweep_journal), (self.data, self.report)
+        found = [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
+        runs = (path for path in sorted(self.path.glob("*-s*")) if path.is_dir() and _RUN.fullmatch(path.name))
+        return found + [path for run in runs for path in RunFolder(run).misplaced()]
+
     def base(self, config: ExperimentConfig) -> Path:
         """Return the checkpoint that every run with this model and target structure starts from.
 
@@ -325,5 +345,5 @@ def step_of(folder: Path) -> int:
 
 
 def _by_step(directory: Path) -> dict[int, Path]:
-    found = (path for path in directory.glob(f"{_STEP}*") if path.name.removeprefix(_STEP).isdigit())
+    found = (path for path in directory.glob(f"{_STEP}*") if path.is_dir() and _NUMBER.fullmatch(path.name))
     return {step_of(path): path for path in found}

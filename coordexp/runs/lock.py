@@ -8,10 +8,11 @@ import socket
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TextIO
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.files import nearest_existing
+from coordexp.files import kept_model, nearest_existing
 from coordexp.runs.folder import ExperimentFolder
 
 
@@ -37,26 +38,23 @@ def experiment_lock(config: ExperimentConfig) -> Generator[None]:
     """Hold the experiment's lock while the block runs.
 
     The kernel drops the lock with the process that holds it, however that process ends, so no stale
-    lock can stay behind. The file lies beside the experiment's directory, which ``--fresh`` moves.
+    lock can stay behind. The file lies beside the experiment's directory, which ``--fresh`` moves, and goes again
+    where the block has made no such directory.
 
     Raises:
         ResourceError: if another process holds it, or the file system cannot lock.
     """
     folder = ExperimentFolder.of(config)
     check_writable(folder)
-    try:
-        folder.lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = folder.lock.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(
-            f"{folder.lock.parent}: cannot be written ({error.strerror}); choose experiment.runs_dir"
-        ) from error
-    with handle:
-        _lock(handle.fileno(), fcntl.LOCK_EX, folder)
+    with _locked(folder) as handle:
         handle.truncate(0)
         handle.write(json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname()))) + "\n")
         handle.flush()
-        yield
+        try:
+            yield
+        finally:
+            if not folder.path.exists():
+                folder.lock.unlink(missing_ok=True)
 
 
 def check_writable(folder: ExperimentFolder) -> None:
@@ -85,10 +83,30 @@ def check_unlocked(folder: ExperimentFolder) -> None:
 
 def last_holder(folder: ExperimentFolder) -> LockHolder | None:
     """Return who holds an experiment's lock, or held it last; None where the file does not say."""
-    try:
-        return LockHolder(**json.loads(folder.lock.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return kept_model(LockHolder, folder.lock)
+
+
+def _locked(folder: ExperimentFolder) -> TextIO:
+    """Open the lock's file and lock it, so that the file under that name is the one that is locked.
+
+    One that its holder has just removed would be nobody's lock.
+    """
+    while True:
+        try:
+            folder.lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = folder.lock.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise ResourceError(
+                f"{folder.lock}: cannot be written ({error.strerror}); choose experiment.runs_dir"
+            ) from error
+        try:
+            _lock(handle.fileno(), fcntl.LOCK_EX, folder)
+            if folder.lock.exists() and os.path.samestat(os.fstat(handle.fileno()), folder.lock.stat()):
+                return handle
+        except BaseException:
+            handle.close()
+            raise
+        handle.close()
 
 
 def _lock(descriptor: int, kind: int, folder: ExperimentFolder) -> None:

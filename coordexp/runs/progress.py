@@ -7,18 +7,18 @@ rows, with the names of the metrics and how long the rest will take.
 
 import contextlib
 import json
-import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from rich.console import Console
 
 from coordexp.errors import CoordExpError
+from coordexp.files import parse_model
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
@@ -66,13 +66,9 @@ def append_progress(path: Path, row: ProgressRow) -> None:
 def parse_progress(line: str) -> ProgressRow | None:
     """Return the row of a line, or None where the line is damaged: progress is for looking at, no run depends on it."""
     try:
-        values = json.loads(line)
-        row = ProgressRow(**values)
-        numbers = (row.time, row.step, row.max_steps, *row.metrics.values(), row.seconds_left or 0.0)
-        is_whole = row.kind in get_args(ProgressKind) and all(math.isfinite(number) for number in numbers)
-    except (ValueError, TypeError, AttributeError, OverflowError):
+        return parse_model(ProgressRow, line)
+    except ValueError:
         return None
-    return row if is_whole else None
 
 
 def progress_log_writer(run_dir: Path) -> Callable[[str], None]:

@@ -5,10 +5,10 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from coordexp.errors import CoordExpError
-from coordexp.files import is_disk_full, write_json
+from coordexp.files import is_disk_full, parse_model, write_json
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import read_rows
 
@@ -44,14 +44,11 @@ def read_status(run_dir: Path) -> RunStatus | None:
     """
     path = RunFolder(run_dir).status
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        return parse_model(RunStatus, path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        status = RunStatus(**json.loads(text))
-    except (ValueError, TypeError):
+    except (OSError, ValueError):
         return _unreadable(path)
-    return status if status.state in get_args(State) else _unreadable(path)
 
 
 def write_status(run_dir: Path, status: RunStatus) -> None:

@@ -4,7 +4,6 @@ The first SIGTERM (a stopped job) or Ctrl-C asks so for every run of an experime
 """
 
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.files import write_json
+from coordexp.files import parse_model, write_json
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 
@@ -56,10 +55,10 @@ def stop_reason(run_directory: Path) -> str | None:
     """Return why a run is asked to stop, by itself or with its experiment; None if it is not."""
     for directory in (run_directory, run_directory.parent):
         try:
-            text = RunFolder(directory).stop.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
+            content = RunFolder(directory).stop.read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
-        return _reason(text)
+        return _reason(content)
     return None
 
 
@@ -190,8 +189,8 @@ def clean_seconds() -> float | None:
     return _CLEAN_FRACTION * (float(text) if text.isdigit() else _RAY_GRACE_SECONDS)
 
 
-def _reason(text: str) -> str:
+def _reason(content: bytes) -> str:
     try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
+        return parse_model(dict[str, str], content)["reason"]
+    except (ValueError, KeyError):
         return "a stop was requested"

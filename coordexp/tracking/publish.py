@@ -1,7 +1,6 @@
 """The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
 
 import functools
-import json
 import re
 import socket
 import threading
@@ -15,7 +14,7 @@ from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.errors import TrackingError
-from coordexp.files import sha256_of_file, write_json
+from coordexp.files import kept_model, sha256_of_file, write_json
 from coordexp.metrics import BOX_KINDS, DECODINGS, MetricName
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -59,18 +58,13 @@ class Recorded:
 
 def read_recorded(run: RunFolder) -> Recorded | None:
     """Return which server has a whole run; None where no server is known to."""
-    try:
-        return Recorded(**json.loads(run.recorded.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return kept_model(Recorded, run.recorded)
 
 
 def read_hardware(run: RunFolder) -> str:
     """Return what generated a run's final answers, by name; "" where that was not kept."""
-    try:
-        return str(json.loads(run.evaluation("final").hardware.read_text(encoding="utf-8"))["hardware"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
+    kept = kept_model(dict[str, str], run.evaluation("final").hardware) or {}
+    return kept.get("hardware", "")
 
 
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:

@@ -1,6 +1,5 @@
 """A background thread that carries rows from ``metrics.jsonl`` files to MLflow; training never waits for it."""
 
-import json
 import logging
 import os
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from coordexp.errors import TrackingError
+from coordexp.files import parse_model
 from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.store import Tracker
@@ -170,7 +170,7 @@ def _parse(path: Path, data: bytes, *, first: int) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(data.splitlines(), start=first + 1):
         try:
-            rows.append(Row(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+            rows.append(parse_model(Row, line))
+        except ValueError as error:
             raise TrackingError(f"{path}, line {number}: expected a row of step, time and metrics ({error})") from error
     return rows

@@ -1,12 +1,26 @@
 """Files and folders that are whole or absent, also after somebody was killed."""
 
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from coordexp.files import read_once, replace_directory
+from coordexp.errors import DataError
+from coordexp.files import (
+    JsonValue,
+    kept_json,
+    kept_model,
+    parse_json,
+    parse_model,
+    read_json,
+    read_json_lines,
+    read_model,
+    read_once,
+    replace_directory,
+)
 
 
 def _dead_pid() -> int:
@@ -83,3 +97,66 @@ def test_a_file_is_read_again_only_where_it_has_changed_or_had_to_make_room(tmp_
     assert [text_of(tmp_path / "large") for _ in range(2)] == ["more than ten"] * 2
     assert read[-1] == "large"
     assert read.count("large") == 1
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"a": \xff}', "byte 6 is not UTF-8"),
+        ('{"a": 1', "line 1 column 8: not valid JSON"),
+        (DEEP, "nested too deeply"),
+        ('{"a": ' * 100_000, "nested too deeply"),
+        ("[NaN]", "'NaN' is no finite number"),
+        ("[-Infinity]", "'-Infinity' is no finite number"),
+        ("[1e999]", "'1e999' is no finite number"),
+        (f"[{'9' * 5000}]", "is no finite number of 64 bits"),
+        (f"[{2**63}]", "is no finite number of 64 bits"),
+    ],
+)
+def test_whatever_is_wrong_with_json_is_one_error_that_says_where(content: bytes | str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as found:
+        parse_json(content)
+    assert len(str(found.value)) < 120
+    with pytest.raises(ValueError, match=reason):
+        parse_model(dict[str, JsonValue], content)
+
+
+def test_json_at_the_limits_is_read() -> None:
+    assert parse_json(f"[{2**63 - 1}, {1 - 2**63}, 1e308]") == [2**63 - 1, 1 - 2**63, 1e308]
+
+
+def test_fields_have_just_their_type(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Kept:
+        step: int
+        shares: tuple[float, ...]
+
+    assert parse_model(Kept, '{"step": 3, "shares": [1, 0.5]}') == Kept(3, (1.0, 0.5))
+    for text in ('{"step": "3", "shares": []}', '{"step": 3.0, "shares": []}', '{"step": 3}', "[]", "3"):
+        (tmp_path / "kept.json").write_text(text)
+        assert kept_model(Kept, tmp_path / "kept.json") is None
+        with pytest.raises(ValueError, match="step|shares|file"):
+            parse_model(Kept, text)
+
+
+def test_a_folder_a_loop_of_links_and_a_file_of_another_encoding_are_named(tmp_path: Path) -> None:
+    loop, latin = tmp_path / "loop.json", tmp_path / "latin.json"
+    loop.symlink_to(loop)
+    latin.write_bytes('{"a": "é"}'.encode("latin-1"))
+    for path, reason in (
+        (tmp_path, "that is a folder; expected a file"),
+        (tmp_path / "none.json", "file not found"),
+        (loop, "cannot be read"),
+        (latin, "byte 7 is not UTF-8"),
+    ):
+        with pytest.raises(DataError, match=re.escape(str(path))) as found:
+            read_json(path)
+        assert reason in str(found.value)
+        assert kept_json(path) is None
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read_model(dict[str, str], path, what="texts")
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read_json_lines(dict[str, str], path)

@@ -14,7 +14,7 @@ from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
 from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, sha256_of_text
+from coordexp.files import JsonValue, parse_model, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
 _PACKAGES = (
@@ -69,11 +69,8 @@ class Fingerprint:
             ComparisonError: if the text is no fingerprint.
         """
         try:
-            values = json.loads(text)
-            if not all(isinstance(values[name], dict) for name in ("config", "code", "packages")):
-                raise TypeError("config, code and packages are mappings there")
-            return cls(**values)
-        except (ValueError, TypeError, KeyError) as error:
+            return parse_model(cls, text)
+        except ValueError as error:
             raise ComparisonError(f"not a fingerprint of a run: {error}") from error
 
 

@@ -1,6 +1,5 @@
 """A checkpoint directory: found in the package, on disk, in the hub's cache or on the hub, its files checked unread."""
 
-import json
 import re
 import shlex
 import socket
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, Qwen3VLConfig
 
 from coordexp.errors import CheckpointError, summary
+from coordexp.files import parse_json
 from coordexp.runs.folder import RunFolder
 
 EMBEDDED = "embedded"  # the small base that ships with the package
@@ -223,7 +223,7 @@ def read_json(file: Path) -> JsonObject:
         CheckpointError: if the file is missing or holds something else.
     """
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = parse_json(file.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{file}: not found; expected a checkpoint directory with {file.name}") from None
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The files a report reads: from a run's directory where it is on this machine, else from MLflow, kept in a cache."""
 
-import json
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +13,7 @@ from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
+from coordexp.files import parse_model
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -188,6 +189,11 @@ def _taken(place: Path, run: RunData) -> bool:
     return recorded is not None and bool(run.key) and recorded.key != run.key
 
 
+@dataclass(frozen=True)
+class _Image:
+    image_id: int
+
+
 def image_ids_of(path: Path) -> list[int]:
     """Return the images of an ``objects.jsonl``, ascending.
 
@@ -195,8 +201,8 @@ def image_ids_of(path: Path) -> list[int]:
         DataError: if a line is something else.
     """
     # Not splitlines: a description may hold any line end but this one.
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     try:
-        return sorted(int(json.loads(line)["image_id"]) for line in lines)
-    except (ValueError, TypeError, KeyError) as error:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        return sorted(parse_model(_Image, line).image_id for line in lines)
+    except ValueError as error:
         raise DataError(f"{path}: expected an object with an image_id in every line ({error})") from error

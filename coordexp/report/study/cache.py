@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.errors import CoordExpError, DataError
-from coordexp.files import JsonValue, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, kept_json, sha256_of_file, sha256_of_text, write_json
 from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Decomposition, Estimate, from_json, to_json
 
 _T = TypeVar("_T")
@@ -82,10 +82,7 @@ def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, JsonValue]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    found = kept_json(path)
     return {name: entry for name, entry in found.items() if isinstance(entry, dict)} if isinstance(found, dict) else {}
 
 

@@ -113,7 +113,7 @@ def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
     if path is None:
         return None
     try:
-        found = Fingerprint.from_json(path.read_text(encoding="utf-8"))
+        found = Fingerprint.from_json(path.read_text(encoding="utf-8", errors="replace"))
         flat_values(found)["experiment.seed"]
     except (ComparisonError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error

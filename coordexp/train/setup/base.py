@@ -1,6 +1,5 @@
 """The base of a run: a checkpoint that is checked, and written once with its vocabulary expanded, or as a copy."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
-from coordexp.files import JsonValue, replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, kept_json, replace_directory, sha256_of_file, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import find_checkpoint, model_config
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
@@ -51,7 +50,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
     stamp: dict[str, JsonValue] = {"path": model.path, "revision": model.revision, "dtype": model.dtype}
     stamp |= {"text": True} if config.text_arm else {"vocab_init": model.vocab_init, "structure": config.data.structure}
     made = target / "base.json"
-    if made.is_file() and json.loads(made.read_text(encoding="utf-8")) == stamp:
+    if kept_json(made) == stamp:
         require(check_base(config, target))
         return target
     directory = find_checkpoint(model.path, revision=model.revision)

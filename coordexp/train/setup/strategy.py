@@ -5,14 +5,13 @@ number of workers: an elastic run on fewer of them accumulates more microbatches
 is imported: every run's controller imports this, which trains nothing.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import cast
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ConfigError, TrainingError
-from coordexp.files import JsonValue
+from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
 
@@ -106,8 +105,8 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
         return None
     path = find_experiment(Path("experiments") / "deepspeed" / f"{strategy}.json", folder="deepspeed")
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        settings = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable JSON ({error})") from None
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     stage = cast("dict[str, JsonValue]", zero).get("stage") if isinstance(zero, dict) else None

@@ -1,5 +1,6 @@
 """Damaged checkpoints, rows and states: noticed, said in one sentence, and the run goes on."""
 
+import json
 import os
 
 import pytest
@@ -41,6 +42,10 @@ def zero(path):
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
 @pytest.mark.parametrize(
     ("file", "damage", "reason"),
     [
@@ -53,6 +58,12 @@ def zero(path):
         (MARKER, lambda path: path.write_text("[]"), f"its {MARKER} cannot be read"),
         (MARKER, lambda path: path.write_text('{"rows": 2}'), f"its {MARKER} cannot be read"),
         (MARKER, lambda path: os.truncate(path, 40), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: path.write_bytes(b"\xff"), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: path.write_text("[" * 100_000), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: change(path, step="four"), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: change(path, step=1e999), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: change(path, files=[1]), f"its {MARKER} cannot be read"),
+        (MARKER, lambda path: change(path, files={"weights": ["sha256"]}), f"its {MARKER} cannot be read"),
     ],
 )
 def test_the_checkpoint_before_a_damaged_one_is_used_and_the_rows_are_cut_to_it(run_dir, file, damage, reason):
@@ -146,3 +157,37 @@ def test_on_a_full_disk_a_status_is_written_in_the_room_of_the_old_one(tmp_path,
     assert read_status(tmp_path) == RunStatus("failed", message="the disk is full")
     with pytest.raises(OSError, match="No space left"):
         write_status(tmp_path / "new", RunStatus("failed"))
+
+
+def test_strange_names_among_checkpoints_are_passed_over(run_dir):
+    checkpoints = run_dir / "checkpoints"
+    for name in ("step_", "step_x", "step_²", "step_-1", "step_1e3"):
+        (checkpoints / name).mkdir()
+    (checkpoints / "step_000009").write_text("a file")
+    assert drop_uncommitted(run_dir) == checkpoint(run_dir, 4)
+    assert (checkpoints / "step_000009").is_file()
+
+
+@pytest.mark.parametrize("values", ['{"step": "4"}', '{"time": null}', '{"metrics": [1]}', '{"metrics": {"a": "b"}}'])
+def test_rows_of_another_type_end_the_whole_ones(run_dir, values):
+    path = run_dir / "metrics.jsonl"
+    row = {"step": 5, "time": 1.0, "metrics": {}} | json.loads(values)
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    assert steps(run_dir) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b"[" * 100_000,
+        b'{"state": "running", "step": 1e999}',
+        b'{"state": "running", "seconds": "long"}',
+        b"[]",
+    ],
+)
+def test_a_status_of_whatever_else_counts_as_stopped(run_dir, content):
+    (run_dir / "status.json").write_bytes(content)
+    status = read_status(run_dir)
+    assert status is not None
+    assert status.state == "stopped"
