@@ -101,5 +101,5 @@ def _pixels(config: ExperimentConfig) -> str:
     least, most = config.data.min_pixels, config.data.max_pixels
     if least is None and most is None:
         return "the sizes that the preprocessor's own limits give"
-    limits = [f"at least {least:,}" * (least is not None), f"at most {most:,}" * (most is not None)]
-    return f"{' and '.join(filter(None, limits))} pixels"
+    limits = [f"{words} {value:,}" for words, value in (("at least", least), ("at most", most)) if value is not None]
+    return f"{' and '.join(limits)} pixels"

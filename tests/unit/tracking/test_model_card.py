@@ -56,6 +56,20 @@ def test_it_names_every_term_that_is_on_and_no_other(run: ExperimentConfig) -> N
     assert "lora of rank 64 on the language model, and a coord-offset adapter" in card
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "said"),
+    [
+        (None, None, "images had the sizes that the preprocessor's own limits give."),
+        (None, 9216, "images had at most 9,216 pixels."),
+        (1024, None, "images had at least 1,024 pixels."),
+        (1024, 9216, "images had at least 1,024 and at most 9,216 pixels."),
+    ],
+)
+def test_it_says_how_large_images_were(run: ExperimentConfig, least: int | None, most: int | None, said: str) -> None:
+    data = run.data.model_copy(update={"min_pixels": least, "max_pixels": most})
+    assert said in card_of(run.model_copy(update={"data": data}), 0.5)
+
+
 def test_what_it_holds_makes_the_run_again(run: ExperimentConfig, tmp_path: Path) -> None:
     card = card_of(run, 0.5)
     kept = tmp_path / "run.yaml"
