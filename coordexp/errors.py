@@ -84,6 +84,6 @@ def is_text(value: object) -> bool:
     return True
 
 
-def summary(error: Exception) -> str:
+def summary(error: BaseException) -> str:
     """Return kind and first line of another library's error, for a sentence of ours."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

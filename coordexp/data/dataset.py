@@ -16,7 +16,7 @@ from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sample import Ordering, Sample, fold
-from coordexp.errors import DataError, TokenizerError
+from coordexp.errors import DataError, TokenizerError, summary
 
 DEFAULT_PROMPT = "Describe all objects in the image with their bounding boxes."
 IMAGE_TOKEN = "<|image_pad|>"
@@ -49,12 +49,15 @@ class Prompt:
         if not tokenizer.chat_template:
             raise TokenizerError("the tokenizer has no chat template; expected chat_template.jinja in the checkpoint")
         messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
-        # transformers annotates a message's content as str only; parts are its documented multimodal form.
-        rendered = tokenizer.apply_chat_template(
-            messages,  # pyright: ignore[reportArgumentType]
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        try:
+            # transformers annotates a message's content as str only; parts are its documented multimodal form.
+            rendered = tokenizer.apply_chat_template(
+                messages,  # pyright: ignore[reportArgumentType]
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except Exception as error:
+            raise TokenizerError(f"the chat template does not render a message ({summary(error)})") from error
         ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:

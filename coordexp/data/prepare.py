@@ -22,7 +22,7 @@ from coordexp.data.sources.coco_file import Category, Image, read_coco_file
 from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
-from coordexp.files import kept_json, replace_directory, write_json
+from coordexp.files import kept_model, replace_directory, write_json
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -178,10 +178,10 @@ def _existing(output: Path, made_from: Manifest) -> Manifest | None:
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
-    manifest = kept_json(output / MANIFEST)
+    manifest = kept_model(Manifest, output / MANIFEST)
     if manifest is None:
         raise DataError(f"{output}: exists and is no prepared data set; expected a new or empty folder")
-    is_same = isinstance(manifest, dict) and all(manifest.get(key) == value for key, value in made_from.items())
+    is_same = all(manifest.get(key) == value for key, value in made_from.items())
     if not is_same or not (output / SAMPLES).is_file():
         raise DataError(
             f"{output}: holds a data set made from other annotations or with other options; remove it, or choose "

@@ -20,9 +20,9 @@ from coordexp.coord_tokens.vocab import (
     coord_vocab,
     expand_vocab,
 )
-from coordexp.errors import CheckpointError, ConfigError, CoordExpError, ResourceError, summary
+from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, is_hub_id
+from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id
 from coordexp.model.checkpoint.stored_model import StoredModel, quiet
 from coordexp.model.image_forward import install_image_forward
 from coordexp.model.processor import Processor
@@ -146,22 +146,19 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
 def _load_weights(
     directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation
 ) -> Qwen3VLForConditionalGeneration:
-    try:
-        with quiet():
-            model, report = cast(
-                "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
-                Qwen3VLForConditionalGeneration.from_pretrained(
-                    directory,
-                    dtype=dtype,
-                    attn_implementation=attn_implementation,
-                    use_safetensors=True,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    output_loading_info=True,
-                ),
-            )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
-        raise CheckpointError(f"{directory}: the model does not load ({summary(error)})") from None
+    with foreign_errors(f"{directory}: the model does not load"), quiet():
+        model, report = cast(
+            "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
+            Qwen3VLForConditionalGeneration.from_pretrained(
+                directory,
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            ),
+        )
     # transformers fills what is missing with random numbers and goes on.
     for kind in ("missing_keys", "mismatched_keys"):
         if report[kind]:
@@ -190,15 +187,8 @@ def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInf
             dtype=info.offset.dtype,
             tokenizer=processor.tokenizer,
         )
-    try:
-        with quiet():
-            wrapped = PeftModel.from_pretrained(
-                model, str(info.directory), is_trainable=trainable, local_files_only=True
-            )
-    except CoordExpError:
-        raise
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({summary(error)})") from None
+    with foreign_errors(f"{info.directory}: the adapter does not fit the base"), quiet():
+        wrapped = PeftModel.from_pretrained(model, str(info.directory), is_trainable=trainable, local_files_only=True)
     check_adapter_keys(info, wrapped)
     reattach_coord_offset_hooks(wrapped)
     return wrapped

@@ -16,8 +16,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
-from coordexp.errors import CheckpointError, DataError, TokenizerError, summary
+from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of
 from coordexp.files import JsonValue, parse_model, write_text
+from coordexp.model.chat_template import check_chat_template
+from coordexp.model.checkpoint.directory import foreign_errors, read_json
+from coordexp.model.checkpoint.fields import ImageFields, check_fields
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, Qwen2VLImageProcessorPil
@@ -62,10 +65,10 @@ class Processor:
 
         tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
-        try:
+        if (directory / _IMAGE_CONFIG).is_file():
+            check_fields(ImageFields, directory / _IMAGE_CONFIG, read_json(directory / _IMAGE_CONFIG))
+        with foreign_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{directory}: image processor does not load ({summary(error)})") from None
         return cls(tokenizer, image_processor, _text_of(directory / _IMAGE_CONFIG), _text_of(directory / _VIDEO_CONFIG))
 
     @property
@@ -180,10 +183,8 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         CheckpointError: if either is missing or damaged.
     """
     _require(directory, _TOKENIZER_FILES, what="tokenizer")
-    try:
+    with foreign_errors(f"{directory}: tokenizer does not load"):
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{directory}: tokenizer does not load ({summary(error)})") from None
     for option in _LOADING_OPTIONS:
         tokenizer.init_kwargs.pop(option, None)
     legacy = directory / _LEGACY_TEMPLATE
@@ -191,6 +192,9 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         tokenizer.chat_template = _legacy_template(legacy)
     if not tokenizer.chat_template:
         raise CheckpointError(f"{directory}: no chat template (expected chat_template.jinja or {_LEGACY_TEMPLATE})")
+    if not isinstance(tokenizer.chat_template, str):
+        raise CheckpointError(f"{directory}: the chat template is {kind_of(tokenizer.chat_template)}, expected a text")
+    check_chat_template(tokenizer.chat_template, where=directory)
     return tokenizer
 
 

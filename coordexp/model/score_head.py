@@ -105,7 +105,7 @@ class ScoreHead:
             with safe_open(path, framework="pt") as stored:
                 about = parse_model(dict[str, str], stored.metadata()["about"])
                 return cls(stored.get_tensor("weight"), stored.get_tensor("bias"), about)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}: no learned score can be read from it ({error})") from None
 
     def for_size(self, hidden_size: int) -> "ScoreHead":

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
@@ -16,6 +17,7 @@ from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_of
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
+from coordexp.model.checkpoint.fields import LoraFields, check_fields
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -90,10 +92,12 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     config = read_json(directory / ADAPTER_CONFIG)
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{directory}: peft_type is {config.get('peft_type')!r}; expected 'LORA' (LoRA or DoRA)")
+    check_fields(LoraFields, directory / ADAPTER_CONFIG, config)
     if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
         raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
     keys = tensor_names(file)
+    _check_ranks(file, keys, config)
     offset = _offset_info(file, keys)
     return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset))
 
@@ -159,6 +163,20 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
         )
 
 
+def _check_ranks(file: Path, keys: Sequence[str], config: JsonObject) -> None:
+    """Hold the ranks of the tables against those that the configuration names."""
+    pattern = config.get("rank_pattern")
+    ranks = {config.get("r"), *(cast("dict[str, object]", pattern).values() if isinstance(pattern, dict) else ())}
+    with safe_open(file, framework="pt") as handle:
+        for key in keys:
+            shape = handle.get_slice(key).get_shape() if key.endswith("lora_A.weight") else None
+            if shape and shape[0] not in ranks:
+                raise CheckpointError(
+                    f"{file}: {key} is {shape}, and {ADAPTER_CONFIG} says r: {config.get('r')}; they do not belong "
+                    "together"
+                )
+
+
 def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:
     mapping = config.get("auto_mapping")
     made_by = mapping.get(_MADE_BY) if isinstance(mapping, dict) else None
@@ -181,9 +199,17 @@ def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
         return None
     with safe_open(file, framework="pt") as handle:
         table = handle.get_tensor(by_name["embed_offset"])
-        ids = handle.get_tensor(by_name["coord_ids"]).tolist() if "coord_ids" in by_name else None
+        ids = handle.get_tensor(by_name["coord_ids"]) if "coord_ids" in by_name else None
+        head = handle.get_tensor(by_name["head_offset"]) if "head_offset" in by_name else table
+    if table.dim() != 2 or table.shape[0] < NUM_BINS or head.shape != table.shape:
+        raise CheckpointError(
+            f"{file}: embed_offset is {list(table.shape)} and head_offset {list(head.shape)}; expected [rows, width] "
+            f"twice, with a row for each of the {NUM_BINS:,} coord tokens"
+        )
+    if ids is not None and (ids.is_floating_point() or list(ids.shape) != [table.shape[0]]):
+        raise CheckpointError(f"{file}: coord_ids is {ids.dtype} {list(ids.shape)}; expected {table.shape[0]} ids")
     return OffsetInfo(
-        coord_ids=ids,
+        coord_ids=None if ids is None else ids.tolist(),
         num_ids=table.shape[0],
         tie_head="head_offset" not in by_name,
         dtype=table.dtype,

@@ -1,8 +1,10 @@
 """A checkpoint directory: found in the package, on disk, in the hub's cache or on the hub, its files checked unread."""
 
+import contextlib
 import re
 import shlex
 import socket
+from collections.abc import Generator
 from pathlib import Path, PurePath
 from typing import cast
 from urllib.parse import urlsplit
@@ -12,8 +14,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, Qwen3VLConfig
 
-from coordexp.errors import CheckpointError, summary
+from coordexp.errors import CheckpointError, CoordExpError, show, summary
 from coordexp.files import parse_json
+from coordexp.model.checkpoint.fields import ModelFields, check_fields
 from coordexp.runs.folder import RunFolder
 
 EMBEDDED = "embedded"  # the small base that ships with the package
@@ -125,7 +128,8 @@ def check_config(directory: Path) -> JsonObject:
             f"reach; expected {MODEL_TYPE!r}, a dense Qwen3-VL (2B, 4B, 8B, 32B)"
         )
     if found != MODEL_TYPE:
-        raise CheckpointError(f"{file}: model_type is {found!r}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
+        raise CheckpointError(f"{file}: model_type is {show(found)}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
+    check_fields(ModelFields, file, config)
     return config
 
 
@@ -146,10 +150,8 @@ def model_config(directory: Path) -> Qwen3VLConfig:
         CheckpointError: if it is missing, damaged, or of another model.
     """
     check_config(directory)
-    try:
+    with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{directory / CONFIG_FILE}: makes no configuration ({summary(error)})") from None
     assert isinstance(config, Qwen3VLConfig)
     return config
 
@@ -214,6 +216,24 @@ def tensor_names(file: Path) -> list[str]:
             return list(handle.keys())
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: not a whole safetensors file ({error})") from None
+
+
+@contextlib.contextmanager
+def foreign_errors(sentence: str) -> Generator[None]:
+    """Turn whatever another library raises while it reads a checkpoint's files into one error.
+
+    Which classes it raises for which damage is not for us to know: the tokenizers' parser has a bare ``Exception``, and
+    its panics are not even that.
+
+    Raises:
+        CheckpointError: the sentence, with the first line of what the library says.
+    """
+    try:
+        yield
+    except (CoordExpError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise CheckpointError(f"{sentence} ({summary(error)})") from error
 
 
 def read_json(file: Path) -> JsonObject:

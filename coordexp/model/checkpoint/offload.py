@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import coord_vocab
-from coordexp.errors import CheckpointError, CoordExpError, summary
 from coordexp.model.checkpoint.adapter import AdapterInfo, check_adapter_keys
+from coordexp.model.checkpoint.directory import foreign_errors
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, quiet
 from coordexp.model.checkpoint.weights import StoredWeights, TensorSpec, rows_per_piece
 
@@ -118,17 +118,12 @@ def _with_adapter(model: PreTrainedModel, info: AdapterInfo, tokenizer: PreTrain
         name: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in load_file(info.weights).items()
     }
-    try:
-        with quiet():
-            config = PeftConfig.from_pretrained(str(info.directory))
-            config.inference_mode = True
-            config.base_model_name_or_path = None  # get_peft_model fills it in, and warns where another stood
-            wrapped = get_peft_model(model, config, low_cpu_mem_usage=True)
-            set_peft_model_state_dict(wrapped, tensors, low_cpu_mem_usage=True)
-    except CoordExpError:
-        raise
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{info.directory}: the adapter does not fit the base ({summary(error)})") from None
+    with foreign_errors(f"{info.directory}: the adapter does not fit the base"), quiet():
+        config = PeftConfig.from_pretrained(str(info.directory))
+        config.inference_mode = True
+        config.base_model_name_or_path = None  # get_peft_model fills it in, and warns where another stood
+        wrapped = get_peft_model(model, config, low_cpu_mem_usage=True)
+        set_peft_model_state_dict(wrapped, tensors, low_cpu_mem_usage=True)
     check_adapter_keys(info, wrapped)
     return wrapped
 

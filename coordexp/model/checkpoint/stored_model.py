@@ -12,8 +12,8 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLTextConfig, Qwen3VLVisionConfig
 from transformers.utils import logging
 
-from coordexp.errors import CheckpointError, summary
-from coordexp.model.checkpoint.directory import model_config
+from coordexp.errors import CheckpointError
+from coordexp.model.checkpoint.directory import foreign_errors, model_config
 from coordexp.model.checkpoint.weights import StoredWeights
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 EMBEDDING = "model.language_model.embed_tokens.weight"
 HEAD = "lm_head.weight"
-
-# What transformers and torch raise for a configuration that makes no sense.
-_CONFIG_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,11 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedMode
     from transformers import AutoModelForImageTextToText, PreTrainedModel
     from transformers.initialization import no_init_weights
 
-    try:
-        # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
-        with quiet(), no_init_weights(), init_empty_weights(include_buffers=False):
-            # A copy, because making a model writes its dtype into the configuration.
-            model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
-    except _CONFIG_ERRORS as error:
-        raise CheckpointError(f"config.json: no model can be made of it ({summary(error)})") from None
+    # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
+    empty = init_empty_weights(include_buffers=False)
+    with foreign_errors("config.json: no model can be made of it"), quiet(), no_init_weights(), empty:
+        # A copy, because making a model writes its dtype into the configuration.
+        model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
     assert isinstance(model, PreTrainedModel)
     model.tie_weights()
     return model.eval()

@@ -16,6 +16,7 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES
 from coordexp.files import replace_directory
+from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 
 # The 26 added tokens of Qwen3-VL, in its order.
 SPECIAL_TOKENS = (
@@ -25,19 +26,6 @@ SPECIAL_TOKENS = (
     "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>",
     "<think>", "</think>",
 )  # fmt: skip
-
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message.role + '\\n' -}}"
-    "{%- if message.content is string -%}{{- message.content -}}"
-    "{%- else -%}{%- for part in message.content -%}"
-    "{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
-    "{%- else -%}{{- part.text -}}{%- endif -%}"
-    "{%- endfor -%}{%- endif -%}"
-    "{{- '<|im_end|>\\n' -}}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
-)
 
 _WORDS = (
     "person bicycle car motorcycle airplane bus train truck boat traffic light fire hydrant stop sign parking meter "
@@ -69,7 +57,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
         pad_token="<|endoftext|>",
     )
     tokenizer.add_tokens(list(SPECIAL_TOKENS), special_tokens=True)
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = EMBEDDED_TEMPLATE
     return tokenizer
 
 

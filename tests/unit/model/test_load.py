@@ -258,7 +258,7 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
-        ("preprocessor_config.json", lambda f: f.write_text("{"), "image processor does not load"),
+        ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json: not readable JSON"),
         ("chat_template.jinja", lambda f: f.unlink(), "no chat template .expected chat_template.jinja"),
         ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
@@ -308,7 +308,7 @@ def test_an_index_without_its_shards_is_refused(make_base, tmp_path):
     [
         ("adapter_config.json", lambda f: f.unlink(), "adapter_config.json: not found"),
         ("adapter_config.json", lambda f: _edit_json(f, peft_type="IA3"), "peft_type is 'IA3'"),
-        ("adapter_config.json", lambda f: _edit_json(f, r=8), "does not fit the base"),
+        ("adapter_config.json", lambda f: _edit_json(f, r=8), "says r: 8; they do not belong together"),
         ("adapter_config.json", lambda f: _edit_json(f, target_modules=["q_proj"]), "tensors are on one side only"),
         ("adapter_model.safetensors", lambda f: f.unlink(), "weights not found"),
         ("adapter_model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:200]), "not a whole safetensors file"),

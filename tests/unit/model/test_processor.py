@@ -115,5 +115,5 @@ def test_the_numbers_in_the_file_are_those_of_the_class(processor, tmp_path, sta
 def test_a_damaged_file_is_said_as_ever(processor, tmp_path):
     processor.save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="image processor does not load"):
+    with pytest.raises(CheckpointError, match="preprocessor_config.json: not readable JSON"):
         StoredProcessor.from_directory(tmp_path)
