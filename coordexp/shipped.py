@@ -66,6 +66,11 @@ def command(*words: str | Path) -> str:
     return shlex.join([*program, *map(str, words)])
 
 
+def python_command(*words: str | Path) -> str:
+    """Return ``python WORDS`` for this environment, quoted for a shell."""
+    return shlex.join([_typed(Path(sys.executable)), *map(str, words)])
+
+
 def _typed(program: Path) -> str:
     found = shutil.which(program.name)
     if found is not None and Path(found).absolute() == program.absolute():

@@ -19,6 +19,7 @@ from coordexp.data.image_file import ImageFolder, check_image
 from coordexp.data.sample import Objects, Ordering, Sample
 from coordexp.data.sources.coco import CROWD, TARGET, CocoImage, CocoTable, build_table
 from coordexp.data.sources.coco_file import Category, Image, read_coco_file
+from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
@@ -112,6 +113,7 @@ def prepare(
             something else.
     """
     folder = ImageFolder(spec.images, check=spec.check_images != "none")
+    refuse_foreign(spec.annotations)
     made_from = _identity(spec, annotations_sha256=_sha256(spec.annotations, progress))
     known = _existing(spec.output, made_from)
     if known is not None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample, Samples, SplitData
+from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
 from coordexp.files import sha256_of_file, sha256_of_text
@@ -119,8 +120,8 @@ def _part(data: SplitData, chosen: Iterable[int], why: str) -> SplitData:
 def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Finding]:
     if not annotations.is_file():
         key = f"data.{split}_annotations"
-        error = DataError(f"{annotations}: file not found; put the annotations there, or set {key}")
-        yield failure(f"{split} annotations", error)
+        missing = f"{annotations}: file not found; put the annotations there, or set {key}"
+        yield failure(f"{split} annotations", DataError(foreign_problem(annotations) or missing))
     if not images.is_dir():
         error = DataError(f"{images}: no such image folder; put the images there, or set data.{split}_images")
         yield failure(f"{split} images", error)

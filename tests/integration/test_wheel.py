@@ -80,6 +80,18 @@ def test_an_empty_folder_is_enough_for_a_dry_run(programs: Path, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_loss_and_a_group_of_ones_own(programs: Path, tmp_path: Path) -> None:
+    """Without a checkout they lie in the installed package, where a run looks for them, and their tests here."""
+    coordexp(programs, tmp_path, "new", "loss", "of_my_own")
+    coordexp(programs, tmp_path, "new", "group", "C_of_my_own", "--term", "of_my_own")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test_C_of_my_own.py", "test_of_my_own.py"]
+    command = [programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
+    plan = coordexp(programs, tmp_path, "ablation", "--dry-run", "ablation.groups=[C, C_of_my_own]")
+    assert "groups          C, C_of_my_own" in plan
+
+
 @pytest.mark.slow
 def test_an_empty_folder_is_enough_for_everything(programs: Path, tmp_path: Path) -> None:
     assert "objective.lambda_coord" in coordexp(programs, tmp_path, "sweep", "--dry-run")

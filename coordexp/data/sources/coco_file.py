@@ -22,6 +22,7 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
+from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.errors import DataError, kind_of, show
 from coordexp.files import collector_paused
 
@@ -265,6 +266,7 @@ class _Member:
 
 def _sections(path: Path) -> dict[Section, list[Raw] | list[object]]:
     """Return the entries of each section: undecoded, or as values where the file is not strict JSON."""
+    refuse_foreign(path)
     content = _read_utf8(path)
     try:
         found = msgspec.json.decode(content, type=dict[_Member, Raw], dec_hook=lambda member, name: member(name))

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 import coordexp.losses.terms
-from coordexp.losses.head import HeadOutput
-from tests.unit.losses.term_support import term_inputs
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.losses.by_hand import FIRST_ID as FIRST
+from coordexp.losses.by_hand import VOCABULARY as VOCAB
+from coordexp.losses.by_hand import inputs_by_hand
 
-FIRST, NUM_BINS, VOCAB = 30, 1000, 1050
 COORD = slice(FIRST, FIRST + NUM_BINS)
 
 
@@ -33,17 +34,7 @@ class Case:
     @property
     def inputs(self):
         """The terms' view: the first four coord rows are the first box, and so on; left-over ones are no box."""
-        rest = torch.cat([self.logits[:, :FIRST], self.logits[:, FIRST + NUM_BINS :]], dim=1)
-        head = HeadOutput(
-            log_z_T=self.logits.logsumexp(dim=1),
-            log_z_coord_T=self.logits[:, COORD].logsumexp(dim=1),
-            log_z_text_T=rest.logsumexp(dim=1),
-            target_logit_T=self.logits.gather(1, self.targets.unsqueeze(1)).squeeze(1),
-            ce_T=torch.nn.functional.cross_entropy(self.logits, self.targets, reduction="none"),
-            coord_logits_NK=self.logits[self.is_coord][:, COORD],
-            log_z_text_at=lambda temperature: (rest[self.is_coord] / temperature).logsumexp(dim=1),
-        )
-        return term_inputs(head, self.targets, self.boxes, first_id=FIRST)
+        return inputs_by_hand(self.logits, self.targets, self.boxes)
 
     def gradient(self, term):
         """Return the gradient of a term's sum at the logits."""

@@ -7,8 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import UNITS, SoftTargetTerm, TermInputs
 from coordexp.losses.terms import loss_terms
 from coordexp.losses.terms.gate import Gate
@@ -40,34 +38,6 @@ EXAMPLE, EXAMPLE_YAML = (PAGE.split(f"```{language}\n")[1].split("```")[0] for l
 def drop(directory, name, text):
     """Write a new file of a loss term."""
     (directory / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
-
-
-def term_inputs(
-    head: HeadOutput,
-    targets: Tensor,
-    boxes: Tensor,
-    *,
-    first_id: int,
-    coord_rows: Tensor | None = None,
-    box_rows: Tensor | None = None,
-    end_id: int = -1,
-) -> TermInputs:
-    """Join a head's output and the truth: the first four coord tokens are the first box, all of one image."""
-    is_coord = (targets >= first_id) & (targets < first_id + NUM_BINS)
-    bins = targets[is_coord] if coord_rows is None else targets.index_select(0, coord_rows)
-    if box_rows is None:
-        box_rows = torch.arange(boxes.numel(), device=targets.device).view(-1, 4)
-    return TermInputs(
-        head=head,
-        is_coord_T=is_coord,
-        is_end_T=targets == end_id,
-        coord_bins_N=bins - first_id,
-        coord_places_N=torch.zeros_like(bins),
-        box_rows_M4=box_rows,
-        boxes_norm_xyxy_M4=boxes,
-        box_image_M=torch.zeros_like(box_rows[:, 0]),
-        box_object_M=torch.arange(len(boxes), device=targets.device),
-    )
 
 
 def count_units(inputs: TermInputs) -> Tensor:
