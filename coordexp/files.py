@@ -14,7 +14,8 @@ import re
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -36,6 +37,7 @@ _NO_ROOM_TEXTS = re.compile(
 JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None")
 _MAX_INTEGER = 2**63 - 1
 _T = TypeVar("_T")
+_READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
 
 def write_text(path: Path, text: str) -> None:
@@ -309,6 +311,47 @@ def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+class KnownHashes:
+    """SHA-256 of large files, read once: a file keeps its hash while its size, its times and its inode are the same.
+
+    Among the times is that of the last change of whatever kind (ctime), which nobody can set: a file that was written
+    to, or replaced, is read again even where its date was put back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take over what is known.
+
+        Args:
+            path: of the file that keeps the hashes from one command to the next; one that is damaged counts as empty.
+        """
+        self._path = path
+        kept = kept_json(path)
+        self._known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
+        self._is_new = False
+
+    def of(self, files: Iterable[Path]) -> list[str]:
+        """Return the hash of each file, several read at once."""
+        with ThreadPoolExecutor(_READERS) as readers:
+            return list(readers.map(self._of, files))
+
+    def save(self) -> None:
+        """Keep what was read; a place that cannot be written to costs a reading, not the command."""
+        if self._is_new:
+            with contextlib.suppress(OSError):
+                write_json(self._path, self._known)
+
+    def _of(self, file: Path) -> str:
+        stat = file.stat()
+        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        kept = self._known.get(str(file))
+        if isinstance(kept, list) and kept[:-1] == state and isinstance(kept[-1], str):
+            return kept[-1]
+        found = sha256_of_file(file)
+        self._known[str(file)] = [*state, found]
+        self._is_new = True
+        return found
 
 
 def sha256_of_text(text: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
-from coordexp.config.identity.fingerprint import fingerprint
+from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
@@ -16,10 +16,11 @@ from coordexp.findings import require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, directory_bytes
-from coordexp.runs.folder import ExperimentFolder
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
+from coordexp.runs.status import read_status
 from coordexp.train.setup.base import check_base
-from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, token_stream_hash
+from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
 from coordexp.train.setup.weighted_terms import check_objective
 
@@ -147,10 +148,12 @@ def fingerprint_runs(
 ) -> tuple[dict[str, Fingerprint], list[KeyDifference]]:
     """Return every run's fingerprint by its name, and the differences between runs outside the factor.
 
-    Runs done before count with the fingerprint they stored, so code or data that changed since is found.
+    Runs done before count with the fingerprint they stored, so code or data that changed since is found; also those of
+    groups and seeds that an earlier command ran and this one does not, since they stand in one table.
 
     Raises:
-        ComparisonError: with all differences outside ``ablation.factor``, unless ``ablation.allow_differences``.
+        ComparisonError: with all differences outside ``ablation.factor``, unless ``ablation.allow_differences``; or if
+            what a run has stored is no fingerprint.
     """
     streams: dict[str, str] = {}
     current: dict[str, Fingerprint] = {}
@@ -160,17 +163,27 @@ def fingerprint_runs(
         if parts not in streams:
             streams[parts] = token_stream_hash(plan.config, shared)
         current[plan.name] = fingerprint(
-            plan.config, data=shared.data_hash, weights=shared.weights_hash, tokens=streams[parts]
+            plan.config,
+            data=shared.data_hash,
+            weights=shared.weights_hash,
+            tokens=streams[parts],
+            files=shared.files | settings_hashes(plan.config),
         )
-    known: dict[str, Fingerprint] = {}
-    for plan in plans:
-        path = plan.folder.fingerprint
-        if plan.status() is not None and path.is_file():
-            known[f"{plan.name} (before)"] = Fingerprint.from_json(path.read_text(encoding="utf-8"))
+    known = {
+        f"{run.name} (before)": read_fingerprint(run.fingerprint) for run in _begun(plans) if run.fingerprint.is_file()
+    }
     ablation = plans[0].config.ablation
     if not ablation.allow_differences:
         check_comparable(known | current, ablation.factor)
     return current, find_differences(known | current, ablation.factor)
+
+
+def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:
+    """Return the runs of the experiment that have begun: of the plans, and others that have taken a step."""
+    planned = {plan.name: plan.folder for plan in plans if plan.status() is not None}
+    others = [run for run in ExperimentFolder.of(plans[0].config).begun_runs() if run.name not in planned]
+    steps = {run.name: status.step for run in others if (status := read_status(run.path)) is not None}
+    return [*planned.values(), *(run for run in others if steps.get(run.name))]
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:

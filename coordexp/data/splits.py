@@ -15,10 +15,11 @@ from coordexp.data.sample import Sample, Samples, SplitData
 from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
-from coordexp.files import sha256_of_file, sha256_of_text
+from coordexp.files import KnownHashes, sha256_of_file, sha256_of_text
 from coordexp.findings import Check, Finding, failure, ok, require, warning
 
-HASHED_BYTES = 256 * 2**20  # of a folder's images
+HASHED_BYTES = 64 * 2**30  # of a folder's images
+_SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
 _NUM_DRAWS = 128
 _SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
@@ -130,13 +131,18 @@ def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Fi
         yield failure(f"{split} images", error)
 
 
-def data_fingerprint(paths: Iterable[Path]) -> str:
+def data_fingerprint(paths: Iterable[Path], *, known: Path) -> str:
     """Return a SHA-256 over data: the bytes of files, and names, sizes and bytes of the files in folders.
 
-    Give it annotation files and image folders. Of a folder above 256 MiB only every n-th file is
-    read, 256 MiB in all (COCO has 19 GB of images): an added, lost, renamed or re-encoded picture is
-    always noticed, one changed to the same byte size only among those. Where the data lies does
-    not matter.
+    Give it annotation files and image folders. Of a folder above 256 MiB the hashes are kept, so that an image is read
+    once and again only where it was written to: COCO's 19 GB cost the first command a reading, the next ones a look at
+    the names. Of a folder above 64 GiB only every n-th file is read, 64 GiB in all: an added, lost, renamed or
+    re-encoded picture is always noticed there, one changed to the same byte size only among those. Where the data lies
+    does not matter.
+
+    Args:
+        paths: of files and folders.
+        known: folder for what is kept of large folders.
 
     Raises:
         DataError: if a path does not exist.
@@ -144,7 +150,7 @@ def data_fingerprint(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         if path.is_dir():
-            lines = _folder_lines(path)
+            lines = _folder_lines(path, known)
         elif path.is_file():
             lines = [sha256_of_file(path)]
         else:
@@ -154,10 +160,18 @@ def data_fingerprint(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _folder_lines(folder: Path) -> list[str]:
+def _folder_lines(folder: Path, known: Path) -> list[str]:
     files = sorted(_names_and_sizes(folder))
-    stride = max(1, -(-sum(size for _, size in files) // HASHED_BYTES))
-    return [f"{name}\0{size}" for name, size in files] + [sha256_of_file(folder / name) for name, _ in files[::stride]]
+    total = sum(size for _, size in files)
+    stride = max(1, -(-total // HASHED_BYTES))
+    read = [folder / name for name, _ in files[::stride]]
+    if total <= _SMALL_BYTES:
+        hashes = [sha256_of_file(path) for path in read]
+    else:
+        kept = KnownHashes(known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
+        hashes = kept.of(read)
+        kept.save()
+    return [f"{name}\0{size}" for name, size in files] + hashes
 
 
 def _names_and_sizes(folder: Path) -> Iterator[tuple[str, int]]:

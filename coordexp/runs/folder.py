@@ -1,8 +1,9 @@
 """Where an experiment and its runs keep their files: every name is written here once.
 
 ```
+runs_dir/.hashes/          of image folders, for all experiments
 runs_dir/EXPERIMENT/
-  experiment.json  codec_ceiling.json  stop.json  data/  base-STRUCTURE-HASH/  report/
+  experiment.json  codec_ceiling.json  hashes.json  stop.json  data/  base-STRUCTURE-HASH/  report/
   GROUP-sSEED/
     config.yaml  fingerprint.json  param_groups.json  status.json  stop.json  recorded.json
     metrics.jsonl  progress.log  progress.jsonl  error.log  merged/
@@ -271,6 +272,16 @@ class ExperimentFolder:
     def codec_ceiling(self) -> Path:
         """AP of the ground truth itself after encoding and decoding."""
         return self.path / "codec_ceiling.json"
+
+    @property
+    def hashes(self) -> Path:
+        """Hashes of the base's files, so that the large ones are read once."""
+        return self.path / "hashes.json"
+
+    @property
+    def data_hashes(self) -> Path:
+        """Folder of the hashes of large image folders, shared by all experiments beside this one."""
+        return self.path.with_name(".hashes")
 
     @property
     def report(self) -> Path:

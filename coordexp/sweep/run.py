@@ -45,7 +45,7 @@ from coordexp.sweep.space import Point, point_text
 from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
 from coordexp.tracking.publish import is_recorded
 from coordexp.train import train
-from coordexp.train.setup.prepare import PreparedExperiment, token_stream_hash
+from coordexp.train.setup.prepare import PreparedExperiment, settings_hashes, token_stream_hash
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,7 @@ class _Stages:
             data=self._prepared.data_hash,
             weights=self._prepared.weights_hash,
             tokens=self._token_streams[plan.seed],
+            files=self._prepared.files | settings_hashes(plan.config),
         )
         write_run_files(plan, identity)
         stage = "search" if plan.seed == self._trials.seed else "winner"

@@ -32,6 +32,7 @@ from coordexp.train.loop.run_log import RunLog
 from coordexp.train.loop.schedule import EpochSetter, Schedule
 from coordexp.train.loop.throughput import utilisation_of
 from coordexp.train.setup.arguments import SetupCheck, choose_algorithms, steps_on_device, training_arguments
+from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
@@ -74,7 +75,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
         print_line: prints a line of progress.
 
     Raises:
-        CoordExpError: if something in the run's inputs is wrong.
+        CoordExpError: if something in the run's inputs is wrong, or the run would not be comparable with the others.
         TrainingError: if the loss stops being finite.
         RunStoppedError: if it was asked to stop; everything up to then is committed.
     """
@@ -82,6 +83,7 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     _stop_if_asked(listener_for(config))
     set_up_process(config)
     parts = build_components(config)
+    confirm_comparable(config, parts)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,9 @@ from coordexp.model.checkpoint.stored_model import EMBEDDING
 from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.train.setup.base import prepare_base, weights_hash
+from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.prepare import prepare_experiment
+from tests.model_support import weights_hash
 from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow, write_qwen_tokenizer
 
 EXPERIMENT = "experiments/coco_qwen3vl_4b.yaml"

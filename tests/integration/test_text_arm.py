@@ -158,7 +158,8 @@ def test_the_proof_names_the_way_to_write_a_coordinate_and_its_consequences(tmp_
     plans = plan_runs(ExperimentConfig.model_validate(whole))
     prints, undeclared = fingerprint_runs(plans, prepare_all(plans))
     assert undeclared == []
-    assert set(diff(prints["T-s0"], prints["A-s0"])) == {"custom.coord_tokens.enabled", "tokens", "weights"}
+    base = {"weights", "base/config.json", "base/tokenizer.json"}
+    assert set(diff(prints["T-s0"], prints["A-s0"])) == {"custom.coord_tokens.enabled", "tokens", *base}
     within = set(diff(prints["T-s0"], prints["T_ntl-s0"]))
     assert within == {"objective.extra.ntl.weight", "coordexp/losses/terms/ntl.py"}
 

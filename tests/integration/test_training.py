@@ -15,10 +15,10 @@ from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
-from coordexp.train.setup.base import weights_hash
 from coordexp.train.setup.components import build_components
 from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
+from tests.model_support import weights_hash
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,12 @@
 """Whether runs differ in the declared factor only.
 
-Three kinds of differences are compared: keys of the configuration, hashes of what the keys lead to (data,
-initial weights, token stream, evaluation), and the code: versions of packages and hashes of our sources.
+Four kinds of differences are compared: keys of the configuration, hashes of what the keys lead to (data, the base's
+weights and each of its files, token stream, evaluation), the code: versions of packages and hashes of our sources; and
+what each run's worker found itself to compute with (``worker``: threads, switches, libraries, settings).
 A hash may differ only where a declared difference explains it: with the factor ``data.structure`` the token
-streams differ, with the factor ``objective`` they must not. A seed explains other weights and another order
-of samples, so every pair of runs with one seed must agree in them. Code may never differ; but groups that
-compute other loss terms have other sources, each of which one of the two runs lacks.
+streams differ, with the factor ``objective`` they must not. A seed explains another order
+of samples, so every pair of runs with one seed must agree in it; it explains no other base. Code may never differ; but
+groups that compute other loss terms have other sources, each of which one of the two runs lacks.
 """
 
 import json
@@ -45,6 +46,11 @@ class KeyDifference:
     other_value: JsonValue
 
     @property
+    def older(self) -> str:
+        """The run that lacks the key."""
+        return self.run if self.value is None else self.other_run
+
+    @property
     def shown(self) -> str:
         """The first value, cut to a table's width."""
         return _shown(self.value)
@@ -58,20 +64,39 @@ class KeyDifference:
 # Which parts of a run each hash is of; a declared key that decides one of them explains that the hash differs.
 _HASHES: dict[str, frozenset[Part]] = {
     "data": frozenset(["data"]),
-    "weights": frozenset(["base", "weights"]),
+    "weights": frozenset(["base"]),
     "tokens": frozenset(["tokens"]),
     "evaluation": frozenset(["evaluation"]),
 }
+_BASE, _DEEPSPEED, WORKER = "base/", "deepspeed/", "worker."
+# Which keys explain what a worker finds; settings of model and processor follow from the base and the images' sizes.
+_DECIDED_BY: dict[str, tuple[str, ...]] = {
+    _DEEPSPEED: ("cluster.strategy",),
+    f"{WORKER}libraries.deepspeed": ("cluster.strategy",),
+    f"{WORKER}threads": ("training.num_threads",),
+    f"{WORKER}deterministic": ("training.deterministic",),
+    f"{WORKER}cudnn.": ("training.deterministic",),
+    f"{WORKER}environment.CUBLAS_WORKSPACE_CONFIG": ("training.deterministic",),
+    f"{WORKER}processor.": ("data.min_pixels", "data.max_pixels"),
+}
+_SETTINGS = (_BASE, f"{WORKER}model.", f"{WORKER}processor.")
+_NOT_RECORDED = "files"
 
 
 def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
     """Return every difference as ``dotted key -> (value in a, value in b)``; None where one has no such key.
 
     Of configurations all keys are compared, also those that change no number. Of fingerprints the keys are
-    ``objective.use_coord_ce``, ``packages.torch``, ``data``, ``weights``, ``tokens``, ``evaluation`` and, after all
-    others, sources such as ``coordexp/losses/criterion.py``.
+    ``objective.use_coord_ce``, ``packages.torch``, ``data``, ``weights``, ``tokens``, ``evaluation``,
+    ``base/config.json``, ``worker.threads`` and, after all others, sources such as ``coordexp/losses/criterion.py``.
+    What no worker has read yet is not compared; files that an older version did not record count as one difference.
     """
     left, right = flat_values(a), flat_values(b)
+    if isinstance(a, Fingerprint) and isinstance(b, Fingerprint):
+        if not (a.worker and b.worker):
+            left, right = _without(left, WORKER), _without(right, WORKER)
+        if bool(a.files) != bool(b.files):
+            left, right = _files_as_one(a, left), _files_as_one(b, right)
     keys = sorted(left.keys() | right.keys(), key=lambda key: (_is_source(key), key))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -86,6 +111,14 @@ def outside_factor(differences: Differences, factor: Sequence[str]) -> Differenc
     declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
     decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
     explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
+    if "base" in decided:
+        explained |= {key for key in differences if key.startswith(_SETTINGS)}
+    explained |= {
+        key
+        for key in differences
+        for start, names in _DECIDED_BY.items()
+        if key.startswith(start) and any(name in declared for name in names)
+    }
     explained |= {key for key, values in differences.items() if is_metric(key) and None in values}
     if "terms" in decided:
         explained |= {key for key, values in differences.items() if _is_source(key) and None in values}
@@ -96,7 +129,7 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     """Return what a declared factor neither names nor explains, run by run.
 
     Runs of one seed must agree in everything else. Runs of different seeds are averaged, so they
-    must agree too, but in what a seed decides: the initial weights and the order of samples.
+    must agree too, but in what a seed decides: the order of samples.
 
     Args:
         fingerprints: of each run, by its name.
@@ -104,6 +137,7 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     """
     first_of_seed: dict[str, str] = {}
     first_with: dict[str, str] = {}
+    first_read = next((name for name, item in fingerprints.items() if item.worker), None)
     found: list[KeyDifference] = []
     for name, current in fingerprints.items():
         reference = first_of_seed.setdefault(_seed(current), name)
@@ -111,6 +145,12 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
             reference = next(iter(first_of_seed.values()))
         outside = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
         found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in outside.items()]
+        # The reference may be one whose worker has not read anything yet.
+        if first_read is not None and not fingerprints[reference].worker:
+            unread = outside_factor(diff(fingerprints[first_read], current), (*factor, "experiment.seed"))
+            found += [
+                KeyDifference(key, first_read, a, name, b) for key, (a, b) in unread.items() if key.startswith(WORKER)
+            ]
         # The reference may lack the source of a term; of the runs that have it, each must have the same.
         for path, own in current.code.items():
             first = first_with.setdefault(path, name)
@@ -128,9 +168,12 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     """
     found = find_differences(fingerprints, factor)
     if found:
+        older = next((item.older for item in found if item.key == _NOT_RECORDED), None)
+        note = f"an older version of coordexp made {older}; another experiment.name, or --fresh, begins anew\n"
         raise ComparisonError(
             f"runs differ in more than the declared factor ({', '.join(factor)}), so they cannot be compared:\n"
-            f"{differences_table(found)}\n--allow-differences shows them beside the results instead"
+            f"{differences_table(found)}\n{note if older else ''}"
+            "--allow-differences shows them beside the results instead"
         )
 
 
@@ -155,7 +198,17 @@ def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
         "evaluation": item.evaluation,
     }
     packages = {f"packages.{name}": version for name, version in item.packages.items()}
-    return leaves(item.config) | packages | hashes | dict(item.code)
+    worker = {f"{WORKER}{name}": value for name, value in item.worker.items()}
+    return leaves(item.config) | packages | hashes | dict(item.files) | worker | dict(item.code)
+
+
+def _without(values: Mapping[str, JsonValue], start: str) -> dict[str, JsonValue]:
+    return {key: value for key, value in values.items() if not key.startswith(start)}
+
+
+def _files_as_one(item: Fingerprint, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    kept: dict[str, JsonValue] = {key: value for key, value in values.items() if key not in item.files}
+    return kept | ({_NOT_RECORDED: f"{len(item.files)} hashes"} if item.files else {})
 
 
 def _is_source(key: str) -> bool:

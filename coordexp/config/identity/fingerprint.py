@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
+from coordexp.config.identity.code import PACKAGE, bytes_of_package, code_of_run, is_metric
 from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, parse_model, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
+PACKAGE_BYTES = "package"  # in ``source``
 _PACKAGES = (
     "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
     "transformers",
@@ -32,11 +33,16 @@ class Fingerprint:
         code: hash of each source that can change a number, by its path.
         packages: versions of the packages that compute.
         data: hash of annotations and images; None where not known.
-        weights: hash of the trained model's initial weights; None where not known.
+        weights: hash of the base's weights, which no seed changes; None where not known.
         tokens: hash of the order and content of the training sequences; None where not known.
         evaluation: hash of the evaluation's settings and of the sources that evaluate.
-        source: git commit and hash of the uncommitted changes, to find the code again; empty outside a
-            repository. It is not compared, ``code`` is.
+        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither;
+            and one hash of the package's bytes, for a worker to know them again. It is not compared, ``code`` is.
+        files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``; empty where an
+            older version wrote this.
+        worker: what the run's own worker found itself to compute with, at its start: threads, switches, libraries,
+            settings of model and processor; empty until then.
+        machine: hardware and versions around a worker, which may differ between machines; not compared.
     """
 
     config: Mapping[str, JsonValue]
@@ -47,15 +53,20 @@ class Fingerprint:
     tokens: str | None
     evaluation: str
     source: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    worker: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def short(self) -> str:
         """Twelve hex digits by which an interrupted run knows itself again.
 
-        They stand for all that is compared but the metrics of detections: one that is added changes no other number.
+        They stand for all that is known before a worker starts, but the metrics of detections: one that is added
+        changes no other number.
         """
         code = {path: found for path, found in self.code.items() if not is_metric(path)}
-        return sha256_of_text(dataclasses.replace(self, code=code, source={}).to_json())[:12]
+        known = dataclasses.replace(self, code=code, source={}, worker={}, machine={})
+        return sha256_of_text(known.to_json())[:12]
 
     def to_json(self) -> str:
         """Return the fingerprint as JSON with sorted keys."""
@@ -82,6 +93,7 @@ def fingerprint(
     weights: str | None = None,
     tokens: str | None = None,
     packages: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Fingerprint:
     """Return the fingerprint of one run's resolved configuration.
 
@@ -89,9 +101,10 @@ def fingerprint(
         config: of one run, see :func:`coordexp.config.group_config`.
         code: hash of each source; None: of this package as installed, for the terms that the run computes.
         data: hash of annotations and images.
-        weights: hash of the initial weights.
+        weights: hash of the base's weights.
         tokens: hash of the token stream.
         packages: versions; None: those installed here.
+        files: hash of each other file that the run reads.
     """
     code = code_of_run(tuple(config.objective.extra)) if code is None else code
     evaluating = {path: found for path, found in code.items() if path.startswith(_EVALUATION) and not is_metric(path)}
@@ -103,8 +116,21 @@ def fingerprint(
         weights=weights,
         tokens=tokens,
         evaluation=sha256_of_text(deciding(config, "evaluation") + json.dumps(evaluating, sort_keys=True)),
-        source=git_state(),
+        source=git_state() | {PACKAGE_BYTES: bytes_of_package()},
+        files=dict(files or {}),
     )
+
+
+def read_fingerprint(path: Path) -> Fingerprint:
+    """Read the fingerprint that a run has stored.
+
+    Raises:
+        ComparisonError: naming the file, if it is none.
+    """
+    try:
+        return Fingerprint.from_json(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ComparisonError) as error:
+        raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh begins anew") from None
 
 
 def package_versions() -> dict[str, str]:

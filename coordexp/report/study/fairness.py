@@ -1,7 +1,7 @@
 """Whether the runs of a report differ in the declared factor only, as a table of what differs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.config.identity.differences import diff, find_differences, flat_values
@@ -41,6 +41,7 @@ class Fairness:
         checked: names of the runs whose fingerprints were read.
         unchecked: names of those without one.
         foreign: groups that are files of detections, of whose training nothing is known.
+        hardware: kinds of processors that workers found themselves on, which are not compared.
     """
 
     comparable: bool
@@ -49,15 +50,23 @@ class Fairness:
     checked: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """What the table means."""
         if not self.foreign:
-            return self._of_runs
+            return f"{self._of_runs}{self._of_machines}"
         them = ", ".join(self.foreign)
         were, a_file = ("was", "a file") if len(self.foreign) == 1 else ("were", "files")
-        return f"{self._of_runs} Foreign: {them} {were} not trained under equal settings, but given as {a_file}."
+        trained = f"{self._of_runs}{self._of_machines}"
+        return f"{trained} Foreign: {them} {were} not trained under equal settings, but given as {a_file}."
+
+    @property
+    def _of_machines(self) -> str:
+        if len(self.hardware) < 2:
+            return ""
+        return f" They ran on different hardware, which can change last digits: {', '.join(self.hardware)}."
 
     @property
     def _of_runs(self) -> str:
@@ -100,7 +109,13 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
         checked=tuple(names),
         unchecked=tuple(run.name for run in data.trained if run.name not in prints),
         foreign=tuple(group for group, runs in data.groups.items() if runs[0].foreign is not None),
+        hardware=tuple(dict.fromkeys(_processor(found.machine) for found in prints.values() if found.machine)),
     )
+
+
+def _processor(machine: Mapping[str, str]) -> str:
+    """Return what computes in a machine: its GPU, else what its CPU can do."""
+    return machine.get("gpu") or f"CPU with {machine.get('cpu', 'unknown instructions')}"
 
 
 def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:

@@ -1,7 +1,9 @@
 """The base of a run: a checkpoint that is checked, and written once with its vocabulary expanded, or as a copy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen3VLConfig
@@ -10,13 +12,29 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
-from coordexp.files import JsonValue, kept_json, replace_directory, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, KnownHashes, kept_json, replace_directory, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
-from coordexp.model.checkpoint.directory import find_checkpoint, model_config
+from coordexp.model.checkpoint.directory import (
+    CONFIG_FILE,
+    EMBEDDED,
+    INDEX_FILE,
+    TINY_BASE,
+    cached_checkpoint,
+    find_checkpoint,
+    is_hub_id,
+    model_config,
+)
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import Encoding, build_encoding
+
+_STAMP = "base.json"  # what a base was made of
+_WEIGHTS = ".safetensors"
+# Configurations, tokenizer, chat template, processor. An index is left out, since it says where weights lie, and what
+# was written beside a merged checkpoint.
+_READ = (".json", ".jinja", ".txt", ".model")
+_NOT_READ = (_STAMP, INDEX_FILE, "merge_report.json")
 
 
 @dataclass(frozen=True)
@@ -41,30 +59,70 @@ def prepare_base(config: ExperimentConfig) -> Path:
     and not the model.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged, or not a dense Qwen3-VL.
+        CheckpointError: if the checkpoint is missing, damaged, not a dense Qwen3-VL, or another one than that which
+            runs of this experiment began with.
         TokenizerError: if its coord tokens get other ids than ``custom.coord_offset.ids`` says.
         ResourceError: if the disk is too small.
     """
-    target = ExperimentFolder.of(config).base(config)
-    model = config.model
+    folder = ExperimentFolder.of(config)
+    target, model = folder.base(config), config.model
     stamp: dict[str, JsonValue] = {"path": model.path, "revision": model.revision, "dtype": model.dtype}
     stamp |= {"text": True} if config.text_arm else {"vocab_init": model.vocab_init, "structure": config.data.structure}
-    made = target / "base.json"
-    if kept_json(made) == stamp:
-        require(check_base(config, target))
-        return target
+    made = target / _STAMP
+    before = kept_json(made)
+    hashes = KnownHashes(folder.hashes)
+    if isinstance(before, dict) and {key: value for key, value in before.items() if key != "source"} == stamp:
+        replaced = _replaced(config, before.get("source"), hashes)
+        if replaced and folder.begun_runs():
+            raise CheckpointError(
+                f"{model.path}: {replaced} since experiment {folder.name} made its base from it, so that its runs "
+                "began with another checkpoint; put that back, choose another experiment.name, or --fresh"
+            )
+        if not replaced:
+            require(check_base(config, target))
+            return target
     directory = find_checkpoint(model.path, revision=model.revision)
     require(check_base(config, directory))
     from coordexp.model.expand import cast_checkpoint, expand_checkpoint  # here: a dry run writes nothing
 
+    stamp["source"] = dict(_hashes_of(directory, hashes))
     with replace_directory(target) as building:
         if config.text_arm:
             cast_checkpoint(directory, building, dtype=model.dtype)
         else:
             structure = config.data.structure
             expand_checkpoint(directory, building, init=model.vocab_init, structure=structure, dtype=model.dtype)
-        write_json(building / "base.json", stamp)
+        write_json(building / _STAMP, stamp)
+    hashes.save()
     return target
+
+
+def _replaced(config: ExperimentConfig, before: object, hashes: KnownHashes) -> str | None:
+    """Return what changed in the checkpoint that a base was made of, as a sentence's middle; None if nothing did.
+
+    One that is no longer on this machine changes nothing: runs read the base. Nor does one of which an older version
+    noted no hashes.
+    """
+    directory = _source_here(config)
+    if not isinstance(before, dict) or directory is None:
+        return None
+    noted = cast("Mapping[str, object]", before)
+    now: Mapping[str, object] = _hashes_of(directory, hashes)
+    hashes.save()
+    # Weights may be cleared out of the hub's cache, and are not asked for again.
+    names = now.keys() & noted.keys() if is_hub_id(config.model.path) else now.keys() | noted.keys()
+    changed = sorted(name for name in names if noted.get(name) != now.get(name))
+    more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
+    return f"{changed[0]}{more} changed" if changed else None
+
+
+def _source_here(config: ExperimentConfig) -> Path | None:
+    """Return the directory of ``model.path`` if it is on this machine, without asking the network."""
+    path = config.model.path
+    if is_hub_id(path):
+        return cached_checkpoint(path, revision=config.model.revision)[0]
+    directory = TINY_BASE if path == EMBEDDED else Path(path).expanduser()
+    return directory if (directory / CONFIG_FILE).is_file() else None
 
 
 def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
@@ -115,9 +173,44 @@ def _check_half_precision(config: ExperimentConfig, model: Qwen3VLConfig) -> Non
         )
 
 
-def weights_hash(checkpoint: Path) -> str:
-    """Return one SHA-256 over the weight files of a checkpoint, in name order."""
-    return sha256_of_text("".join(sha256_of_file(path) for path in sorted(checkpoint.glob("*.safetensors"))))
+@dataclass(frozen=True)
+class BaseHashes:
+    """What a base is, byte by byte.
+
+    Attributes:
+        weights: one SHA-256 over the weight files, in name order.
+        files: SHA-256 of each other file that is read, by its name: ``base/config.json``.
+    """
+
+    weights: str
+    files: Mapping[str, str]
+
+
+def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
+    """Return the hashes of all files of a checkpoint that a run reads: weights, configuration, tokenizer, processor.
+
+    Args:
+        checkpoint: its directory.
+        known: where hashes are kept, so that weights are read once.
+    """
+    hashes = KnownHashes(known)
+    found = _hashes_of(checkpoint, hashes)
+    hashes.save()
+    weights = "".join(found[name] for name in sorted(found) if name.endswith(_WEIGHTS))
+    return BaseHashes(
+        weights=sha256_of_text(weights),
+        files={f"base/{name}": value for name, value in found.items() if not name.endswith(_WEIGHTS)},
+    )
+
+
+def _hashes_of(directory: Path, hashes: KnownHashes) -> Mapping[str, str]:
+    """Return the hash of each file of a checkpoint that decides a number, by its name."""
+    files = sorted(
+        path
+        for path in directory.iterdir()
+        if path.name.endswith((_WEIGHTS, *_READ)) and path.name not in _NOT_READ and path.is_file()
+    )
+    return {path.name: value for path, value in zip(files, hashes.of(files), strict=True)}
 
 
 def _check_weights(directory: Path) -> Check[StoredModel]:

@@ -1,6 +1,7 @@
 """What all runs of an experiment share, made once before the first: the data and the expanded base."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,11 +18,12 @@ from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
+from coordexp.files import sha256_of_text
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.base import check_attention_of, prepare_base, weights_hash
+from coordexp.train.setup.base import base_hashes, check_attention_of, prepare_base
 from coordexp.train.setup.encoding import build_encoding, read_split
-from coordexp.train.setup.strategy import check_strategy
+from coordexp.train.setup.strategy import check_strategy, deepspeed_settings
 
 NUM_BATCHES = 100
 _DECODED_IN_ADVANCE = 5_000  # images: some 10 ms each at camera size
@@ -38,6 +40,7 @@ class PreparedExperiment:
         val: the validation split.
         data_hash: of annotations and images, see :func:`coordexp.data.splits.data_fingerprint`.
         weights_hash: SHA-256 of the base's weights.
+        files: hash of each other file that the runs read, by its name: ``base/config.json``.
     """
 
     directory: Path
@@ -46,6 +49,7 @@ class PreparedExperiment:
     val: SplitData
     data_hash: str
     weights_hash: str
+    files: dict[str, str]
 
 
 def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
@@ -71,14 +75,34 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
         )
     CategoryIndex(ground_truth.categories, aliases=config.evaluation.aliases)
     base = prepare_base(config)
+    hashes = base_hashes(base, known=ExperimentFolder.of(config).hashes)
     return PreparedExperiment(
         directory=ExperimentFolder.of(config).path,
         base=base,
         train=train,
         val=val,
-        data_hash=data_fingerprint([path for one in sources for path in (one.annotations, one.images)]),
-        weights_hash=weights_hash(base),
+        data_hash=data_hash(config),
+        weights_hash=hashes.weights,
+        files=dict(hashes.files),
     )
+
+
+def data_hash(config: ExperimentConfig) -> str:
+    """Hash the annotations and images of both splits, see :func:`coordexp.data.splits.data_fingerprint`."""
+    folder = ExperimentFolder.of(config)
+    splits: tuple[Split, ...] = ("train", "val")
+    sources = [source_of(config.data, split, data_dir=folder.data) for split in splits]
+    return data_fingerprint(
+        [path for one in sources for path in (one.annotations, one.images)], known=folder.data_hashes
+    )
+
+
+def settings_hashes(config: ExperimentConfig) -> dict[str, str]:
+    """Hash the settings of DeepSpeed that a run reads from a file, by the file's name."""
+    settings = deepspeed_settings(config)
+    if settings is None:
+        return {}
+    return {f"deepspeed/{config.cluster.strategy}.json": sha256_of_text(json.dumps(settings, sort_keys=True))}
 
 
 def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) -> str:

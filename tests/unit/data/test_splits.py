@@ -1,5 +1,7 @@
 """A fixed subset of a split, and a fingerprint of bytes."""
 
+import functools
+import json
 import os
 import random
 import shutil
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordexp import files
 from coordexp.data.sample import Sample, Samples, SplitData
 from coordexp.data.splits import chosen_part, data_fingerprint, stratified_subset, without_part
 from coordexp.errors import DataError
@@ -50,14 +53,20 @@ def test_a_subset_is_never_larger_than_the_whole(n):
     assert stratified_subset([], 5) == []
 
 
-def test_a_fingerprint_follows_the_bytes_and_not_the_place(coco, tmp_path):
+@pytest.fixture
+def fingerprint_of(tmp_path):
+    """Fingerprint paths, with what is kept of large folders in one place."""
+    return functools.partial(data_fingerprint, known=tmp_path / "hashes")
+
+
+def test_a_fingerprint_follows_the_bytes_and_not_the_place(coco, tmp_path, fingerprint_of):
     paths = [coco.annotations, coco.images]
-    before = data_fingerprint(paths)
-    assert data_fingerprint(paths) == before
+    before = fingerprint_of(paths)
+    assert fingerprint_of(paths) == before
     shutil.copytree(coco.root, tmp_path / "elsewhere")
-    assert data_fingerprint([tmp_path / "elsewhere" / path.relative_to(coco.root) for path in paths]) == before
-    assert data_fingerprint(paths[::-1]) != before
-    assert data_fingerprint(paths[:1]) != before
+    assert fingerprint_of([tmp_path / "elsewhere" / path.relative_to(coco.root) for path in paths]) == before
+    assert fingerprint_of(paths[::-1]) != before
+    assert fingerprint_of(paths[:1]) != before
 
 
 @pytest.mark.parametrize(
@@ -71,34 +80,64 @@ def test_a_fingerprint_follows_the_bytes_and_not_the_place(coco, tmp_path):
         lambda coco: ((coco.images / "sub").mkdir(), (coco.images / "b.png").rename(coco.images / "sub" / "b.png")),
     ],
 )
-def test_a_fingerprint_sees_changes(coco, change):
-    before = data_fingerprint([coco.annotations, coco.images])
+def test_a_fingerprint_sees_changes(coco, change, fingerprint_of):
+    before = fingerprint_of([coco.annotations, coco.images])
     change(coco)
-    assert data_fingerprint([coco.annotations, coco.images]) != before
+    assert fingerprint_of([coco.annotations, coco.images]) != before
 
 
-def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monkeypatch):
+def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monkeypatch, fingerprint_of):
     def flip(name: str) -> None:
         content = bytearray((coco.images / name).read_bytes())
         content[-1] ^= 1
         (coco.images / name).write_bytes(content)
 
-    before = data_fingerprint([coco.images])
+    before = fingerprint_of([coco.images])
     flip("b.png")
-    after = data_fingerprint([coco.images])
+    after = fingerprint_of([coco.images])
     assert after != before
     # Above the limit every n-th file is read, from the first on: here the first alone.
     monkeypatch.setattr("coordexp.data.splits.HASHED_BYTES", 1)
-    sampled = data_fingerprint([coco.images])
+    sampled = fingerprint_of([coco.images])
     flip("b.png")
-    assert data_fingerprint([coco.images]) == sampled
+    assert fingerprint_of([coco.images]) == sampled
     flip("a.jpg")
-    assert data_fingerprint([coco.images]) != sampled
+    assert fingerprint_of([coco.images]) != sampled
 
 
-def test_a_fingerprint_of_nothing_is_refused(tmp_path):
+def test_a_large_folder_is_read_once_and_an_image_that_was_written_to_again(coco, monkeypatch, fingerprint_of):
+    whole = fingerprint_of([coco.images])
+    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)
+    read: list[str] = []
+    original = files.sha256_of_file
+    monkeypatch.setattr(files, "sha256_of_file", lambda path: (read.append(path.name), original(path))[1])
+    assert fingerprint_of([coco.images]) == whole
+    assert sorted(read) == ["a.jpg", "b.png"]
+    read.clear()
+    assert fingerprint_of([coco.images]) == whole
+    assert read == []
+    image = coco.images / "b.png"
+    before, content = image.stat(), bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))  # its date is put back, and its size was kept
+    assert fingerprint_of([coco.images]) != whole
+    assert read == ["b.png"]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "[" * 100_000, '{"x": 1}'])
+def test_damaged_hashes_of_a_large_folder_are_made_again(coco, monkeypatch, tmp_path, fingerprint_of, damage):
+    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)
+    whole = fingerprint_of([coco.images])
+    (kept,) = (tmp_path / "hashes").iterdir()
+    kept.write_text(damage)
+    assert fingerprint_of([coco.images]) == whole
+    assert len(json.loads(kept.read_text())) >= 2
+
+
+def test_a_fingerprint_of_nothing_is_refused(tmp_path, fingerprint_of):
     with pytest.raises(DataError, match="no such file or folder"):
-        data_fingerprint([tmp_path / "none"])
+        fingerprint_of([tmp_path / "none"])
 
 
 def drawn(seed: int, *, num: int = 2000) -> list[Sample]:

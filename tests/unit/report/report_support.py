@@ -91,7 +91,7 @@ def _object(detection: dict) -> dict:
 
 
 def fingerprint_of(group: str, seed: int, *, code: str = "c", **changed: str) -> Fingerprint:
-    values = {"data": "d", "weights": f"w{seed}", "tokens": f"t{seed}", "evaluation": "e", **changed}
+    values = {"data": "d", "weights": "w", "tokens": f"t{seed}", "evaluation": "e", **changed}
     config = {"experiment": {"seed": seed}, "objective": {"use_geom_loss": group != "A"}}
     return Fingerprint(config=config, code={"coordexp/losses/head.py": code}, packages={"python": "3.11"}, **values)
 

@@ -17,6 +17,7 @@ from coordexp.config import (
 )
 from coordexp.config.identity.fingerprint import git_state, package_versions
 from coordexp.errors import ComparisonError
+from coordexp.files import JsonValue
 
 FACTOR = ("objective", "custom.coord_soft_ce_w1")
 EXPERIMENTS = Path(__file__).parents[4] / "experiments"
@@ -38,7 +39,7 @@ def _fingerprint(
 
 def _run(*, seed: int = 0, tokens: str = "t", objective: object = None, **sections: object) -> Fingerprint:
     config = _config(experiment={"seed": seed}, objective=objective or {}, **sections)
-    return _fingerprint(config, tokens=tokens, weights=f"w{seed}")
+    return _fingerprint(config, tokens=tokens)
 
 
 def test_equal_configurations_have_equal_fingerprints():
@@ -168,7 +169,7 @@ def test_outside_factor():
 def test_groups_of_an_experiment_are_comparable():
     config = load_config(EXPERIMENTS / "tiny.yaml", ["ablation.groups=[A, B, C, D, B_gate, C_D]"])
     runs = {
-        f"{group}-s{seed}": _fingerprint(group_config(config, group, seed), weights=f"w{seed}", tokens=f"t{seed}")
+        f"{group}-s{seed}": _fingerprint(group_config(config, group, seed), tokens=f"t{seed}")
         for group in config.ablation.groups
         for seed in (0, 1)
     }
@@ -197,7 +198,7 @@ def test_one_seed_must_have_one_token_stream():
         check_comparable({"A-s0": _run(tokens="t"), "B-s0": _run(tokens="u")}, FACTOR)
 
 
-def test_seeds_explain_their_weights_and_tokens_and_nothing_else():
+def test_seeds_explain_their_tokens_and_nothing_else():
     runs = {"A-s0": _run(), "B-s0": _run(), "A-s1": _run(seed=1, tokens="u"), "B-s1": _run(seed=1, tokens="u")}
     check_comparable(runs, FACTOR)
     with pytest.raises(ComparisonError, match=r"A-s1: \"u\" +B-s1: \"v\""):
@@ -262,6 +263,86 @@ def test_sources_come_last_and_not_all_of_them():
         check_comparable({"A": _fingerprint(code=many), "B": _fingerprint()}, FACTOR)
     assert len(str(caught.value).splitlines()) == 33
     assert "  and 21 more" in str(caught.value)
+
+
+def _read(item: Fingerprint, **worker: JsonValue) -> Fingerprint:
+    return dataclasses.replace(item, worker=worker)
+
+
+@pytest.mark.parametrize("name", ["base/config.json", "base/chat_template.jinja", "deepspeed/zero2.json"])
+def test_each_file_that_is_read_counts(name):
+    runs = {
+        run: dataclasses.replace(_run(seed=seed), files={name: value})
+        for run, seed, value in (("A", 0, "1"), ("B", 1, "2"))
+    }
+    with pytest.raises(ComparisonError, match=rf'\n  {name} +A: "1" +B: "2"'):
+        check_comparable(runs, FACTOR)
+    assert runs["A"].short != runs["B"].short
+
+
+def test_another_seed_is_no_other_base():
+    other = dataclasses.replace(_run(seed=1, tokens="u"), weights="v" * 64)
+    with pytest.raises(ComparisonError, match=r"\n  weights +A-s0: "):
+        check_comparable({"A-s0": _run(), "A-s1": other}, FACTOR)
+
+
+def test_a_base_that_the_factor_changes_may_have_other_files():
+    runs = {
+        "native": dataclasses.replace(_run(), files={"base/config.json": "1"}, worker={"model.settings": "1"}),
+        "spec": dataclasses.replace(
+            _run(tokens="u", data={"structure": "spec"}),
+            files={"base/config.json": "2"},
+            worker={"model.settings": "2"},
+        ),
+    }
+    check_comparable(runs, ["data.structure"])
+    with pytest.raises(ComparisonError, match=r"base/config\.json[\s\S]*worker\.model\.settings"):
+        check_comparable(runs, FACTOR)
+
+
+def test_what_workers_found_is_compared_once_it_is_read():
+    runs = {"A": _run(), "B": _read(_run(), threads=1), "C": _read(_run(), threads=2), "D": _run()}
+    with pytest.raises(ComparisonError, match=r"\n  worker\.threads  B: 1  C: 2\n"):
+        check_comparable(runs, FACTOR)
+    check_comparable({name: item for name, item in runs.items() if name != "C"}, FACTOR)
+    # A run that goes on knows itself again, whatever was read in between.
+    assert runs["A"].short == runs["B"].short
+    # A thing that only one worker has, as a variable of the environment.
+    with pytest.raises(ComparisonError, match=r'worker\.environment\.MKL_CBWR +B: null +E: "AVX2"'):
+        check_comparable(
+            runs | {"C": runs["B"], "E": _read(_run(), threads=1, **{"environment.MKL_CBWR": "AVX2"})}, FACTOR
+        )
+
+
+def test_a_declared_number_of_threads_explains_them():
+    runs = {str(n): _read(_run(training={"num_threads": n}), threads=n) for n in (1, 2)}
+    check_comparable(runs, ["training.num_threads"])
+    with pytest.raises(ComparisonError, match=r"training\.num_threads[\s\S]*worker\.threads"):
+        check_comparable(runs, FACTOR)
+
+
+def test_the_machine_is_shown_and_not_compared():
+    one, other = (dataclasses.replace(_run(), machine={"cpu": name}) for name in ("AVX2", "AVX512"))
+    check_comparable({"A": one, "B": other}, FACTOR)
+    assert one.short == other.short
+
+
+def test_a_fingerprint_of_an_older_version_is_named_as_such():
+    values = json.loads(_run().to_json())
+    for name in ("files", "worker", "machine"):
+        del values[name]
+    old = Fingerprint.from_json(json.dumps(values))
+    check_comparable({"A": old, "B": old}, FACTOR)
+    new = dataclasses.replace(
+        _run(), files={"base/config.json": "1", "base/tokenizer.json": "2"}, worker={"threads": 1}
+    )
+    with pytest.raises(ComparisonError) as caught:
+        check_comparable({"A-s0 (before)": old, "A-s0": new}, FACTOR)
+    assert str(caught.value).splitlines()[1:] == [
+        '  files  A-s0 (before): null  A-s0: "2 hashes"',
+        "an older version of coordexp made A-s0 (before); another experiment.name, or --fresh, begins anew",
+        "--allow-differences shows them beside the results instead",
+    ]
 
 
 def test_nothing_to_compare_is_comparable():

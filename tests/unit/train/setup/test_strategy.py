@@ -14,6 +14,7 @@ from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CheckpointError, ConfigError, TrainingError
 from coordexp.train.setup import arguments, strategy
 from coordexp.train.setup.arguments import SetupCheck, check_setup, training_arguments
+from coordexp.train.setup.prepare import settings_hashes
 from coordexp.train.setup.strategy import (
     accumulation_steps,
     check_group,
@@ -120,6 +121,13 @@ def test_settings_are_found_in_the_working_directory_first(tmp_path, monkeypatch
     folder.mkdir(parents=True)
     (folder / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "mine": 1}))
     assert deepspeed_settings(config)["mine"] == 1
+    before = settings_hashes(config)
+    assert before.keys() == {"deepspeed/zero2.json"}
+    (folder / "zero2.json").write_text(json.dumps({"mine": 1, "zero_optimization": {"stage": 2}}, indent=4))
+    assert settings_hashes(config) == before  # the same settings, written otherwise
+    (folder / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "mine": 2}))
+    assert settings_hashes(config) != before
+    assert settings_hashes(_config()) == {}
     (folder / "zero2.json").write_text(json.dumps({"zero_optimization": {"stage": 1}}))
     with pytest.raises(ConfigError, match=r"zero2.json: zero_optimization.stage is 1, expected 2 for zero2"):
         deepspeed_settings(config)

@@ -1,0 +1,105 @@
+"""What this process computes with, read back from inside it: what an environment may change and no key says.
+
+The switches are read from torch, after everything that sets one has set it; the variables are those that torch's
+libraries read by themselves and tell nobody of.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch.backends import cuda, cudnn, mkldnn
+
+from coordexp.config.identity.libraries import libraries
+from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.files import JsonValue, sha256_of_text
+from coordexp.train.setup.components import Components
+
+# Read by cuBLAS, MKL, oneDNN, NCCL and OpenMP themselves. Threads are not among them: torch says how many it has.
+_VARIABLES = (
+    "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR", "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "OMP_DYNAMIC",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+_OF_NO_INFLUENCE = ("_name_or_path", "transformers_version")  # of a model's configuration
+
+
+def read_worker(config: ExperimentConfig, parts: Components) -> dict[str, JsonValue]:
+    """Return what a run's numbers follow from and only its own process knows, by names as ``threads``.
+
+    Args:
+        config: of the run; its process has been set up.
+        parts: of the run, before they train.
+    """
+    on_gpu = torch.cuda.is_available()
+    found: dict[str, JsonValue] = {"device": "cuda" if on_gpu else "cpu"}
+    if not on_gpu:  # a GPU's numbers do not depend on them
+        found["threads"] = torch.get_num_threads()
+    found |= read_switches() | _settings(parts)
+    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    used = libraries(
+        deepspeed=config.cluster.strategy != "ddp",
+        flash_attention=config.model.attn_implementation == "flash_attention_2",
+    )
+    return found | {f"libraries.{name}": value for name, value in used.items()}
+
+
+def read_switches() -> dict[str, JsonValue]:
+    """Return torch's switches of precision and of algorithms."""
+    matmul = cuda.matmul
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul.reduced_bfloat16_sums": bool(matmul.allow_bf16_reduced_precision_reduction),
+        "matmul.reduced_float16_sums": bool(matmul.allow_fp16_reduced_precision_reduction),
+        "cudnn.enabled": bool(cudnn.enabled),
+        "cudnn.allow_tf32": bool(cudnn.allow_tf32),
+        "cudnn.benchmark": bool(cudnn.benchmark),
+        "cudnn.deterministic": bool(cudnn.deterministic),
+        "mkldnn.enabled": bool(mkldnn.enabled),
+        "attention.kernels": [
+            name
+            for name, is_on in (
+                ("flash", cuda.flash_sdp_enabled()),
+                ("memory_efficient", cuda.mem_efficient_sdp_enabled()),
+                ("cudnn", cuda.cudnn_sdp_enabled()),
+                ("math", cuda.math_sdp_enabled()),
+            )
+            if is_on
+        ],
+    }
+
+
+def read_machine() -> dict[str, str]:
+    """Return what is around a process and differs between machines that are equally good, to be shown only."""
+    found = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    of_modules = importlib.metadata.packages_distributions()
+    names = {distribution for module in loaded for distribution in of_modules.get(module, ())}
+    return found | {f"imported.{name}": importlib.metadata.version(name) for name in sorted(names)}
+
+
+def _settings(parts: Components) -> dict[str, JsonValue]:
+    """Return the settings of model and images as they came out of their files and their classes."""
+    config, spec = inner_model(parts.model).config, parts.encoding.image_spec
+    settings = cast("Mapping[str, JsonValue]", json.loads(config.to_json_string(use_diff=False)))
+    settings = {name: value for name, value in settings.items() if name not in _OF_NO_INFLUENCE}
+    return {
+        "model.attention": str(config._attn_implementation),  # pyright: ignore[reportPrivateUsage]
+        "model.dtype": str(inner_model(parts.model).dtype).removeprefix("torch."),
+        "model.settings": sha256_of_text(json.dumps(settings, sort_keys=True))[:16],
+        "processor.image_mean": list(spec.mean),
+        "processor.image_std": list(spec.std),
+        "processor.rescale_factor": spec.rescale_factor,
+        "processor.min_pixels": spec.min_pixels,
+        "processor.max_pixels": spec.max_pixels,
+    }

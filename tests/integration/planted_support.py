@@ -1,0 +1,44 @@
+"""An experiment whose workers confirm what they compute with, and train nothing; or one of them as its own process."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from coordexp.config import group_config
+from coordexp.config.schema import ExperimentConfig
+from coordexp.errors import ComparisonError
+from coordexp.train.run import set_up_process
+from coordexp.train.setup.comparable import confirm_comparable
+from coordexp.train.setup.components import build_components
+from tests.integration.ablation_support import GEOMETRY, StandIn, make_config
+
+GROUPS = {"A": {}, "C": GEOMETRY}
+
+
+class Confirming(StandIn):
+    """Does what a run does before its first step, then commits."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.before = before
+
+    def __call__(self, config, *, reporter, print_line):
+        self.before()
+        set_up_process(config)
+        confirm_comparable(config, build_components(config))
+        super().__call__(config, reporter=reporter, print_line=print_line)
+
+
+def config_of(base: Path, runs_dir: Path, groups: str, **ablation: object) -> ExperimentConfig:
+    """Return the experiment with some of its groups."""
+    chosen = {name: GROUPS[name] for name in groups.split(",")}
+    return make_config(base, runs_dir, "planted", ablation={"groups": chosen, **ablation})
+
+
+if __name__ == "__main__":
+    one = group_config(config_of(Path(sys.argv[1]), Path(sys.argv[2]), "A,C"), "C", 0)
+    set_up_process(one)
+    try:
+        confirm_comparable(one, build_components(one))
+    except ComparisonError as error:
+        sys.stdout.write(f"{error}\n")

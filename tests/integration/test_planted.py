@@ -1,0 +1,283 @@
+"""What could make one run differ from the others without a key that says so: planted one at a time, always noticed."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+from coordexp.errors import CheckpointError, ComparisonError
+from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.status import read_status
+from coordexp.train.setup import comparable
+from tests.integration.ablation_support import make_base, run
+from tests.integration.planted_support import Confirming, config_of
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Begun:
+    """An experiment of which group A is finished, and C is to come."""
+
+    source: Path
+    runs_dir: Path
+
+    @property
+    def folder(self) -> ExperimentFolder:
+        return ExperimentFolder(self.runs_dir / "planted")
+
+    @property
+    def base(self) -> Path:
+        return self.folder.base(config_of(self.source, self.runs_dir, "A"))
+
+    def add_c(self, function: Confirming | None = None, **ablation: object) -> tuple[int, str]:
+        return run(config_of(self.source, self.runs_dir, "A,C", **ablation), function or Confirming())
+
+    def message(self) -> str:
+        """How C ended, which must have been before its first step."""
+        status = read_status(RunFolder(self.folder.path / "C-s0").path)
+        assert status is not None
+        assert (status.state, status.step) == ("failed", 0)
+        return status.message
+
+
+@pytest.fixture(scope="module")
+def finished(make_runs_dir, tmp_path_factory) -> Begun:
+    begun = Begun(make_base(tmp_path_factory.mktemp("base") / "base"), make_runs_dir())
+    assert run(config_of(begun.source, begun.runs_dir, "A"), Confirming())[0] == 0
+    return begun
+
+
+@pytest.fixture
+def begun(finished, tmp_path, monkeypatch) -> Iterator[Begun]:
+    """The experiment, put back afterwards: everything in it has the same bytes for the next test."""
+    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)  # as if the folder were above 256 MiB
+    kept = {place: tmp_path / f"kept-{number}" for number, place in enumerate((finished.source, finished.folder.path))}
+    for place, copy in kept.items():
+        shutil.copytree(place, copy)
+    yield finished
+    for place, copy in kept.items():
+        shutil.rmtree(place)
+        shutil.copytree(copy, place)
+
+
+def _edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=2) + "\n")
+
+
+def _other_mean(directory: Path) -> None:
+    _edit(directory / "preprocessor_config.json", image_mean=[0.4, 0.5, 0.5])
+
+
+def _other_value(directory: Path) -> None:
+    file = directory / "config.json"
+    text = json.loads(file.read_text())["text_config"]
+    _edit(file, text_config=text | {"rms_norm_eps": 1e-5})
+
+
+def _other_template(directory: Path) -> None:
+    file = directory / "chat_template.jinja"
+    file.write_text(file.read_text() + "\n{# #}")
+
+
+def _other_weights(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in sorted(weights) if name.endswith("norm.weight"))
+    save_file(weights | {name: weights[name] + 0.01}, file, metadata={"format": "pt"})
+
+
+def _other_image(begun: Begun) -> None:
+    images = sorted(path for path in begun.folder.data.rglob("*") if path.suffix in (".png", ".jpg"))
+    path = images[len(images) // 2]
+    changed, times = bytearray(path.read_bytes()), path.stat()
+    changed[len(changed) // 2] ^= 1
+    path.write_bytes(changed)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # nor does its date say so
+
+
+BETWEEN_COMMANDS: dict[str, tuple[Callable[[Begun], None], type[Exception], str]] = {
+    "mean of the checkpoint": (
+        lambda begun: _other_mean(begun.source),
+        CheckpointError,
+        r"base: preprocessor_config\.json changed since experiment planted made its base from it",
+    ),
+    "value of the checkpoint": (
+        lambda begun: _other_value(begun.source),
+        CheckpointError,
+        r"base: config\.json changed since experiment planted",
+    ),
+    "weights of the checkpoint": (
+        lambda begun: _other_weights(begun.source),
+        CheckpointError,
+        r"base: model\.safetensors changed since",
+    ),
+    "mean of the base": (
+        lambda begun: _other_mean(begun.base),
+        ComparisonError,
+        r"\n  base/preprocessor_config\.json  ",
+    ),
+    "value of the base": (lambda begun: _other_value(begun.base), ComparisonError, r"\n  base/config\.json  "),
+    "template of the base": (
+        lambda begun: _other_template(begun.base),
+        ComparisonError,
+        r"\n  base/chat_template\.jinja  ",
+    ),
+    "weights of the base": (lambda begun: _other_weights(begun.base), ComparisonError, r"\n  weights  "),
+    "an image": (_other_image, ComparisonError, r"\n  data  "),
+}
+
+
+def test_nothing_planted_nothing_noticed(begun):
+    assert begun.add_c()[0] == 0
+    stored = [json.loads((begun.folder.path / name / "fingerprint.json").read_text()) for name in ("A-s0", "C-s0")]
+    assert stored[0]["worker"] == stored[1]["worker"]
+    assert stored[0]["files"].keys() >= {"base/config.json", "base/preprocessor_config.json", "base/tokenizer.json"}
+    assert stored[0]["worker"]["threads"] == torch.get_num_threads()
+    assert begun.add_c()[0] == 0  # all finished
+
+
+@pytest.mark.parametrize("plant", BETWEEN_COMMANDS)
+def test_what_changes_between_two_commands_is_noticed_before_anything_runs(begun, plant):
+    change, error, sentence = BETWEEN_COMMANDS[plant]
+    change(begun)
+    function = Confirming()
+    with pytest.raises(error, match=sentence):
+        begun.add_c(function)
+    assert function.done == []
+
+
+def test_another_seed_excuses_no_other_base(begun):
+    _other_weights(begun.base)
+    with pytest.raises(ComparisonError, match=r"\n  weights  +A-s0 \(before\): .*A-s1: "):
+        run(config_of(begun.source, begun.runs_dir, "A", seeds=[1]), Confirming())
+
+
+@pytest.mark.parametrize(
+    ("plant", "named"),
+    [
+        (lambda begun: _other_mean(begun.base), "base/preprocessor_config.json"),
+        (lambda begun: _other_value(begun.base), "base/config.json"),
+        (lambda begun: _other_weights(begun.base), "weights"),
+        (_other_image, "data"),
+    ],
+)
+def test_what_changes_after_the_check_is_noticed_by_the_worker(begun, plant, named):
+    function = Confirming(before=lambda: plant(begun))
+    assert begun.add_c(function)[0] == 1
+    assert function.done == []
+    assert (
+        f"what it reads has changed since the command looked at it, so that it would not be comparable: {named};"
+        in (begun.message())
+    )
+
+
+def test_other_code_in_the_worker_is_noticed(begun, monkeypatch):
+    monkeypatch.setattr(comparable, "bytes_of_package", lambda: "other")
+    original = comparable.code_of_run
+    path = "coordexp/losses/criterion.py"
+    monkeypatch.setattr(comparable, "code_of_run", lambda terms: {**original(terms), path: "edited"})
+    assert begun.add_c()[0] == 1
+    assert f"not be comparable: {path};" in begun.message()
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    yield
+    torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _switch(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    yield
+    setattr(owner, name, before)
+
+
+@pytest.mark.parametrize(
+    ("plant", "named"),
+    [
+        (_threads, r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads"),
+        (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),
+        (lambda: _switch(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark is true here and false there"),
+        (
+            lambda: _switch(torch.backends.cuda.matmul, "allow_tf32", True),
+            'float32_matmul_precision is "high" here and "highest" there',
+        ),
+    ],
+)
+def test_a_switch_is_noticed_by_the_worker(begun, plant, named):
+    with plant():
+        assert begun.add_c()[0] == 1
+    assert "C-s0 would not be comparable with A-s0: " in begun.message()
+    assert re.search(named, begun.message())
+    assert begun.add_c()[0] == 0  # without it the same command goes on
+
+
+def test_differences_of_a_worker_can_be_allowed_and_are_recorded(begun):
+    with _threads():
+        assert begun.add_c(allow_differences=True)[0] == 0
+    stored = [json.loads((begun.folder.path / name / "fingerprint.json").read_text()) for name in ("A-s0", "C-s0")]
+    assert stored[1]["worker"]["threads"] == stored[0]["worker"]["threads"] + 1
+
+
+def _patched_library(folder: Path) -> dict[str, str]:
+    """Copy a library, as it is installed, to where it is found first, and change one line of it."""
+    installed = Path(safetensors.__file__).parent
+    shutil.copytree(installed, folder / installed.name)
+    record = distribution("safetensors").locate_file("")
+    for info in Path(str(record)).glob("safetensors-*.dist-info"):
+        shutil.copytree(info, folder / info.name)
+    with (folder / installed.name / "torch.py").open("a") as handle:
+        handle.write("\nPATCHED = True\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_variable_that_no_switch_shows_is_noticed(begun, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert begun.add_c()[0] == 1
+    assert 'environment.NVIDIA_TF32_OVERRIDE is "1" here and null there' in begun.message()
+
+
+@pytest.mark.slow
+def test_what_the_environment_of_another_process_changes_is_noticed(begun, tmp_path):
+    threads = torch.get_num_threads()
+    plants: dict[str, tuple[dict[str, str], str]] = {
+        "nothing": ({}, ""),
+        "threads": ({"OMP_NUM_THREADS": str(threads + 1)}, f"threads is {threads + 1} here and {threads} there"),
+        "TF32 of torch": (
+            {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+            'float32_matmul_precision is "high" here and "highest" there',
+        ),
+        "a patched library": (_patched_library(tmp_path), "(safetensors/torch.py is not as installed)"),
+    }
+    assert begun.add_c()[0] == 0
+    arguments = [sys.executable, "-m", "tests.integration.planted_support", str(begun.source), str(begun.runs_dir)]
+    common = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    processes = {
+        name: subprocess.Popen(
+            arguments, cwd=ROOT, env=common | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for name, (variables, _) in plants.items()
+    }
+    said = {name: process.communicate() for name, process in processes.items()}
+    for name, (_, sentence) in plants.items():
+        assert processes[name].returncode == 0, said[name]
+        assert sentence in said[name][0], name
+        assert bool(said[name][0]) == bool(sentence), name
