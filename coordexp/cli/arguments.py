@@ -1,11 +1,14 @@
 """Arguments that several verbs take."""
 
 import argparse
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, show
+from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PICTURES, MAX_RESAMPLES, MAX_SEED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,12 +68,27 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
-    return _at_least(1, text)
+    return _between(1, MAX_COUNT, text)
 
 
-def not_negative(text: str) -> int:
-    """Parse a whole number of at least 0."""
-    return _at_least(0, text)
+def num_images(text: str) -> int:
+    """Parse the number of images of a set to be drawn."""
+    return _between(1, MAX_IMAGES, text)
+
+
+def resamples(text: str) -> int:
+    """Parse the number of resamples of a bootstrap."""
+    return _between(1, MAX_RESAMPLES, text)
+
+
+def pictures(text: str) -> int:
+    """Parse the number of images of a gallery."""
+    return _between(1, MAX_PICTURES, text)
+
+
+def seed(text: str) -> int:
+    """Parse a seed."""
+    return _between(0, MAX_SEED, text)
 
 
 def fraction(text: str) -> float:
@@ -98,11 +116,11 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
     return found
 
 
-def _at_least(low: int, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:  # argparse would name our function
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-    if value < low:
-        raise argparse.ArgumentTypeError(f"expected at least {low}, got {value}")
-    return value
+def _between(low: int, high: int, text: str) -> int:
+    if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]*\s*", text):  # argparse would name our function
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {show(text)}")
+    # Python does not read thousands of digits; none of them are needed to see that it is too much.
+    value = int(text) if len(text) < 100 else math.copysign(math.inf, -1 if "-" in text else 1)
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"expected a number from {low} to {high:,}, got {show(text)}")
+    return int(value)

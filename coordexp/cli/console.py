@@ -20,7 +20,11 @@ _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
 # What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
-_MACHINE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+# What a path of the command line can meet; who asked for it can mend it.
+_MACHINE_ERRNOS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":

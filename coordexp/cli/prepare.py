@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import add_debug, fraction, not_negative, positive
+from coordexp.cli.arguments import add_debug, fraction, num_images, positive, seed
 from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.errors import DataError
 from coordexp.shipped import command
@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         kind.set_defaults(prepare=_run_annotations, dialect=dialect)
     shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
     shapes.add_argument("--output", type=Path, required=True)
-    shapes.add_argument("--num-train", type=positive, default=2400)
-    shapes.add_argument("--num-val", type=positive, default=300)
-    shapes.add_argument("--seed", type=int, default=0)
+    shapes.add_argument("--num-train", type=num_images, default=2400)
+    shapes.add_argument("--num-val", type=num_images, default=300)
+    shapes.add_argument("--seed", type=seed, default=0)
     shapes.set_defaults(prepare=_run_shapes)
     for kind in kinds.choices.values():
         add_debug(kind, default=argparse.SUPPRESS)
@@ -45,7 +45,7 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="new folder for samples.jsonl and manifest.json")
     parser.add_argument("--max-objects", type=positive, help="keep this many of an image, the largest (default: all)")
     parser.add_argument("--ordering", choices=("top_left", "random", "size", "centre"), default="top_left")
-    parser.add_argument("--seed", type=not_negative, default=0, help="of --ordering random (%(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="of --ordering random (%(default)s)")
     boxes = parser.add_mutually_exclusive_group()
     boxes.add_argument("--coord-tokens", action="store_true", help="boxes as <|coord_k|> strings")
     boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from coordexp.cli.ablation import run_and_report
-from coordexp.cli.arguments import add_config, add_dry_run
+from coordexp.cli.arguments import add_config, add_dry_run, seed
 from coordexp.cli.console import output_console
 from coordexp.shipped import find_experiment
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_dry_run(parser)
     parser.add_argument("--group", help="one of ablation.groups (default: experiment.group)")
-    parser.add_argument("--seed", type=int, help="default: experiment.seed")
+    parser.add_argument("--seed", type=seed, help="default: experiment.seed")
 
 
 def run(options: argparse.Namespace) -> int:

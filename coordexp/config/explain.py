@@ -24,6 +24,7 @@ _EXPECTED = {
     "path_type": "a path",
     "tuple_type": "a list",
     "too_short": "a list that is not empty",
+    "too_long": "at most {max_length} entries",
     "dict_type": "a mapping",
     "model_type": "a mapping of keys",
     "greater_than": "a number above {gt}",

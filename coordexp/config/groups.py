@@ -11,7 +11,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Name
 from coordexp.config.trees import Tree, leaves, merged, nested, value_at, with_named_weights, within
 from coordexp.config.yaml_file import read_mapping
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, show
+from coordexp.limits import MAX_SEED
 
 GROUPS = "ablation.groups"
 _NAME = TypeAdapter[str](Name)
@@ -34,13 +35,13 @@ def group_config(config: ExperimentConfig, group: str, seed: int) -> ExperimentC
         seed: any seed, also one that ``ablation.seeds`` does not list.
 
     Raises:
-        ConfigError: if there is no such group, or the seed is negative.
+        ConfigError: if there is no such group, or the seed is no seed.
     """
     names = group_names(config)
     if group not in names:
         raise ConfigError(f"there is no group {group!r}; {nearest_of(group, names)}")
-    if seed < 0:
-        raise ConfigError(f"experiment.seed: got {seed}, expected a number of at least 0")
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"experiment.seed: got {show(seed)}, expected a number from 0 to {MAX_SEED}")
     run = config.groups.get(group, config)
     return run.model_copy(
         update={

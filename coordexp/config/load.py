@@ -75,6 +75,13 @@ def database_uri(runs_dir: str | Path) -> str:
 
 _BRACKETS = {"[": "]", "{": "}"}
 
+_MAX_SHOWN = 200
+
+
+def _shown(text: str) -> str:
+    """Return an override for a message, its key whole and its value only so far as a line holds it."""
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
+
 
 @dataclass(frozen=True)
 class _Override:
@@ -91,14 +98,14 @@ class _Override:
         if not equals or not key or not all(key.split(".")):
             hint = f"; a file is given as --config {text}" if text.endswith((".yaml", ".yml")) else ""
             raise ConfigError(
-                f"override {text!r}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}"
+                f"override {_shown(text)}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}"
             )
         if value_text[:1] in _BRACKETS and value_text.count(value_text[0]) > value_text.count(_BRACKETS[value_text[0]]):
             raise ConfigError(
-                f"override {text!r}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at a space, so "
-                f"put all of it in quotes, as in '{key}=[A, B]'"
+                f"override {_shown(text)}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at "
+                f"a space, so put all of it in quotes, as in '{key}=[A, B]'"
             )
-        return cls(text, key, parse_value(value_text, name=f"override {text!r}"))
+        return cls(text, key, parse_value(value_text, name=f"override {_shown(text)}"))
 
     @property
     def is_in_group(self) -> bool:
@@ -127,7 +134,7 @@ class _Draft:
 
     def apply(self, override: _Override) -> None:
         """Lay an override on top: mappings merge, anything else replaces, and so do all groups at once."""
-        place = f"override {override.text!r}"
+        place = f"override {_shown(override.text)}"
         parts = override.key.split(".")
         groups = value_at(self.tree, GROUPS)
         if override.key == GROUPS:
@@ -146,7 +153,7 @@ def _check_overrides(overrides: Sequence[_Override]) -> None:
     said: Tree = {}
     for override in overrides:
         if within(override.key, ("custom",)):
-            said = with_value(said, override.key.split("."), override.value, place=f"override {override.text!r}")
+            said = with_value(said, override.key.split("."), override.value, place=f"override {_shown(override.text)}")
     if contradicts_text_arm(said):
         raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
 

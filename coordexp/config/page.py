@@ -14,6 +14,7 @@ from coordexp.config.schema.fields import Key
 from coordexp.config.trees import leaves
 from coordexp.config.yaml_file import read_mapping
 from coordexp.files import JsonValue, write_between
+from coordexp.limits import MAX_COUNT
 from coordexp.shipped import shipped_experiments
 
 COMMAND = "python -m coordexp.config.page docs/configuration.md"
@@ -78,9 +79,9 @@ def _words(field: _Schema, schema: _Schema) -> Iterator[str]:
 
 def _number(schema: _Schema) -> str:
     limits = [
-        f"{sign} {schema[name]}"
+        f"{sign} {schema[name]:,}"
         for name, sign in (("exclusiveMinimum", ">"), ("minimum", "≥"), ("exclusiveMaximum", "<"), ("maximum", "≤"))
-        if name in schema
+        if name in schema and schema[name] != MAX_COUNT  # that of every count
     ]
     kind = "whole number" if schema["type"] == "integer" else "number"
     return f"{kind} {', '.join(limits)}".strip()

@@ -126,7 +126,7 @@ def _construct(node: yaml.Node, *, name: str) -> JsonValue:
         raise ConfigError(_sentence(error, name=name)) from error
     except (ValueError, LookupError, AttributeError, TypeError):
         # PyYAML hands what stands behind an explicit tag (``!!int x``, ``!!bool maybe``) to int() unguarded.
-        raise ConfigError(f"{name}: not valid YAML (a value is not what the tag before it says)") from None
+        raise ConfigError(f"{name}: not valid YAML (a value is too long, or not what its tag says)") from None
 
 
 @dataclass

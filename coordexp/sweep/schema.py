@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from coordexp.config.schema.fields import Fraction, Name, NaturalInt, PositiveInt, Section
+from coordexp.config.schema.fields import Fraction, Name, PositiveInt, Section, Seed
+from coordexp.limits import MAX_RUNS
 
 Number = StrictInt | StrictFloat
 Finite = Annotated[float, Field(strict=True)]
@@ -50,7 +51,7 @@ class Search(Section):
 
     method: Literal["grid", "random", "optuna"] = "grid"
     num_trials: PositiveInt | None = Field(default=None, description="of random and optuna; a grid has its own number")
-    seed: NaturalInt = 0
+    seed: Seed = 0
 
 
 class Asha(Section):
@@ -65,7 +66,7 @@ class Winners(Section):
     """The best points are run again with seeds that the search has not seen."""
 
     num: PositiveInt = 2
-    seeds: tuple[NaturalInt, ...] = (1, 2, 3)
+    seeds: tuple[Seed, ...] = (1, 2, 3)
 
     @model_validator(mode="after")
     def _seeds_are_distinct(self) -> "Winners":
@@ -79,7 +80,7 @@ class TuningPart(Section):
 
     num_images: PositiveInt | None = None
     fraction: Fraction | None = None
-    seed: NaturalInt = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _has_a_size(self) -> "TuningPart":
@@ -115,6 +116,11 @@ class SweepConfig(Section):
                 raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
         elif self.search.num_trials is None:
             raise ValueError(f"search.method: {self.search.method} needs search.num_trials")
+        if self.num_points > MAX_RUNS:
+            raise ValueError(
+                f"the search has {self.num_points:,} trials, expected at most {MAX_RUNS:,}, which one experiment of "
+                "MLflow can hold"
+            )
         return self
 
     @property

@@ -5,14 +5,25 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
-from coordexp.config.schema.fields import Fraction, NaturalInt, PositiveInt, Section, Text, key
+from coordexp.config.schema.fields import (
+    Fraction,
+    NaturalInt,
+    NumImages,
+    NumPixels,
+    PositiveInt,
+    Section,
+    Seed,
+    Text,
+    key,
+)
+from coordexp.limits import MAX_PROCESSES
 
 
 class Shapes(Section):
     """The generated data set, for ``data.format: shapes``."""
 
-    num_train: PositiveInt = key(2400, "results", "Number of generated training images.", decides=["data", "tokens"])
-    num_val: PositiveInt = key(300, "results", "Number of generated validation images.", decides=["data", "tokens"])
+    num_train: NumImages = key(2400, "results", "Number of generated training images.", decides=["data", "tokens"])
+    num_val: NumImages = key(300, "results", "Number of generated validation images.", decides=["data", "tokens"])
     max_objects: PositiveInt = key(
         4, "results", "The most objects that a generated image holds.", decides=["data", "tokens"]
     )
@@ -22,7 +33,7 @@ class Shapes(Section):
     max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = key(
         124, "results", "Longest side of a generated object, in pixels of a 128 px image.", decides=["data", "tokens"]
     )
-    seed: NaturalInt = key(0, "results", "Seed of the generated images.", decides=["data", "tokens"])
+    seed: Seed = key(0, "results", "Seed of the generated images.", decides=["data", "tokens"])
 
     @model_validator(mode="after")
     def _sides_are_a_range(self) -> "Shapes":
@@ -104,10 +115,10 @@ class Data(Section):
         "Tokens of a sample; a longer target loses its end, and the run counts it.",
         decides=["tokens"],
     )
-    min_pixels: PositiveInt | None = key(
+    min_pixels: NumPixels | None = key(
         None, "results", "Smaller images are enlarged to so many pixels; null: the processor's own.", decides=["tokens"]
     )
-    max_pixels: PositiveInt | None = key(
+    max_pixels: NumPixels | None = key(
         None,
         "results",
         "Larger images are shrunk to so many pixels, for fewer tokens; null: the processor's own.",
@@ -125,7 +136,7 @@ class Data(Section):
         "Train on so many of the training images, chosen by chance; fewer are among more, and null takes all.",
         decides=["data", "tokens"],
     )
-    train_subset_seed: NaturalInt = key(
+    train_subset_seed: Seed = key(
         0,
         "results",
         "Which images max_train_images chooses: the same for every group and every experiment.seed.",
@@ -151,7 +162,7 @@ class Data(Section):
     packing: StrictBool = key(
         False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
     )
-    num_workers: NaturalInt = key(
+    num_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_PROCESSES)] = key(
         0,
         "machine",
         "Loader processes of each rank, 0: none beside it; raise it until throughput/data_wait_fraction is near 0.",

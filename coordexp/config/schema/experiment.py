@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coordexp.config.schema.fields import Name, NaturalInt, Section, key
+from coordexp.config.schema.fields import Name, Section, Seed, key
 
 
 class Experiment(Section):
@@ -17,7 +17,7 @@ class Experiment(Section):
         "Folder of all experiments, relative to where the command starts; on a cluster one that all nodes see.",
     )
     group: Name = key("A", "name", "Name of the one group where ablation.groups is empty; set in each run.")
-    seed: NaturalInt = key(
+    seed: Seed = key(
         0,
         "results",
         "Seed of weights, order of samples and dropout; an ablation sets it to each of ablation.seeds.",

@@ -10,10 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
+from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PIXELS, MAX_PROCESSES, MAX_SEED
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1)]
-NaturalInt = Annotated[int, Field(strict=True, ge=0)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
+NumImages = Annotated[int, Field(strict=True, ge=1, le=MAX_IMAGES)]
+NumPixels = Annotated[int, Field(strict=True, ge=1, le=MAX_PIXELS)]
+NumProcesses = Annotated[int, Field(strict=True, ge=1, le=MAX_PROCESSES)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, ge=0)]
 AboveOne = Annotated[float, Field(strict=True, gt=1)]

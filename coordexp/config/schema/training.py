@@ -1,16 +1,29 @@
 """Section ``training``: the optimisation, equal for every group."""
 
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
-from pydantic import StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
-from coordexp.config.schema.fields import AboveOne, BelowOne, Fraction, NotNegative, Positive, PositiveInt, Section, key
+from coordexp.config.schema.fields import (
+    AboveOne,
+    BelowOne,
+    Fraction,
+    NotNegative,
+    NumProcesses,
+    Positive,
+    PositiveInt,
+    Section,
+    key,
+)
+from coordexp.limits import MAX_RANK
 
 
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: PositiveInt = key(16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"])
+    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK)] = key(
+        16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"]
+    )
     alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
     dropout: BelowOne = key(0.0, "results", "Dropout before the adapters, in training only.", decides=["weights"])
     vision: StrictBool = key(True, "results", "Adapters in the vision tower, too.", decides=["weights"])
@@ -106,7 +119,7 @@ class Training(Section):
         100, "record", "Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."
     )
     keep_checkpoints: PositiveInt = key(2, "record", "Checkpoints of a run that are kept, the newest ones.")
-    num_threads: PositiveInt | None = key(
+    num_threads: NumProcesses | None = key(
         None, "results", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.config.explain import nearest_of
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError
+from coordexp.errors import TrackingError, show
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
@@ -39,6 +39,11 @@ MLFLOW_STATES: dict[str, State] = {
 CURVES = re.compile(
     r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|grad_norm|num_images|num_supervised_tokens"
 )
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_WHOLE = re.compile(r"[0-9]{1,15}")
+_MAX_NAME = 100
 
 
 class NothingRecordedError(TrackingError):
@@ -166,10 +171,10 @@ def newest_runs(client: "MlflowClient", experiment_id: str) -> "tuple[Run | None
     found = _search(client, [experiment_id])  # newest first
     children = [run for run in found if "seed" in run.data.tags]
     parent = next((run for run in found if "seed" not in run.data.tags), None)
-    kept: dict[tuple[str, str], Run] = {}
+    kept: dict[tuple[str | None, str], Run] = {}
     for run in children:
         if parent is None or run.data.tags.get(PARENT) == parent.info.run_id:
-            kept.setdefault((run.data.tags["group"], run.data.tags["seed"]), run)
+            kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
     return parent, list(kept.values()), len(children) - len(kept)
 
 
@@ -204,8 +209,8 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
         shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
         num_older=num_older,
-        parent_id=parent.info.run_id if parent else "",
-        experiment_id=experiment.experiment_id,
+        parent_id=plain_id(parent.info.run_id) if parent else "",
+        experiment_id=plain_id(experiment.experiment_id),
     )
     # A group has one reading: that of its newest run, where a command with another one has not come to its end.
     return read_by(data, {run.group: run.reading for run in reversed(runs)})
@@ -213,18 +218,27 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     metrics, tags = run.data.metrics, run.data.tags
+    run_id = plain_id(run.info.run_id)
+    group = tags.get("group", "")
+    is_name = group.isprintable() and 0 < len(group) <= _MAX_NAME and "/" not in group and not group.startswith(".")
+    if not is_name or run.info.status not in MLFLOW_STATES:
+        raise TrackingError(
+            f"MLflow run {run_id}: its group is {show(tags.get('group'))} and its status {show(run.info.status)}, "
+            "expected those that coordexp gave it"
+        )
+    steps = metrics.get("final/steps", math.nan)
     return RunData(
-        run_id=run.info.run_id,
-        group=tags["group"],
+        run_id=run_id,
+        group=group,
         seed=whole_tag(run, "seed"),
         state=MLFLOW_STATES[run.info.status],
-        step=int(metrics["final/steps"]) if "final/steps" in metrics else whole_tag(run, LAST_STEP),
+        step=int(steps) if math.isfinite(steps) else whole_tag(run, LAST_STEP),
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         params=dict(run.data.params),
-        curves={name: _curve(client, run.info.run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
@@ -244,10 +258,20 @@ def whole_tag(run: "Run", tag: str) -> int:
         TrackingError: if it is none.
     """
     text = run.data.tags.get(tag, "0")
-    try:
-        return int(text)
-    except ValueError:
-        raise TrackingError(f"MLflow run {run.info.run_id}: its tag {tag} is {text!r}, expected a number") from None
+    if not _WHOLE.fullmatch(text):
+        raise TrackingError(f"MLflow run {plain_id(run.info.run_id)}: its tag {tag} is {show(text)}, expected a number")
+    return int(text)
+
+
+def plain_id(text: str) -> str:
+    """Return an id of MLflow; it becomes part of paths, addresses and commands to paste.
+
+    Raises:
+        TrackingError: if a server gives something else for one.
+    """
+    if not _ID.fullmatch(text):
+        raise TrackingError(f"MLflow gives {show(text)} as an id: expected letters, digits, '_' and '-'")
+    return text
 
 
 def recorded_reading(run: "Run") -> BoxKind:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+from urllib.parse import quote
 
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
@@ -136,7 +137,7 @@ def _ui(data: ExperimentData) -> str:
     """Return what opens MLflow on the runs; without the query it shows an experiment as that of an agent, empty."""
     is_database = sqlite_path(data.uri) is not None
     server = "http://127.0.0.1:5000" if is_database else without_secrets(data.uri).rstrip("/")
-    chosen = f"/{data.experiment_id}/runs" if data.experiment_id else ""
+    chosen = f"/{quote(data.experiment_id, safe='')}/runs" if data.experiment_id else ""
     page = f"{server}/#/experiments{chosen}?workflowType=machine_learning"
     if not is_database:
         return f"open {page} in a browser"
@@ -148,7 +149,8 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
     place = f"{run.name}/{detections.name}" if run.foreign is None else str(run.foreign.detections)
     fetch = (
         f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
-        f"--run-id {run.run_id} --artifact-path {detections} --dst-path {shlex.quote(run.name)}"
+        f"--run-id {shlex.quote(run.run_id)} --artifact-path {shlex.quote(str(detections))} "
+        f"--dst-path {shlex.quote(run.name)}"
     )
     annotations, found = json.dumps(_annotations(data, run)), json.dumps(place)
     evaluate = (

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,14 @@ def test_latex_is_escaped_and_every_row_has_all_cells(paired: Study) -> None:
 
 def test_without_statistics_latex_falls_back_to_the_table_of_seeds(bare: Study) -> None:
     assert r"\caption{Average precision, constrained decoding, each group's own reading first}" in to_latex(bare)
+
+
+def test_a_command_to_paste_runs_nothing_that_a_server_gave(tiny: ExperimentData, tmp_path: Path) -> None:
+    evil = f"x; touch {tmp_path}/pwned; '$(touch {tmp_path}/pwned)' `touch {tmp_path}/pwned`\ntouch {tmp_path}/pwned #"
+    runs = tuple(dataclasses.replace(run, run_id=evil, group=evil) for run in tiny.runs)
+    data = dataclasses.replace(tiny, runs=runs, experiment_id=evil, uri=f"sqlite:////{evil}")
+    (_, ui), (_, again) = next_commands(data)
+    stubs = "python() { :; }; MLFLOW_TRACKING_URI=; "
+    for command in (ui, again):
+        subprocess.run(["bash", "-c", stubs + command], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert list(tmp_path.iterdir()) == []
