@@ -133,14 +133,24 @@ def shared_metrics(config: ExperimentConfig) -> dict[str, float | None]:
     kept = kept_model(_Ceiling, path)
     if kept is not None and kept.annotations == stamp:
         return {"codec_ceiling/AP": kept.AP}
+    ceiling = checked_ceiling(config, annotations)
+    write_json(path, {"annotations": stamp, "AP": ceiling})
+    return {"codec_ceiling/AP": ceiling}
+
+
+def checked_ceiling(config: ExperimentConfig, annotations: Path) -> float | None:
+    """Return the codec ceiling of annotations in COCO's format, None where it is not defined.
+
+    Raises:
+        DataError: if it is far from 1, so that no model can be good there.
+    """
     ceiling = codec_ceiling(annotations)
     if ceiling is not None and ceiling < _LOWEST_CEILING and config.data.max_bad_fraction < 1:
         raise DataError(
             f"{annotations}: the ground truth itself scores an AP of {ceiling:.3f} after 1,000 bins and back, so its "
             "boxes are too small for bins, or in another frame; data.max_bad_fraction: 1 takes them as they are"
         )
-    write_json(path, {"annotations": stamp, "AP": ceiling})
-    return {"codec_ceiling/AP": ceiling}
+    return ceiling
 
 
 def fingerprint_runs(

@@ -5,16 +5,17 @@ coordexp new group C_spread --term spread    group C and that term, and its test
 """
 
 import argparse
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from coordexp.cli.arguments import DEFAULT_CONFIG, add_debug
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import error_console, output_console, show
 from coordexp.errors import ConfigError
 from coordexp.shipped import command, python_command
 
-HELP = "a new loss or group, each with its test"
+HELP = "a new loss or group, each with its test; an experiment on data of one's own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +34,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, default=DEFAULT_CONFIG, help="the experiment, beside which lies groups/ (%(default)s)"
     )
     group.set_defaults(write=_group)
+    _add_dataset(kinds.add_parser("dataset", help="an experiment on data of one's own, whose files are checked first"))
     for kind in kinds.choices.values():
         add_debug(kind, default=argparse.SUPPRESS)
+
+
+def _add_dataset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a data set in COCO's format")
+    for split, what in (("train", "training"), ("val", "validation")):
+        parser.add_argument(f"--{split}-annotations", type=Path, metavar="FILE", help=f"of {what}, where not found")
+        parser.add_argument(f"--{split}-images", type=Path, metavar="FOLDER", help="its pictures, where not found")
+    parser.add_argument("--name", help="of the experiment (default: that of the folder)")
+    parser.add_argument("--output", type=Path, help="the new file (default: NAME.yaml)")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="the experiment whose model and training it takes (default: coco_qwen3vl_4b where there is a GPU, else "
+        "coco_tiny, whose embedded model is a check and no more)",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what the file is to hold, such as model.path=DIR"
+    )
+    parser.set_defaults(write=_dataset)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -68,6 +89,39 @@ def _group(options: argparse.Namespace) -> None:
         ("its test", python_command("-m", "pytest", "-q", _near(test))),
         ("then", command("ablation", *config, f"experiment.name={group.name}", groups)),
     )
+
+
+def _dataset(options: argparse.Namespace) -> None:
+    with error_console().status("reading annotations, opening images, measuring"):
+        from coordexp.doctor.machine import Machine
+        from coordexp.scaffold.coco_folder import find_split
+        from coordexp.scaffold.dataset import NewDataset, new_dataset
+
+        folder: Path = options.folder
+        machine = Machine.here()
+        name = options.name or re.sub(r"[^A-Za-z0-9_.-]+", "_", folder.absolute().name).strip("_.-") or "data"
+        wanted = NewDataset(
+            name=name,
+            files={
+                "train": find_split(
+                    folder, "train", annotations=options.train_annotations, images=options.train_images
+                ),
+                "val": find_split(folder, "val", annotations=options.val_annotations, images=options.val_images),
+            },
+            config=options.config or Path("coco_qwen3vl_4b" if machine.gpu_names else "coco_tiny"),
+            overrides=options.overrides,
+            output=options.output or Path(f"{name}.yaml"),
+        )
+        findings, about = new_dataset(wanted, machine)
+    console = output_console()
+    for finding in findings:
+        mark = "" if finding.verdict == "ok" else f"{finding.verdict}: "
+        show(console, f"{finding.check}: {mark}{finding.sentence}")
+    show(console, f"written: {wanted.output}")
+    for line in about:
+        show(console, f"  {line}")
+    show(console, f"next: {command('doctor', '--config', wanted.output)}")
+    show(console, f"then: {command('ablation', '--config', wanted.output)}")
 
 
 def _say(files: Iterable[Path], *next_commands: tuple[str, str]) -> None:

@@ -25,12 +25,14 @@ from coordexp.config.trees import (
 from coordexp.config.yaml_file import Document, parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
+from coordexp.shipped import shipped_experiments
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Load and validate a whole experiment.
 
-    The file may extend one other file (``extends: base.yaml``, relative to itself); then each
+    The file may extend one other file (``extends: base.yaml``, relative to itself, or of that name among those that
+    come with coordexp); then each
     ``KEY=VALUE`` is applied in order. ``ablation.groups`` may be a list of names, looked up as
     ``groups/NAME.yaml`` beside either file, or a mapping of overlays; it is a mapping afterwards,
     and overrides below ``ablation.groups.NAME`` are applied to that.
@@ -183,6 +185,9 @@ def _extended(document: Document) -> Document:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{document.where('extends')}: extends: got {name!r}, expected the name of one YAML file")
     path = document.path.parent / name
+    if not path.is_file() and len(Path(name).parts) == 1:  # a file of one's own anywhere extends a shipped one
+        shipped = shipped_experiments() / name
+        path = shipped if shipped.is_file() else path
     if not path.is_file():
         raise ConfigError(f"{document.where('extends')}: extends {name}, but there is no file {path}")
     base = read_mapping(path)

@@ -72,6 +72,14 @@ class Base:
         """Tokens around the image."""
         return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
+    def tokens_of_image(self, size_px: tuple[int, int], max_pixels: int | None) -> int:
+        """Return the image tokens of one image; without an image processor, those of its area."""
+        if self.encoding is not None:
+            return self.encoding.image_spec.num_tokens(width=size_px[0], height=size_px[1])
+        dimensions = Dimensions.of(self.model)
+        pixels = min(size_px[0] * size_px[1], max_pixels or _MAX_PIXELS)
+        return max(1, pixels // (dimensions.patch_size * dimensions.merge_size) ** 2)
+
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:
         """Return the image tokens of the largest image: of these sizes, or of ``max_pixels``."""
         if self.encoding is not None and sizes_px:

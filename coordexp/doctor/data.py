@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.grammar.sequence import EncodeText
 from coordexp.data.image_file import check_image
-from coordexp.data.sample import Sample
+from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
 from coordexp.findings import Check, failure, guarded, ok
@@ -44,7 +44,12 @@ def examine_split(run: ExperimentConfig, split: Split) -> Check[DataFacts | None
     data = yield from guarded(f"{split} annotations", check_split_of(run, split))
     if data is None:
         return None
-    yield from _open_images(split, data.samples)
+    yield from open_images(split, data.samples)
+    return facts_of(data)
+
+
+def facts_of(data: SplitData) -> DataFacts:
+    """Return what the sequences of a split that was read depend on."""
     descriptions = tuple(dict.fromkeys(desc for sample in data.samples for desc in sample.objects.descs))
     return DataFacts(
         sizes_px=frozenset((sample.width, sample.height) for sample in data.samples),
@@ -79,7 +84,7 @@ def examine_descriptions(split: Split, facts: DataFacts, encode: EncodeText) -> 
         yield failure(f"{split} descriptions", DataError(sentence))
 
 
-def _open_images(split: Split, samples: Sequence[Sample]) -> Check[None]:
+def open_images(split: Split, samples: Sequence[Sample]) -> Check[None]:
     """Open a few images, evenly spread, as long as there is time; headers only."""
     check = f"{split} images"
     until = time.monotonic() + _OPENING_SECONDS

@@ -148,8 +148,8 @@ def _examine_memory(
     if groups is not None:
         trained = f"{counts.num_trained:,} of {counts.num:,} parameters train"
         yield ok("optimizer", f"{trained}, in {len(groups)} groups")
-    longest = _sequence(run, base, facts, max_objects=run.data.max_objects)
-    ordinary = _sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
+    longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
+    ordinary = longest_sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
     if longest.prompt + 1 > run.data.max_length:
         raise DataError(
             f"prompt and image take up to {longest.prompt} tokens, data.max_length is {run.data.max_length}; "
@@ -163,7 +163,7 @@ def _examine_memory(
     return LongestBatch(needed, longest)
 
 
-def _sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
+def longest_sequence(run: ExperimentConfig, base: Base, facts: DataFacts | None, *, max_objects: int) -> SequenceSize:
     """Return the longest sequence that can occur: the largest image, and as many objects as it may have."""
     image = base.num_image_tokens(facts.sizes_px if facts else frozenset(), run.data.max_pixels)
     prompt = base.num_prompt_tokens + image

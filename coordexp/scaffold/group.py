@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import yaml
-
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.trees import Tree, merged, value_at
 from coordexp.config.yaml_file import parse_value
 from coordexp.errors import ConfigError
-from coordexp.scaffold.new_files import Places, filled, write_new
+from coordexp.scaffold.new_files import Places, filled, flow, write_new
 from coordexp.shipped import find_experiment, shipped_experiments
 from coordexp.train.setup.weighted_terms import weighted_terms
 
@@ -124,17 +122,7 @@ def _shown(tree: Tree) -> str:
     lines: list[str] = []
     for section, value in tree.items():
         if section == "custom" and isinstance(value, dict):
-            lines += [f"{section}:", *(f"  {key}: {_flow(below)}" for key, below in value.items())]
+            lines += [f"{section}:", *(f"  {key}: {flow(below)}" for key, below in value.items())]
         else:
-            lines.append(f"{section}: {_flow(value)}")
+            lines.append(f"{section}: {flow(value)}")
     return "\n".join(lines)
-
-
-def _flow(value: object) -> str:
-    """Return a value on one line; a term without knobs is its bare weight."""
-    if isinstance(value, dict):
-        inner = cast("Tree", value)
-        if list(inner) == ["weight"]:
-            return _flow(inner["weight"])
-        return "{" + ", ".join(f"{key}: {_flow(below)}" for key, below in inner.items()) + "}"
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

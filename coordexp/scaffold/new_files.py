@@ -5,8 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import cast
+
+import yaml
 
 import coordexp.losses.terms
+from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
 from coordexp.files import nearest_existing, write_text
 
@@ -66,3 +70,13 @@ def write_new(files: Mapping[Path, str]) -> None:
         for path in written:
             path.unlink(missing_ok=True)
         raise ConfigError(f"{error.filename or next(iter(files))}: cannot be written ({error.strerror})") from error
+
+
+def flow(value: object) -> str:
+    """Return a value as YAML on one line; a loss term without knobs is its bare weight."""
+    if isinstance(value, dict):
+        inner = cast("Tree", value)
+        if list(inner) == ["weight"]:
+            return flow(inner["weight"])
+        return "{" + ", ".join(f"{key}: {flow(below)}" for key, below in inner.items()) + "}"
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

@@ -30,7 +30,8 @@ def run(folder: Path, *arguments: str) -> str:
 def ablation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which the command of ``make ablation`` has run, and what it printed."""
     folder = tmp_path_factory.mktemp("first")
-    (folder / "results").symlink_to(ROOT / "results")
+    for name in ("results", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     command = re.search(r"^ablation: install\n\t\$\(PYTHON\) (.+) \$\(ARGS\)$", (ROOT / "Makefile").read_text(), re.M)
     assert command is not None
     return folder, run(folder, *command[1].replace("$(CONFIG)", "experiments/tiny.yaml").split())

@@ -134,7 +134,7 @@ def foreign_problem(path: Path) -> str | None:
 
 def _yolo(root: Path) -> ForeignData | None:
     splits: list[ForeignSplit] = []
-    for folder in _folders(root):
+    for folder in folders_below(root):
         inside = folder.relative_to(root).parts
         if "labels" not in inside or not _has(folder, ".txt", _is_label):
             continue
@@ -150,7 +150,7 @@ def _yolo(root: Path) -> ForeignData | None:
 
 def _voc(root: Path) -> ForeignData | None:
     splits: list[ForeignSplit] = []
-    for folder in _folders(root):
+    for folder in folders_below(root):
         if not _has(folder, ".xml", _is_voc):
             continue
         beside = [folder.parent / name for name in ("JPEGImages", "images", "Images")]
@@ -165,14 +165,14 @@ def _voc(root: Path) -> ForeignData | None:
     return ForeignData("Pascal VOC", root, tuple(splits), lists=lists if has_lists else None)
 
 
-def _folders(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Yield a folder and those below it, down to a depth, by name."""
+def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Yield a folder and those below it, down to a depth, by name; hidden ones are passed over."""
     yield root
     if depth:
         with os.scandir(root) as entries:
             below = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
         for name in below:
-            yield from _folders(root / name, depth - 1)
+            yield from folders_below(root / name, depth - 1)
 
 
 def _has(folder: Path, suffix: str, is_one: Callable[[Path], bool]) -> bool:

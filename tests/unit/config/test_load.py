@@ -69,6 +69,14 @@ def test_a_file_extends_one_other():
     assert config.model.dtype == "bfloat16"
 
 
+def test_a_shipped_file_is_extended_from_anywhere_unless_one_lies_beside():
+    config = _load("extends: base.yaml\n")
+    assert config.training.max_steps == 1000
+    assert set(config.ablation.groups) == {"A", "B", "C"}
+    _write("base.yaml", "training: {max_steps: 7}\n")
+    assert _load("extends: base.yaml\n").training.max_steps == 7
+
+
 def test_a_second_level_of_extends_is_refused():
     _write("root.yaml", "training: {max_steps: 7}\n")
     _write("middle.yaml", "# head\nextends: root.yaml\n")

@@ -1,0 +1,83 @@
+"""An experiment file in the making: another experiment, some keys chosen anew, each with a word on why."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from coordexp.config import ExperimentConfig, load_config
+from coordexp.config.trees import Tree, with_value
+from coordexp.config.yaml_file import parse_value, read_mapping
+from coordexp.files import JsonValue
+from coordexp.scaffold.new_files import flow
+from coordexp.shipped import find_experiment, shipped_experiments
+
+_COMMENT_COLUMN = 40
+
+
+class Draft:
+    """Another experiment with keys chosen on top; what a person gives on the command line is never chosen."""
+
+    def __init__(self, config: Path, overrides: Sequence[str]) -> None:
+        self._path = find_experiment(config)
+        self._overrides = list(overrides)
+        self._given = {text.partition("=")[0].strip() for text in overrides}
+        self._chosen: dict[str, JsonValue] = {}
+        self._comments: dict[str, str] = {}
+
+    def says(self, key: str) -> bool:
+        """Return whether a person has given a key."""
+        return key in self._given
+
+    def choose(self, key: str, value: JsonValue, comment: str = "") -> None:
+        """Choose the value of a dotted key, unless a person has given it."""
+        if key not in self._given:
+            self._chosen[key] = value
+            self._comments[key] = comment
+
+    def load(self) -> ExperimentConfig:
+        """Return the experiment as it is now.
+
+        Raises:
+            ConfigError: if it is none.
+        """
+        chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
+        return load_config(self._path, [*chosen, *self._overrides])
+
+    def text(self, output: Path, about: Sequence[str]) -> str:
+        """Return the file: what it is about, and a line a key, with why it was chosen."""
+        tree = self._tree()
+        lines = [
+            f"# Made by coordexp new dataset from {self._path.name}: values to start from, not results.",
+            *(f"# {line}" for line in about),
+            f"# coordexp ablation --config {output.name}",
+            f"extends: {tree.pop('extends')}",
+        ]
+        for section, value in tree.items():
+            if not isinstance(value, dict):
+                lines += ["", f"{section}: {flow(value)}"]
+                continue
+            lines += ["", f"{section}:"]
+            for name, below in value.items():
+                comment = self._comments.get(f"{section}.{name}", "")
+                line = f"  {name}: {flow(below)}"
+                lines.append(f"{line:<{_COMMENT_COLUMN}}# {comment}" if comment else line)
+        return "\n".join(lines) + "\n"
+
+    def _tree(self) -> Tree:
+        """Return the tree of the new file; ``extends`` comes first."""
+        own = dict(read_mapping(self._path).tree)
+        extends = own.pop("extends", None)
+        if extends is None:  # that one may be extended itself, since one level is allowed
+            own, extends = {}, self._path.name
+        base = (self._path.parent / str(extends)).resolve()
+        is_shipped = base.parent == shipped_experiments().resolve()
+        tree: Tree = {"extends": base.name if is_shipped else str(base), "experiment": {}, "model": {}, "data": {}}
+        tree |= own
+        for key, value in self._chosen.items():
+            tree = with_value(tree, key.split("."), value, place=key)
+        for text in self._overrides:
+            key, _, value_text = text.partition("=")
+            tree = with_value(tree, key.strip().split("."), parse_value(value_text, name=text), place=text)
+        data = tree["data"]
+        assert isinstance(data, dict)
+        return {**tree, "data": {name: value for name, value in data.items() if name != "shapes"}}
