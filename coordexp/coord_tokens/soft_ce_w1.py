@@ -66,7 +66,8 @@ def soft_cross_entropy(logits_NK: Tensor, targets_NK: Tensor, *, temperature: fl
         temperature: > 0 and finite.
 
     Returns:
-        ``[N]``, in nats, at least the entropy of q.
+        ``[N]``, in nats, at least the entropy of q. A bin without target mass adds nothing, as 0 ln 0 does, also where
+        its logit is -inf; one with mass there makes it inf.
 
     Raises:
         ValueError: if ``temperature`` is out of range or the shapes are not one ``[N, K]``.
@@ -75,7 +76,8 @@ def soft_cross_entropy(logits_NK: Tensor, targets_NK: Tensor, *, temperature: fl
         raise ValueError(f"temperature must be > 0 and finite, got {temperature}")
     _check_pair(logits_NK, targets_NK, what="logits and targets")
     log_p_NK = (at_least_float32(logits_NK) / temperature).log_softmax(dim=1)
-    return -(targets_NK * log_p_NK).sum(dim=1)
+    # Not where(targets > 0): the NaN row of a bin outside the vocabulary must show.
+    return -(targets_NK * log_p_NK.masked_fill(targets_NK == 0, 0.0)).sum(dim=1)
 
 
 def wasserstein_1(probs_NK: Tensor, targets_NK: Tensor) -> Tensor:

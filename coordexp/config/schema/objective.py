@@ -112,7 +112,7 @@ class CoordOffset(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "auto",
         "results",
-        "Type of the offsets, auto the model's own; in bfloat16 small updates round away.",
+        "Type of the offsets; auto is float32 also where the model is in half precision, in which updates round away.",
         decides=["weights"],
     )
 

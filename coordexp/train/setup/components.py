@@ -77,6 +77,9 @@ def with_adapters(
 ) -> PreTrainedModel | PeftModel:
     """Put on a model what the configuration trains: coord offsets, LoRA, DoRA or all weights.
 
+    Offsets of ``dtype: auto`` are float32 on a model in half precision, and so are the optimizer's moments of them: a
+    bfloat16 number forgets every update below 1/512 of it.
+
     Args:
         config: of the run; of the coord tokens its ``custom.coord_offset.ids`` get offsets.
         model: with a row for each id.
@@ -86,7 +89,9 @@ def with_adapters(
     if config.trains_offset:
         coords, markers = offset_ids[:NUM_BINS], offset_ids[NUM_BINS:]
         ids = [*(coords if offset.listed_ids is None else offset.listed_ids), *markers]
-        install_coord_offset_adapter(model, coord_ids=ids, tie_head=offset.tie_head, dtype=offset.dtype)
+        is_half = offset.dtype == "auto" and model.dtype in (torch.bfloat16, torch.float16)
+        dtype = "float32" if is_half else offset.dtype
+        install_coord_offset_adapter(model, coord_ids=ids, tie_head=offset.tie_head, dtype=dtype)
     return apply_tuning(
         model,
         tuning=config.training.tuning,

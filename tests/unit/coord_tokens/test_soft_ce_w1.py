@@ -75,6 +75,23 @@ def test_soft_ce_at_a_temperature_is_that_of_divided_logits():
     assert not torch.allclose(soft_cross_entropy(logits, q), divided, rtol=1e-2)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_bin_without_target_mass_may_have_a_logit_of_minus_infinity(temperature):
+    logits = torch.tensor([[0.0, -math.inf, math.log(3.0)]], dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)
+    found = soft_cross_entropy(logits, targets, temperature=temperature)
+    two = soft_cross_entropy(logits[:, [0, 2]], targets[:, [0, 2]], temperature=temperature)
+    assert found.item() == pytest.approx(two.item(), rel=1e-15)
+    found.sum().backward()
+    probs = (logits.detach() / temperature).softmax(dim=1)
+    # (p - q) / temperature, as for any other bin: 0 where both are 0.
+    torch.testing.assert_close(logits.grad, (probs - targets) / temperature)
+    with_mass = soft_cross_entropy(logits, torch.tensor([[0.25, 0.05, 0.7]], dtype=torch.float64))
+    assert with_mass.item() == math.inf
+    outside = torch.full((1, 3), math.nan, dtype=torch.float64)
+    assert soft_cross_entropy(logits, outside).isnan().all()
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_bad_temperatures_are_refused(temperature):
     with pytest.raises(ValueError, match=f"temperature must be > 0 and finite, got {temperature}"):
