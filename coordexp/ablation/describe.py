@@ -22,7 +22,7 @@ from coordexp.runs.experiment import check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import alive_until
-from coordexp.statistics.intervals import planned_detectable
+from coordexp.statistics.power import planned_detectable
 from coordexp.train.setup.encoding import read_split
 from coordexp.train.setup.switch_notes import switch_notes
 

@@ -2,8 +2,8 @@
 
 from coordexp.statistics.bootstrap import paired_bootstrap
 from coordexp.statistics.comparison import compare, compare_readings
-from coordexp.statistics.intervals import detectable, planned_detectable
 from coordexp.statistics.permutation import holm
+from coordexp.statistics.power import detectable, planned_detectable
 from coordexp.statistics.readings import reading_sentence
 from coordexp.statistics.results import (
     BootstrapReport,

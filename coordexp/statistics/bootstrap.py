@@ -25,6 +25,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
+from coordexp.statistics.rarity import corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
@@ -146,7 +147,8 @@ def resampled(
         on_progress: called with the number of resamples done and their total.
 
     Returns:
-        A value and its draws for each file; NaN where no image with ground truth was drawn.
+        A value and its draws for each file, corrected where categories are in few images; NaN where no image with
+        ground truth was drawn.
     """
     found, files = known_metric(metric), list(matches.values())
     num_images = files[0].num_images
@@ -157,10 +159,11 @@ def resampled(
         draws[first:last] = mean_precisions(files, found, np.stack(weights, axis=1))
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    every_image = unit_weights(num_images)
+    every_image, images = unit_weights(num_images), images_a_category(files[0])
+    values = {key: mean_precision(file, found, every_image) for key, file in matches.items()}
     return {
-        key: Drawn(mean_precision(file, found, every_image), draws[:, column])
-        for column, (key, file) in enumerate(matches.items())
+        key: Drawn(value, corrected(value, draws[:, column], images))
+        for column, (key, value) in enumerate(values.items())
     }
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.files import sha256_of_file
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
-from coordexp.statistics.intervals import detectable, estimate
+from coordexp.statistics.intervals import estimate
 from coordexp.statistics.permutation import holm, swap_draws, swap_test
+from coordexp.statistics.power import detectable
+from coordexp.statistics.rarity import images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
@@ -140,8 +142,8 @@ def _compared(
         matches, plan.metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=share(part=0)
     )
     p_swap = _swap_tests(matches, list(tests), plan, share)
-    num_images = next(iter(matches.values())).num_images
-    return {name: _comparison(files, drawn, p_swap, plan, num_images=num_images) for name, files in contents.items()}
+    truth = next(iter(matches.values()))
+    return {name: _comparison(files, drawn, p_swap, plan, truth=truth) for name, files in contents.items()}
 
 
 def _swap_tests(
@@ -182,7 +184,7 @@ def _couples(contents: _Contents) -> dict[tuple[str, str], _Twins]:
 
 
 def _comparison(
-    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, num_images: int
+    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: "Matches"
 ) -> Comparison:
     runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
     pairs = [
@@ -195,7 +197,7 @@ def _comparison(
         metric=plan.metric,
         groups=tuple(contents),
         seeds={group: tuple(seeds) for group, seeds in runs.items()},
-        num_images=num_images,
+        num_images=truth.num_images,
         resamples=plan.resamples,
         value={group: total([group_part(seeds)], seed=plan.seed).estimate for group, seeds in runs.items()},
         value_by_seed={
@@ -204,6 +206,7 @@ def _comparison(
         },
         pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),
         seed=plan.seed,
+        images_a_category=images_a_category(truth),
     )
 
 
@@ -220,7 +223,8 @@ def _pair(
         p_holm=1.0,  # known once there are all pairs
         image_std=found.image_std,
         seed_std=found.seed_std,
-        detectable=detectable(found.image_std, found.seed_std, num_seeds) or None,
+        detectable=detectable(found.image_std, found.seed_std, num_seeds, interaction_std=found.interaction_std)
+        or None,
         p_bootstrap=found.p,
         num_seeds=num_seeds,
         paired_by_seed=not runs[a].keys().isdisjoint(runs[b]),

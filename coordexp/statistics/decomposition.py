@@ -19,6 +19,7 @@ from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
+from coordexp.statistics.rarity import corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
@@ -87,9 +88,10 @@ def decompose(
     weights_RN = weights.T.astype(np.float64)
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
     for row, ((group, number), file) in enumerate(files.items()):
-        draws = np.hstack([costs[row], file.ratios(weights_RN)])
+        draws, images = np.hstack([costs[row], file.ratios(weights_RN)]), images_a_category(file.decomposed.fixes)
         for at, value in enumerate(file.measure(unit_weights(num_images))):
-            drawn[group][at][number] = Drawn(float(value), draws[:, at])
+            own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
+            drawn[group][at][number] = Drawn(float(value), own)
     values, pairs = _estimated(drawn, names, seed=seed)
     return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
 

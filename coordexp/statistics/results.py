@@ -93,6 +93,7 @@ class Comparison:
         value_by_seed: by group, then seed.
         pairs: every pair of groups, the earlier one first.
         seed: of the resamples: with it and the files, every number here can be computed again.
+        images_a_category: in how many images a category is, the harmonic mean over them; None where that is not known.
     """
 
     metric: str
@@ -104,6 +105,7 @@ class Comparison:
     value_by_seed: Mapping[str, Mapping[int, Estimate]]
     pairs: tuple[PairResult, ...]
     seed: int = 0
+    images_a_category: float | None = None
 
 
 @dataclass(frozen=True)

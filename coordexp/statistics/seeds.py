@@ -45,6 +45,7 @@ class Total:
         image_std: std by the choice of images.
         seed_std: std by the choice of seeds; None where a part has one seed.
         stretch: Student's factor on the draws' distance from the value; 1 with one seed.
+        interaction_std: std by images that treat the seeds differently: a part of both others; 0 with one seed.
     """
 
     value: float
@@ -52,6 +53,7 @@ class Total:
     image_std: float
     seed_std: float | None
     stretch: float = 1.0
+    interaction_std: float = 0.0
 
     @property
     def estimate(self) -> Estimate:
@@ -96,13 +98,16 @@ def total(parts: Sequence[Part], *, seed: int) -> Total:
         return Total(value=value, draws=over_images, image_std=image_std, seed_std=None)
     draws = np.sum([two_level(part.draws, seed=seed, index=i) for i, part in enumerate(parts)], axis=0)
     seed_parts = [(float(part.values.var(ddof=1)) / len(part.values), len(part.values)) for part in parts]
-    stretch = student_quantile(0.975, degrees_of_freedom(image_std**2, seed_parts)) / _NORMAL_975
+    interaction = sum(_interaction(part.draws) for part in parts)
+    freedom = degrees_of_freedom(image_std**2, seed_parts, interaction_variance=interaction)
+    stretch = student_quantile(0.975, freedom) / _NORMAL_975
     return Total(
         value=value,
         draws=value + stretch * (draws - value),
         image_std=image_std,
         seed_std=math.sqrt(sum(variance for variance, _ in seed_parts)),
         stretch=stretch,
+        interaction_std=math.sqrt(interaction),
     )
 
 
@@ -124,6 +129,15 @@ def two_level(draws: Floats, *, seed: int, index: int = 0) -> Floats:
     picks = generator(Stream.SEEDS, seed=seed, index=index).integers(0, num_seeds, (num_draws, num_seeds))
     picked = draws[np.arange(num_draws)[:, None], picks].mean(axis=1)
     return mean + math.sqrt(num_seeds / (num_seeds - 1)) * (picked - mean)
+
+
+def _interaction(draws: Floats) -> float:
+    """Return the variance of the mean over seeds that images make by treating the seeds differently, of ``[R, S]``."""
+    defined = draws[~np.isnan(draws).any(axis=1)]
+    if len(defined) < 2:
+        return 0.0
+    own = defined - defined.mean(axis=1, keepdims=True)
+    return float(own.var(axis=0, ddof=1).sum()) / (draws.shape[1] - 1) / draws.shape[1]
 
 
 def _std(draws: Floats) -> float:

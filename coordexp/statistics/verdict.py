@@ -237,7 +237,7 @@ def _scope(pairs: list[PairResult], words: Wording) -> str:
         return f"; {words.scope}"
     fewest = min(pair.num_seeds for pair in pairs)
     more = "" if all(pair.num_seeds == fewest for pair in pairs) else " or more"
-    # Measured: with two, chance is called a difference nearly twice as often as it should be.
+    # Measured: with two, only a difference of many standard errors is found (docs/STATISTICS.md, power).
     few = ", which are too few to rely on: plan three or more" if fewest == 2 else ""
     return f"; over {fewest} seeds{more}{few}"
 

@@ -3,6 +3,9 @@
 Objects and images have a difficulty that all checkpoints share; each checkpoint adds its own luck to whether an object
 is found, how far its box is off, and how sure it is. False positives are commoner in difficult images. ``effect``
 widens a checkpoint's box errors, nothing else: 0 is no effect at all.
+
+There are two kinds of images: those with a few objects of three equally common categories, and those like COCO's, with
+some categories of many, each with a few objects, a few categories common and most of them rare.
 """
 
 import json
@@ -18,7 +21,7 @@ NUM_CATEGORIES = 3
 
 @dataclass(frozen=True)
 class World:
-    """Objects as arrays ``[G]``, images as arrays ``[N]``."""
+    """Objects as arrays ``[G]``, images as arrays ``[N]``, ``[K]`` how common categories are; None: all alike."""
 
     image: np.ndarray
     category: np.ndarray
@@ -26,6 +29,8 @@ class World:
     difficulty: np.ndarray
     shared_shift: np.ndarray
     image_difficulty: np.ndarray
+    num_categories: int = NUM_CATEGORIES
+    frequency: np.ndarray | None = None
 
 
 def make_world(rng: np.random.Generator, num_images: int) -> World:
@@ -44,6 +49,30 @@ def make_world(rng: np.random.Generator, num_images: int) -> World:
     )
 
 
+def make_crowded_world(rng: np.random.Generator, num_images: int, num_categories: int) -> World:
+    """Return images with 1 to 8 of many categories and 6 objects on average; how hard a category is never changes."""
+    frequency = np.arange(1, num_categories + 1) ** -0.9
+    frequency /= frequency.sum()
+    there = np.repeat(np.arange(num_images), 1 + rng.poisson(1.9, num_images))
+    category = rng.choice(num_categories, len(there), p=frequency)
+    objects = rng.geometric(0.45, len(there))
+    image, category = np.repeat(there, objects), np.repeat(category, objects)
+    image_difficulty = rng.normal(0, 1, num_images)
+    hard = np.random.default_rng(5).normal(0, 0.7, num_categories)[category] + 0.6 * image_difficulty[image]
+    num = len(image)
+    side = np.exp(rng.uniform(np.log(15), np.log(200), (num, 2)))
+    return World(
+        image=image,
+        category=category,
+        boxes=np.hstack([rng.uniform(0, 1, (num, 2)) * (SIZE_PX - side), side]),
+        difficulty=hard + rng.normal(0, 1, num),
+        shared_shift=rng.normal(0, 1, (num, 4)),
+        image_difficulty=image_difficulty,
+        num_categories=num_categories,
+        frequency=frequency,
+    )
+
+
 def detect(rng: np.random.Generator, world: World, *, effect: float = 0.0) -> list[dict]:
     """Return one checkpoint's detections."""
     num, hard = len(world.image), world.difficulty
@@ -58,10 +87,16 @@ def detect(rng: np.random.Generator, world: World, *, effect: float = 0.0) -> li
     false_boxes = np.hstack([rng.uniform(0, 1, (len(false), 2)) * (SIZE_PX - false_side), false_side])
     return _entries(
         np.concatenate([world.image[found], false]),
-        np.concatenate([world.category[found], rng.integers(0, NUM_CATEGORIES, len(false))]),
+        np.concatenate([world.category[found], _any_category(rng, world, len(false))]),
         np.concatenate([boxes[found], false_boxes]),
         np.concatenate([score[found], 1 / (1 + np.exp(0.8 - rng.normal(0, 0.8, len(false))))]),
     )
+
+
+def _any_category(rng: np.random.Generator, world: World, num: int) -> np.ndarray:
+    if world.frequency is None:
+        return rng.integers(0, world.num_categories, num)
+    return rng.choice(world.num_categories, num, p=world.frequency)
 
 
 def _entries(image, category, boxes, score) -> list[dict]:
@@ -73,7 +108,7 @@ def write_world(path: Path, world: World) -> Path:
     rows = zip(world.image.tolist(), world.category.tolist(), world.boxes.tolist(), strict=True)
     document = {
         "images": [{"id": i + 1, "width": 400, "height": 400} for i in range(len(world.image_difficulty))],
-        "categories": [{"id": c + 1, "name": str(c)} for c in range(NUM_CATEGORIES)],
+        "categories": [{"id": c + 1, "name": str(c)} for c in range(world.num_categories)],
         "annotations": [
             {"id": n, "image_id": i + 1, "category_id": c + 1, "bbox": b, "area": b[2] * b[3], "iscrowd": 0}
             for n, (i, c, b) in enumerate(rows, start=1)
@@ -91,6 +126,7 @@ def write_experiment(
     effects: Mapping[str, float],
     num_seeds: int = 1,
     seed_spread: float = 0.0,
+    num_categories: int = NUM_CATEGORIES,
 ) -> tuple[Path, dict[str, dict[int, Path]]]:
     """Write experiment ``number`` of the world and return annotations and group -> seed -> detections.
 
@@ -101,9 +137,11 @@ def write_experiment(
         effects: group -> effect.
         num_seeds: checkpoints of each group.
         seed_spread: std of a further effect, drawn for each checkpoint.
+        num_categories: more than three give images like COCO's.
     """
     rng = np.random.default_rng([number, num_images])
-    world = make_world(rng, num_images)
+    crowded = num_categories > NUM_CATEGORIES
+    world = make_crowded_world(rng, num_images, num_categories) if crowded else make_world(rng, num_images)
     files: dict[str, dict[int, Path]] = {group: {} for group in effects}
     for seed in range(num_seeds):
         for group, effect in effects.items():

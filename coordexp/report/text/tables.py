@@ -11,6 +11,7 @@ from coordexp.metrics import (
 )
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
+from coordexp.statistics.rarity import FEW_IMAGES, widening
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason
@@ -84,7 +85,8 @@ def comparison_tables(study: Study) -> list[Table]:
     if study.comparison is None:
         return []
     pairs = [_pairs(study.comparison)] if study.comparison.pairs else []
-    return [replace(_groups(study.data, study.comparison), notes=bucket_notes(study)), *pairs]
+    notes = (*bucket_notes(study), *sample_notes(study.comparison))
+    return [replace(_groups(study.data, study.comparison), notes=notes), *pairs]
 
 
 def readings_tables(study: Study) -> list[Table]:
@@ -181,6 +183,21 @@ def bucket_notes(study: Study) -> tuple[str, ...]:
     sizes = next((part.num_by_size for part in study.breakdowns.values()), {})
     listed = ", ".join(f"AP_{name} {num_objects(number)}" for name, number in sizes.items())
     return (f"What AP by size rests on: {listed}.",) if listed else ()
+
+
+def sample_notes(comparison: Comparison) -> tuple[str, ...]:
+    """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
+    images, notes = comparison.images_a_category, list[str]()
+    if comparison.num_images < MIN_OBJECTS:
+        notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
+    if images is not None and images < FEW_IMAGES:
+        wider = round(100 * (widening(images) - 1))
+        notes.append(
+            f"A category is in {images:.1f} of the {comparison.num_images:,} images on average (harmonic mean), which "
+            f"is few: intervals {f'are made {wider} % wider, and ' if wider else ''}hold for as many images, not for "
+            "AP on more."
+        )
+    return tuple(notes)
 
 
 def verdict_of(pair: PairResult, comparison: Comparison) -> str:

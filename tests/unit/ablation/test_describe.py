@@ -11,7 +11,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ConfigError, TokenizerError
 from coordexp.runs.plan import plan_runs
 from coordexp.runs.status import RunStatus, write_status
-from coordexp.statistics.intervals import planned_detectable
+from coordexp.statistics.power import planned_detectable
 
 
 def lines(runs_dir, *, seeds=(0,), **data):

@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coordexp.errors import ComparisonError
-from coordexp.statistics.intervals import (
-    degrees_of_freedom,
-    detectable,
-    estimate,
-    p_of_zero,
-    planned_detectable,
-    student_quantile,
-)
+from coordexp.statistics.intervals import degrees_of_freedom, estimate, p_of_zero, student_quantile
 
 
 @pytest.mark.parametrize("freedom", [0.5, 1, 1.3, 2, 3, 7.7, 30, 1000, 1e5])
@@ -110,45 +102,34 @@ def test_never_is_an_open_end() -> None:
     assert found.high is None
 
 
-def test_detectable_by_hand() -> None:
-    assert detectable(0.01, None, 1) == pytest.approx(1.05 * (1.959964 + 0.841621) * 0.01, abs=1e-7)
-    # Seeds alone: 2 degrees of freedom of 3 seeds.
-    expected = 1.05 * (stats.t.ppf(0.975, 2) + stats.t.ppf(0.8, 2)) * 0.02
-    assert detectable(0.0, 0.02, 3) == pytest.approx(expected, rel=1e-9)
-    freedom = (1 + 4) ** 2 / (16 / 4)
-    assert degrees_of_freedom(1.0, [(4.0, 5)]) == freedom
-    expected = 1.05 * (stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * math.sqrt(5)
-    assert detectable(1.0, 2.0, 5) == pytest.approx(expected, rel=1e-9)
+def test_five_seeds_have_satterthwaites_degrees_of_freedom() -> None:
+    assert degrees_of_freedom(1.0, [(4.0, 5)]) == pytest.approx((1 + 4) ** 2 / (16 / 4), rel=1e-12)
+    assert degrees_of_freedom(1.0, [(4.0, 5)], interaction_variance=0.5) == degrees_of_freedom(1.0, [(4.0, 5)])
+    assert degrees_of_freedom(1.0, [(2.0, 7), (3.0, 6)]) == pytest.approx(6**2 / (4 / 6 + 9 / 5), rel=1e-12)
+    assert degrees_of_freedom(1.0, [(0.0, 5)]) == math.inf
 
 
-def test_detectable_difference_is_found_four_times_in_five() -> None:
-    rng = np.random.default_rng(0)
-    for image, seed, num in ((1.0, 0.0, 1), (1.0, 1.0, 5), (0.3, 1.0, 4)):
-        shift = detectable(image, seed / math.sqrt(num) if num > 1 else None, num)
-        values = shift + rng.normal(0, image, (4000, 1)) + rng.normal(0, seed, (4000, num))
-        variances = values.var(axis=1, ddof=1) / num if num > 1 else np.zeros(4000)
-        totals = image**2 + variances
-        freedom = np.where(variances > 0, totals**2 / (np.maximum(variances, 1e-12) ** 2 / max(num - 1, 1)), 1e9)
-        found = np.abs(values.mean(axis=1)) > stats.t.ppf(0.975, freedom) * np.sqrt(totals)
-        assert 0.76 <= found.mean() <= 0.88
+@pytest.mark.parametrize(("seeds", "exponent"), [(2, 0.5), (3, 0.75), (4, 1.0)])
+def test_few_seeds_have_fewer_degrees_of_freedom(seeds: int, exponent: float) -> None:
+    """A fifth of the variance is the seeds': Satterthwaite's 25 (S - 1) are those of seeds that hardly matter."""
+    found = degrees_of_freedom(4.0, [(1.0, seeds)])
+    assert found == pytest.approx((seeds - 1) * 5**exponent)
+    assert found < 25 * (seeds - 1) / 2
+    assert degrees_of_freedom(1e-12, [(1.0, seeds)]) == pytest.approx(seeds - 1)  # seeds alone: Student's own
 
 
-def test_plans_get_better_with_images_and_seeds() -> None:
-    assert planned_detectable(1000, 1) > planned_detectable(5000, 1)
-    assert planned_detectable(5000, 2) > planned_detectable(5000, 3) > planned_detectable(5000, 10)
-    assert 0.002 < planned_detectable(5000, 1) < 0.02
+def test_what_images_do_to_each_seed_is_known_and_no_luck_of_seeds() -> None:
+    """Where seeds vary no more than images make them, nothing has to be estimated from few seeds; two show nothing."""
+    satterthwaite = 2 * 5**2
+    assert degrees_of_freedom(4.0, [(1.0, 3)], interaction_variance=1.0) == pytest.approx(satterthwaite)
+    assert degrees_of_freedom(4.0, [(1.0, 3)], interaction_variance=2.0) == pytest.approx(satterthwaite)
+    between = degrees_of_freedom(4.0, [(1.0, 3)], interaction_variance=0.5)
+    assert between == pytest.approx(2 / (0.5 / 4.5) ** 0.75)
+    assert degrees_of_freedom(4.0, [(1.0, 3)]) < between < satterthwaite
+    two = degrees_of_freedom(4.0, [(1.0, 2)])
+    assert degrees_of_freedom(4.0, [(1.0, 2)], interaction_variance=1.0) == two
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: planned_detectable(0, 1), "at least one image"),
-        (lambda: planned_detectable(10, 0), "at least one seed"),
-        (lambda: detectable(-1.0, None, 1), "image_std"),
-        (lambda: detectable(math.nan, None, 1), "image_std"),
-        (lambda: detectable(1.0, 1.0, 1), "two seeds"),
-    ],
-)
-def test_plans_that_make_no_sense(call, words: str) -> None:
-    with pytest.raises(ComparisonError, match=words):
-        call()
+def test_groups_with_other_seeds_have_the_freedom_of_both() -> None:
+    """Two groups of two seeds each: 2 degrees of freedom if both vary as much, and so the exponent of three seeds."""
+    assert degrees_of_freedom(4.0, [(0.5, 2), (0.5, 2)]) == pytest.approx(2 * 5**0.75)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.statistics import planned_detectable
-from coordexp.statistics.intervals import PLANNED_IMAGE_STD, PLANNED_SEED_STD
+from coordexp.statistics.power import PLANNED_IMAGE_STD, PLANNED_SEED_STD
 from coordexp.statistics.resampling import Stream
 
 PAGE = (Path(__file__).parents[3] / "docs" / "STATISTICS.md").read_text()

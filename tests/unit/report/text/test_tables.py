@@ -1,5 +1,6 @@
 import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from coordexp.report.text.heads import meaning
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import all_tables, run_tables
 from coordexp.report.text.run_tables import gradients_table, quality_tables, runs_table
-from coordexp.report.text.tables import Table, comparison_tables, num_objects
+from coordexp.report.text.tables import Table, comparison_tables, num_objects, sample_notes
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -32,7 +33,7 @@ def test_the_headline_has_a_mean_and_each_seed_below_it(tiny: ExperimentData) ->
 def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
     sizes = paired.breakdowns["A"].num_by_size
     assert sum(sizes.values()) == 29, "all objects of the fixture"
-    (note,) = comparison_tables(paired)[0].notes
+    note = comparison_tables(paired)[0].notes[0]
     assert f"AP_small {sizes['small']} objects (too few)" in note
     assert f"AP_large {sizes['large']} objects (too few)" in note
     (headline,) = [table for table in all_tables(paired) if table.title.startswith("Average precision")]
@@ -43,6 +44,26 @@ def test_ap_by_size_says_on_how_many_objects_it_rests(paired: Study) -> None:
         "30 objects",
         "1,234 objects",
     ]
+
+
+def test_few_images_of_a_category_are_said_in_one_sentence(paired: Study) -> None:
+    comparison = paired.comparison
+    assert comparison is not None
+    enough = replace(comparison, num_images=300, images_a_category=52.0)
+    assert sample_notes(enough) == ()
+    assert sample_notes(replace(enough, images_a_category=None)) == ()
+    assert sample_notes(replace(enough, images_a_category=12.34)) == (
+        "A category is in 12.3 of the 300 images on average (harmonic mean), which is few: intervals hold for as many "
+        "images, not for AP on more.",
+    )
+    assert sample_notes(replace(enough, images_a_category=2.0)) == (
+        "A category is in 2.0 of the 300 images on average (harmonic mean), which is few: intervals are made 20 % "
+        "wider, and hold for as many images, not for AP on more.",
+    )
+    assert sample_notes(replace(enough, num_images=29)) == ("29 images are too few to rely on an interval.",)
+    assert comparison_tables(replace(paired, comparison=replace(enough, num_images=29)))[0].notes[1:] == sample_notes(
+        replace(enough, num_images=29)
+    )
 
 
 def test_undefined_and_missing_values_are_dashes_and_leave_the_mean(tiny: ExperimentData) -> None:

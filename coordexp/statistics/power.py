@@ -1,0 +1,121 @@
+"""How small a difference a comparison, or a plan of one, finds four times in five at the 5 % level.
+
+With several seeds there is no formula: the width of the interval is itself drawn, by how far the seeds happen to lie
+apart. The share of experiments that find a difference is therefore added up over that spread, with the very factor
+that the interval has.
+"""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from coordexp.errors import ComparisonError
+from coordexp.statistics.intervals import ALPHA, degrees_of_freedom, student_quantile
+
+POWER = 0.80
+
+AGREEMENT = 1.05
+"""Both tests have to find a difference, and their stds are estimates: measured, 80 % power takes this much more."""
+
+PLANNED_IMAGE_STD = 0.2
+"""Planning: std of a paired difference of AP by the choice of images, times the root of their number."""
+
+PLANNED_OWN_SHARE = 0.8
+"""Planning: part of its square that each seed has by itself, since its detections on an image are its own."""
+
+PLANNED_SEED_STD = 0.006
+"""Planning: std between seeds of the AP difference of two groups trained with the same seed, images apart."""
+
+_NORMAL = NormalDist()
+_NODES = (np.arange(100) + 0.5) / 100
+"""Shares of experiments whose seeds lie nearer to each other; a node stands for one hundredth of them."""
+
+
+def detectable(image_std: float, seed_std: float | None, num_seeds: int, *, interaction_std: float = 0.0) -> float:
+    """Return the smallest true difference that a comparison with these parts of variance finds.
+
+    With one seed ``1.05 (z_.975 + z_.80) image_std``, :data:`AGREEMENT` first. With several, 1.05 times the difference
+    that the two-level rule finds with a probability of 80 %, if the parts are as they were estimated.
+
+    Args:
+        image_std: std of the (mean) difference by the choice of images.
+        seed_std: std of the mean difference by the choice of seeds; None with one seed, and
+            the answer is then about these checkpoints.
+        num_seeds: number of seeds.
+        interaction_std: the part of both that comes from images that treat the seeds differently.
+
+    Raises:
+        ComparisonError: if a number is out of range, or ``seed_std`` is given for one seed.
+    """
+    if not (math.isfinite(image_std) and image_std >= 0) or num_seeds < 1:
+        raise ComparisonError(
+            f"power needs image_std >= 0 and at least one seed, got image_std {image_std} and {num_seeds} seeds"
+        )
+    if seed_std is None:
+        return AGREEMENT * (_NORMAL.inv_cdf(1 - ALPHA / 2) + _NORMAL.inv_cdf(POWER)) * image_std
+    if num_seeds < 2 or not (math.isfinite(seed_std) and seed_std >= 0):
+        raise ComparisonError(f"seed_std needs two seeds or more and a value >= 0, got {seed_std} of {num_seeds} seeds")
+    if not (math.isfinite(interaction_std) and interaction_std >= 0):
+        raise ComparisonError(f"interaction_std needs a value >= 0, got {interaction_std}")
+    return AGREEMENT * _found_with_power(image_std**2, seed_std**2, interaction_std**2, num_seeds)
+
+
+def planned_detectable(num_images: int, num_seeds: int) -> float:
+    """Return roughly the smallest AP difference a plan can find, before there are data.
+
+    Assumes that groups differ on images as those measured in ``docs/STATISTICS.md`` do
+    (:data:`PLANNED_IMAGE_STD` over the root of the number of images, :data:`PLANNED_OWN_SHARE` of it in each seed by
+    itself), and that seeds move a paired difference by :data:`PLANNED_SEED_STD` besides. Both vary by a factor of two
+    between experiments: say "roughly". With one seed it is about checkpoints.
+
+    Args:
+        num_images: images of the evaluation split.
+        num_seeds: seeds of each group.
+
+    Raises:
+        ComparisonError: if either is below 1.
+    """
+    if num_images < 1:
+        raise ComparisonError(f"a plan needs at least one image, got {num_images}")
+    one_seed = PLANNED_IMAGE_STD**2 / num_images
+    if num_seeds <= 1:
+        return detectable(math.sqrt(one_seed), None, num_seeds)
+    own = PLANNED_OWN_SHARE * one_seed / num_seeds
+    images = (1 - PLANNED_OWN_SHARE) * one_seed + own
+    return AGREEMENT * _smallest(images, own + PLANNED_SEED_STD**2 / num_seeds, own, num_seeds)
+
+
+def _found_with_power(images: float, seeds: float, interaction: float, num_seeds: int) -> float:
+    """Correct the estimated variance of the seeds, whose root is too small on average, and ask :func:`_smallest`."""
+    freedom = num_seeds - 1
+    bias = math.sqrt(2 / freedom) * math.exp(math.lgamma(num_seeds / 2) - math.lgamma(freedom / 2))
+    return _smallest(images, max(seeds / bias**2, interaction), interaction, num_seeds)
+
+
+def _smallest(images: float, seeds: float, interaction: float, num_seeds: int) -> float:
+    """Return the difference found with a probability of 80 %, from variances of the mean over seeds.
+
+    The mean over seeds varies by ``images + seeds - interaction``, the draws around it by ``images + interaction`` and
+    what these seeds show, a multiple of chi-square; half the width of their interval is what it has to pass.
+    """
+    from scipy.special import chdtri, ndtr  # here: it takes a third of a second, and one seed needs none of it
+
+    freedom, spread = num_seeds - 1, math.sqrt(images + seeds - interaction)
+    shown = seeds * chdtri(freedom, 1 - _NODES) / freedom
+    factor = np.array(
+        [
+            student_quantile(
+                1 - ALPHA / 2, degrees_of_freedom(images, [(float(one), num_seeds)], interaction_variance=interaction)
+            )
+            for one in shown
+        ]
+    )
+    to_pass = factor * np.sqrt(images + interaction + shown)
+    if spread == 0:
+        return 0.0
+    low, high = 0.0, float(to_pass.max()) + 5 * spread
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if ndtr((middle - to_pass) / spread).mean() < POWER else (low, middle)
+    return high
