@@ -89,10 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--oracle-temperature", type=_temperature, default=1.0, help="of these answers (default: %(default)s)"
     )
-    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: the checkpoint's own)")
+    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
     parser.add_argument(
         "--prompt",
-        help="the instruction of training, if it was another than the default; for --answer qwen-json the question, "
+        help="the instruction (default: that of training, else the usual one); for --answer qwen-json the question, "
         "in which {categories} stands for their names",
     )
     parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
@@ -107,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.job import check_output, default_output, open_evaluation
+    from coordexp.evaluate.job import check_output, default_output, open_evaluation, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
@@ -117,6 +117,11 @@ def run(options: argparse.Namespace) -> None:
     job = _job(options)
     output = (default_output(job) if options.output is None else options.output).resolve()
     check_output(output)
+    is_json = job.spec.answer == "qwen-json"
+    for sentence in unlike_training(
+        job.model, job.adapter, prompt=job.prompt, max_pixels=job.max_pixels, is_json=is_json
+    ):
+        show(console, f"warning: {sentence}")
     if options.num_workers is None:
         evaluation = open_evaluation(job)
         metrics = _evaluate_here(job, evaluation, output, console)
@@ -134,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
                 metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
     write_json(EvaluationFolder(output).metrics, metrics, indent=1)
     print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
-    if job.spec.answer == "qwen-json":
+    if is_json:
         _warn_of_pixels(evaluation, EvaluationFolder(output), console)
     show(console, f"written to {output}")
 

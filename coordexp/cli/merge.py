@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from coordexp.cli.console import stage_bars
+from coordexp.errors import ConfigError
 
 HELP = "fold a trained adapter into its base"
 
@@ -22,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hf: a whole checkpoint; peft-tokens: an adapter for stock PEFT (default: %(default)s)",
     )
     parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="of a whole checkpoint (default: auto, what the adapter was trained on); float32 rounds nothing away",
+    )
+    parser.add_argument(
         "--vocab-init",
         choices=("mean", "numeric"),
         help="how training started new rows, for a base without coord tokens (default: what the adapter says)",
@@ -34,10 +40,12 @@ def run(options: argparse.Namespace) -> None:
     from coordexp.model.merge.parity import next_command, report_rows
     from coordexp.model.merge.peft_tokens import export_peft_tokens
 
+    if options.format != "hf" and options.dtype is not None:
+        raise ConfigError(f"--dtype has no effect with --format {options.format}, which is in float32; leave it out")
     arguments = (options.adapter, options.output, options.base, options.overwrite)
     with stage_bars() as progress:
         if options.format == "hf":
-            merged = merge(*arguments, vocab_init=options.vocab_init, progress=progress)
+            merged = merge(*arguments, dtype=options.dtype or "auto", vocab_init=options.vocab_init, progress=progress)
         else:
             merged = export_peft_tokens(*arguments, progress=progress)
     rows = report_rows(merged)

@@ -8,6 +8,7 @@ their coordinates.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from coordexp.cli.arguments import positive
@@ -30,20 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-new-tokens", type=positive, default=512, help="of an answer (%(default)s)")
     parser.add_argument("--batch-size", type=positive, default=16)
-    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: the checkpoint's own)")
-    parser.add_argument("--prompt", help="the instruction of training, if it was another than the default")
+    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
+    parser.add_argument("--prompt", help="the instruction (default: that of training, else the usual one)")
     parser.add_argument("--threads", type=positive, help="CPU threads; it can change last digits")
 
 
 def run(options: argparse.Namespace) -> None:
     """Predict, write the files and print them."""
     from coordexp.cli.views import prediction_table
-    from coordexp.evaluate.job import check_output
+    from coordexp.evaluate.job import check_output, unlike_training
     from coordexp.evaluate.predict import predict, predictions_json
     from coordexp.files import write_text
+    from coordexp.model.checkpoint.adapter import is_adapter
     from coordexp.report.charts.prediction import draw_prediction
 
     check_output(options.output)
+    adapter = Path(options.model) if is_adapter(Path(options.model)) else None
+    for sentence in unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels):
+        sys.stderr.write(f"warning: {sentence}\n")
     with stage_bars() as progress:
         done = 0
 

@@ -22,7 +22,9 @@ from coordexp.evaluate.generate.json_record import JsonParser
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.qwen_json import PROMPT, detection_prompt
 from coordexp.files import nearest_existing, read_model
-from coordexp.model.checkpoint.directory import find_checkpoint
+from coordexp.model.checkpoint.adapter import read_adapter
+from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
+from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.load import LoadedModel, load
 from coordexp.model.score_head import ScoreHead
 from coordexp.runs.folder import RunFolder
@@ -40,9 +42,10 @@ class EvaluationJob:
         images: folder of its images.
         adapter: directory of a trained adapter for ``model``.
         spec: how to evaluate.
-        prompt: the instruction; None for the default of the answer's form. It should be the one of training; an
-            untouched model is asked for ``{categories}``, which stands for those of the annotation file.
-        max_pixels: image size limit; None for the checkpoint's own.
+        prompt: the instruction; None for that of training where the checkpoint says it, else for the default of the
+            answer's form. An untouched model is asked for ``{categories}``, which stands for those of the annotation
+            file.
+        max_pixels: image size limit; None for that of training where the checkpoint says it, else for its own.
         generations: answers to read instead of generating them; None to generate.
         num_images: only so many images, spread over the number of objects, fixed by the data; None for all.
         num_threads: CPU threads of a process; None leaves it to torch. It can change last digits.
@@ -96,14 +99,19 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         torch.set_num_threads(job.num_threads)
     loaded = load(job.model, adapter=job.adapter, device="cuda" if torch.cuda.is_available() else None)
     vocab, tokenizer = _vocab(job, loaded), loaded.processor.tokenizer
-    prompt = Prompt.build(tokenizer, _instruction(job, evaluation))
+    trained = _trained_with(job.adapter, find_checkpoint(job.model, weights=False))
+    prompt = Prompt.build(tokenizer, _instruction(job, evaluation, trained))
     categories, score = evaluation.categories, evaluation.spec.score
     head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
     if vocab is None:
         answers = JsonParser(tokenizer, categories=categories, score=score, thinks=_opens_thought(tokenizer, prompt))
     else:
         answers = SequenceParser(vocab, tokenizer, categories=categories, score=score, head=head)
-    image_spec = ImageSpec.from_processor(loaded.processor.image_processor, max_pixels=job.max_pixels)
+    image_spec = ImageSpec.from_processor(
+        loaded.processor.image_processor,
+        min_pixels=None if trained is None else trained.min_pixels,
+        max_pixels=job.max_pixels or (None if trained is None else trained.max_pixels),
+    )
     dataset = DetectionDataset(
         samples=evaluation.samples,
         tokenizer=tokenizer,
@@ -146,9 +154,44 @@ def _vocab(job: EvaluationJob, loaded: LoadedModel) -> AnswerVocab | None:
     return loaded.vocab
 
 
-def _instruction(job: EvaluationJob, evaluation: SplitEvaluation) -> str:
+def unlike_training(
+    model: str, adapter: Path | None, *, prompt: str | None, max_pixels: int | None, is_json: bool = False
+) -> list[str]:
+    """Return a sentence for each thing in which a checkpoint is asked otherwise than it was trained.
+
+    Args:
+        model: directory or hub id, or ``embedded``; of one that is still to be downloaded nothing is known.
+        adapter: directory of a trained adapter for it.
+        prompt: the instruction; None for that of training.
+        max_pixels: image size limit; None for that of training.
+        is_json: whether the model is asked in the vendor's words, which no training of ours had.
+    """
+    directory = local_checkpoint(model) if adapter is None else adapter
+    trained = None if directory is None else _trained_with(adapter, directory)
+    if trained is None:
+        return []
+    found: list[str] = []
+    if max_pixels not in (None, trained.max_pixels):
+        found.append(
+            f"{directory} was trained on images of at most {trained.max_pixels:,} pixels and is asked with "
+            f"{max_pixels:,}; other sizes than those of training can cost nearly all of AP (.47 fell to .003 on drawn "
+            "shapes); leave --max-pixels out"
+        )
+    if prompt not in (None, trained.prompt) and not is_json:
+        found.append(
+            f"{directory} was trained with the prompt {trained.prompt!r} and is asked with {prompt!r}; leave --prompt "
+            "out to take that of training"
+        )
+    return found
+
+
+def _trained_with(adapter: Path | None, checkpoint: Path) -> TrainedWith | None:
+    return read_trained_with(checkpoint) if adapter is None else read_adapter(adapter).trained_with
+
+
+def _instruction(job: EvaluationJob, evaluation: SplitEvaluation, trained: TrainedWith | None) -> str:
     if job.spec.answer != "qwen-json":
-        return job.prompt or DEFAULT_PROMPT
+        return job.prompt or (DEFAULT_PROMPT if trained is None else trained.prompt)
     return detection_prompt(evaluation.truth.categories.values(), template=job.prompt or PROMPT)
 
 

@@ -90,8 +90,8 @@ def predict(
         decoding: ``constrained`` writes under the object grammar, ``free`` as the model likes.
         max_new_tokens: length limit of an answer.
         batch_size: pictures generated together.
-        prompt: the instruction; None for the default one. It should be that of training.
-        max_pixels: image size limit; None for the checkpoint's own. It should be that of training.
+        prompt: the instruction; None for that of training where the checkpoint says it, else for the default one.
+        max_pixels: image size limit; None for that of training where the checkpoint says it, else for its own.
         num_threads: CPU threads; None leaves it to torch.
         on_pictures: called with the number of pictures that each batch adds.
 

@@ -4,8 +4,10 @@ Does for text and images what Qwen3-VL's own processor does; that one also build
 and needs torchvision for it.
 """
 
+import copy
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -127,6 +129,21 @@ class Processor:
                 **vision,
             }
         )
+
+    def with_limits(self, *, min_pixels: int, max_pixels: int) -> "Processor":
+        """Return the processor with other limits of the image size, in memory and in what it saves."""
+        size = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
+        if size == dict(self.image_processor.size):
+            return self
+        image_processor = copy.deepcopy(self.image_processor)
+        image_processor.size = type(self.image_processor.size)(**size)
+        text = self.image_config
+        if text is not None:
+            older = {"min_pixels": min_pixels, "max_pixels": max_pixels}  # which would win
+            stated = parse_model(dict[str, JsonValue], text)
+            stated = {**stated, "size": size, **{name: older[name] for name in older.keys() & stated.keys()}}
+            text = json.dumps(stated, indent=2, ensure_ascii=False) + "\n"
+        return replace(self, image_processor=image_processor, image_config=text)
 
     def save_pretrained(self, directory: Path | str) -> None:
         """Write tokenizer, chat template and image processor as Hugging Face files."""

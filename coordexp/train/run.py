@@ -202,9 +202,17 @@ def _finish(run: Run, started: float) -> None:
         log.note("merges its adapter into the base")
         samples = _merge_samples(parts)
         base = ExperimentFolder.of(config).base(config)
-        merge_model(
-            parts.model, parts.processor, RunFolder.of(config).merged, base=base, overwrite=True, samples=samples
+        merged = merge_model(
+            parts.model,
+            parts.processor,
+            RunFolder.of(config).merged,
+            base=base,
+            overwrite=True,
+            samples=samples,
+            trained_with=parts.encoding.trained_with,
         )
+        if merged.cost:
+            log.note(f"merged in {merged.dtype}: {merged.cost}")
         if run.evaluator.score_head is not None:
             checkpoint = log.reporter.latest_checkpoint()
             for folder in (RunFolder.of(config).merged, *([] if checkpoint is None else [checkpoint])):

@@ -16,6 +16,7 @@ from coordexp.config import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TokenizerError
 from coordexp.model.checkpoint.stored_model import EMBEDDING
+from coordexp.model.checkpoint.trained_with import read_trained_with
 from coordexp.model.expand import expand_to
 from coordexp.model.load import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -153,7 +154,13 @@ def _check_merged(merged: Path, original: Path) -> None:
     assert torch.equal(before[EMBEDDING][: COORD_IDS.start - 1], after[EMBEDDING][: COORD_IDS.start - 1])
     layer = "model.language_model.layers.1.mlp.up_proj.weight"
     assert not torch.equal(before[layer], after[layer])  # two steps of LoRA
-    assert (merged / "preprocessor_config.json").read_text() == (original / "preprocessor_config.json").read_text()
+    stated, before = (json.loads((place / "preprocessor_config.json").read_text()) for place in (merged, original))
+    assert stated | {"size": before["size"]} == before
+    trained_with = read_trained_with(merged)
+    assert trained_with is not None
+    assert stated["size"] == {
+        "shortest_edge": trained_with.min_pixels, "longest_edge": trained_with.max_pixels,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from coordexp.model.checkpoint.adapter import read_adapter
+from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.load import load
 from coordexp.model.merge.merge import merge
 from coordexp.model.merge.parity import default_samples, logits_of
@@ -182,6 +183,9 @@ def test_a_run_leaves_its_parts(undisturbed):
     folder = RunFolder.of(undisturbed).path
     assert [path.name for path in committed_checkpoints(folder)] == ["step_000002", "step_000004"]
     assert (folder / "merged" / "model.safetensors").is_file()
+    trained_with = read_trained_with(folder / "merged")
+    assert trained_with == TrainedWith(undisturbed.data.prompt, min_pixels=1024, max_pixels=9216)
+    assert read_adapter(committed_checkpoints(folder)[-1]).trained_with == trained_with
     assert not any(path.joinpath("README.md").exists() for path in committed_checkpoints(folder))  # PEFT's empty card
     for decoding in ("constrained", "free"):
         assert (folder / "eval" / "final" / decoding / "detections.expected.json").is_file()

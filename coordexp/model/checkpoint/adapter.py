@@ -1,7 +1,7 @@
 """A trained adapter on disk: save it, read what it says of itself, and check that all of it reached a model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
@@ -18,11 +18,13 @@ from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
 from coordexp.model.checkpoint.fields import LoraFields, check_fields
+from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
 _MADE_BY = "coordexp_base"
+_TRAINED_WITH = "coordexp_trained_with"
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,14 @@ _TRAINED_BASE = TypeAdapter(TrainedBase)
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """A saved PEFT adapter: its configuration and what its weights file holds."""
+    """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with."""
 
     directory: Path
     config: JsonObject
     keys: tuple[str, ...]
     offset: OffsetInfo | None
     base: TrainedBase
+    trained_with: TrainedWith | None = None
 
     @property
     def weights(self) -> Path:
@@ -99,7 +102,10 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     keys = tensor_names(file)
     _check_ranks(file, keys, config)
     offset = _offset_info(file, keys)
-    return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset))
+    mapping, file = config.get("auto_mapping"), directory / ADAPTER_CONFIG
+    given = cast("JsonObject", mapping).get(_TRAINED_WITH) if isinstance(mapping, dict) else None
+    trained_with = None if given is None else parse_trained_with(given, file)
+    return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset), trained_with)
 
 
 def is_adapter(directory: Path) -> bool:
@@ -118,8 +124,8 @@ def named_base(directory: Path) -> str:
     return base
 
 
-def name_base(model: PeftModel, base: TrainedBase) -> None:
-    """Make an adapted model's adapters say, wherever they are saved, what they were trained on.
+def name_base(model: PeftModel, base: TrainedBase, trained_with: TrainedWith | None = None) -> None:
+    """Make an adapted model's adapters say, wherever they are saved, what they were trained on and with.
 
     PEFT itself names the folder that the weights were read from, which in a run is the run's own expanded copy. What
     the copy was made by stands in ``auto_mapping``, PEFT's place for what helps to find the base; with a task type PEFT
@@ -129,6 +135,8 @@ def name_base(model: PeftModel, base: TrainedBase) -> None:
     for config in model.peft_config.values():
         config.base_model_name_or_path, config.revision = base.path, base.revision
         config.auto_mapping = {_MADE_BY: made_by}
+        if trained_with is not None:
+            config.auto_mapping[_TRAINED_WITH] = asdict(trained_with)
 
 
 def save_adapter(model: PeftModel, directory: str | Path, *, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -201,10 +209,11 @@ def _offset_info(file: Path, keys: Sequence[str]) -> OffsetInfo | None:
         table = handle.get_tensor(by_name["embed_offset"])
         ids = handle.get_tensor(by_name["coord_ids"]) if "coord_ids" in by_name else None
         head = handle.get_tensor(by_name["head_offset"]) if "head_offset" in by_name else table
-    if table.dim() != 2 or table.shape[0] < NUM_BINS or head.shape != table.shape:
+    num_rows = NUM_BINS if ids is None else ids.numel()  # some coord tokens may have trained, and not the others
+    if table.dim() != 2 or table.shape[0] < num_rows or head.shape != table.shape:
         raise CheckpointError(
             f"{file}: embed_offset is {list(table.shape)} and head_offset {list(head.shape)}; expected [rows, width] "
-            f"twice, with a row for each of the {NUM_BINS:,} coord tokens"
+            f"twice, with a row for each of the {num_rows:,} coord tokens"
         )
     if ids is not None and (ids.is_floating_point() or list(ids.shape) != [table.shape[0]]):
         raise CheckpointError(f"{file}: coord_ids is {ids.dtype} {list(ids.shape)}; expected {table.shape[0]} ids")

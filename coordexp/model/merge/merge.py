@@ -25,6 +25,7 @@ from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_ada
 from coordexp.model.checkpoint.directory import find_checkpoint
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, quiet
+from coordexp.model.checkpoint.trained_with import TrainedWith, write_trained_with
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint, lacks_tokens
 from coordexp.model.merge.delta import AdapterDelta
@@ -88,6 +89,7 @@ def merge_model(
     base: str | Path | None = None,
     overwrite: bool = False,
     samples: Sequence[Inputs] | None = None,
+    trained_with: TrainedWith | None = None,
 ) -> MergeReport:
     """Merge a model that is in memory, as at the end of a run; one trained in full is saved as it is.
 
@@ -101,6 +103,7 @@ def merge_model(
         base: the checkpoint ``model`` was loaded from; None reads it from the PEFT configuration.
         overwrite: replace an ``output`` that exists.
         samples: model inputs to compare on; None for a generated picture with coord tokens.
+        trained_with: of a model trained in full; an adapter says it itself.
 
     Returns:
         What was done, also stored as ``merge_report.json`` in ``output``.
@@ -112,7 +115,7 @@ def merge_model(
     inner = inner_model(model)
     if peft is None:
         with building_of(checked_output(output, overwrite=overwrite, inputs=())) as building:
-            return _save_whole(inner, processor, building, samples)
+            return _save_whole(inner, processor, building, samples, trained_with)
     dtype = _name_of_dtype(inner)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
@@ -195,7 +198,7 @@ def _merge(
     processor = Processor.from_directory(base)
     samples = samples or default_samples(processor)
     written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
-    processor.save_pretrained(building)
+    _save_processor(processor, building, info.trained_with)
     before = logits_from_disk(
         stored, samples, adapter=info, tokenizer=processor.tokenizer, progress=progress, stage="logits of the adapter"
     )
@@ -271,6 +274,7 @@ def _save_whole(
     processor: Processor,
     building: Path,
     samples: Sequence[Inputs] | None,
+    trained_with: TrainedWith | None,
 ) -> MergeReport:
     """Save a model without adapters, and compare it with itself as it loads."""
     if active_offset(model) is not None:
@@ -278,7 +282,7 @@ def _save_whole(
     samples = samples or default_samples(processor)
     with quiet():
         model.save_pretrained(building)
-    processor.save_pretrained(building)
+    _save_processor(processor, building, trained_with)
     saved = readable(building)
     before = logits_of(model, samples, device=model.device)
     after = logits_from_disk(saved, samples, dtype=model.dtype, device=model.device)
@@ -293,6 +297,14 @@ def _save_whole(
         num_merged_layers=0,
         num_offset_rows=0,
     )
+
+
+def _save_processor(processor: Processor, building: Path, trained_with: TrainedWith | None) -> None:
+    """Save a processor with the image sizes of training, so that whoever loads the checkpoint has them."""
+    if trained_with is not None:
+        processor = processor.with_limits(min_pixels=trained_with.min_pixels, max_pixels=trained_with.max_pixels)
+    processor.save_pretrained(building)
+    write_trained_with(building, trained_with)
 
 
 def readable(building: Path) -> StoredModel:

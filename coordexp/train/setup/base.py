@@ -25,6 +25,7 @@ from coordexp.model.checkpoint.directory import (
     model_config,
 )
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
+from coordexp.model.checkpoint.trained_with import TRAINED_WITH
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import Encoding, build_encoding
@@ -34,7 +35,7 @@ _WEIGHTS = ".safetensors"
 # Configurations, tokenizer, chat template, processor. An index is left out, since it says where weights lie, and what
 # was written beside a merged checkpoint.
 _READ = (".json", ".jinja", ".txt", ".model")
-_NOT_READ = (_STAMP, INDEX_FILE, "merge_report.json")
+_NOT_READ = (_STAMP, INDEX_FILE, "merge_report.json", TRAINED_WITH)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def build_components(config: ExperimentConfig) -> Components:
     model = with_adapters(config, loaded.model, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     if isinstance(model, PeftModel):
         given, structure = config.model, None if config.text_arm else config.data.structure
-        name_base(model, TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure))
+        base = TrainedBase(given.path, given.revision, given.dtype, given.vocab_init, structure)
+        name_base(model, base, encoding.trained_with)
     forward_terms = TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec)
     check_adapter_ids(model, vocab)
     return Components(

@@ -15,6 +15,7 @@ from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
 from coordexp.data.splits import check_split, load_holdout, load_split
 from coordexp.findings import Check
+from coordexp.model.checkpoint.trained_with import TrainedWith
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 
@@ -28,6 +29,11 @@ class Encoding:
     vocab: AnswerVocab
     image_spec: ImageSpec
     prompt: Prompt
+
+    @property
+    def trained_with(self) -> TrainedWith:
+        """What a model that is trained so must be asked with."""
+        return TrainedWith(self.config.data.prompt, self.image_spec.min_pixels, self.image_spec.max_pixels)
 
     def dataset(
         self, samples: Sequence[Sample], *, with_targets: bool = True, trains: bool = False, image_cache_mib: int = 0

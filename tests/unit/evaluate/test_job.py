@@ -1,9 +1,11 @@
 """A stand-alone evaluation's parts that need no model."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import ConfigError, DataError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec
@@ -14,7 +16,9 @@ from coordexp.evaluate.job import (
     open_decoder,
     open_evaluation,
     read_aliases,
+    unlike_training,
 )
+from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.model.tiny.parts import build_tokenizer
 
 
@@ -70,6 +74,45 @@ def test_the_question_names_the_categories_of_the_file(shapes: Path) -> None:
         decoder = open_decoder(chosen, open_evaluation(chosen))
         ids = decoder.samples[0].prompt_ids
         assert asked in build_tokenizer().decode(ids)
+
+
+TRAINED = '{"prompt": "Name all.", "min_pixels": 1024, "max_pixels": 4096}'
+
+
+def test_a_checkpoint_is_asked_as_it_was_trained_unless_something_else_is_said(shapes: Path, tmp_path: Path) -> None:
+    checkpoint = shutil.copytree(TINY_BASE, tmp_path / "merged")
+    spec = EvaluationSpec(answer="text")
+
+    def asked(**changes: object) -> tuple[str, int]:
+        files = {"annotations": shapes / "instances_val.json", "images": shapes / "val"}
+        chosen = EvaluationJob(str(checkpoint), **files, spec=spec, num_images=1, **changes)
+        decoder = open_decoder(chosen, open_evaluation(chosen))
+        return build_tokenizer().decode(decoder.samples[0].prompt_ids), decoder._generation.image_spec.max_pixels
+
+    words, pixels = asked()
+    assert DEFAULT_PROMPT in words
+    assert pixels == 9216
+    (checkpoint / "trained_with.json").write_text(TRAINED)
+    words, pixels = asked()
+    assert "Name all." in words
+    assert pixels == 4096
+    words, pixels = asked(prompt="What is there?", max_pixels=2048)
+    assert "What is there?" in words
+    assert pixels == 2048
+
+
+def test_what_is_asked_unlike_training_is_said(tmp_path: Path) -> None:
+    checkpoint = shutil.copytree(TINY_BASE, tmp_path / "merged")
+    other = {"prompt": "What is there?", "max_pixels": 2048}
+    assert unlike_training(str(checkpoint), None, **other) == []  # it does not say what it was trained with
+    (checkpoint / "trained_with.json").write_text(TRAINED)
+    assert unlike_training(str(checkpoint), None, prompt=None, max_pixels=None) == []
+    assert unlike_training(str(checkpoint), None, prompt="Name all.", max_pixels=4096) == []
+    assert unlike_training("nobody/has-this", None, **other) == []
+    pixels, words = unlike_training(str(checkpoint), None, **other)
+    assert pixels.startswith(f"{checkpoint} was trained on images of at most 4,096 pixels and is asked with 2,048; ")
+    assert words.startswith(f"{checkpoint} was trained with the prompt 'Name all.' and is asked with 'What is there?'")
+    assert unlike_training(str(checkpoint), None, **other, is_json=True) == [pixels]
 
 
 def test_aliases(shapes: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ from safetensors.torch import load_file, save_file
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint import rewrite
-from coordexp.model.checkpoint.adapter import TrainedBase, name_base, save_adapter
+from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
+from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint
 from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.merge import delta
 from coordexp.model.merge.merge import merge, merge_model
-from coordexp.model.merge.parity import default_samples, logits_of
+from coordexp.model.merge.parity import default_samples, logits_of, report_rows
 from coordexp.model.processor import Processor
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
@@ -81,9 +83,60 @@ def test_bfloat16_stays_bfloat16_within_its_rounding(make_base, make_adapter, tm
     }
     assert 0 < report.max_abs_logit_diff < report.tolerance < 0.03 * report.max_abs_logit
     wide = merge(adapter, tmp_path / "wide", dtype="float32")
-    assert wide.dtype == "float32"
+    assert (wide.dtype, wide.cost) == ("float32", "")
+    assert "may cost .002 to .004" in dict(report_rows(report))["AP"]
+    assert "AP" not in dict(report_rows(wide))
     assert wide.max_abs_logit_diff < 0.01 * report.max_abs_logit_diff
     assert load(tmp_path / "wide").model.dtype == torch.float32
+
+
+ASKED = TrainedWith(prompt="Name all.", min_pixels=2048, max_pixels=4096)
+
+
+def test_a_merged_checkpoint_keeps_the_image_sizes_and_the_prompt_of_training(make_base, make_adapted, tmp_path):
+    base = make_base()
+    model = make_adapted(base)
+    name_base(model, TrainedBase(str(base), structure="native"), ASKED)
+    save_adapter(model, tmp_path / "adapter")
+    assert read_adapter(tmp_path / "adapter").trained_with == ASKED
+    merge(tmp_path / "adapter", tmp_path / "merged")
+    assert read_trained_with(tmp_path / "merged") == ASKED
+    stated, before = (
+        json.loads((place / "preprocessor_config.json").read_text()) for place in (tmp_path / "merged", base)
+    )
+    assert stated["size"] == {"shortest_edge": 2048, "longest_edge": 4096}
+    assert {key: value for key, value in stated.items() if key != "size"} == {
+        key: value for key, value in before.items() if key != "size"
+    }
+    sizes = Processor.from_directory(tmp_path / "merged").image_processor.size
+    assert (sizes["shortest_edge"], sizes["longest_edge"]) == (2048, 4096)
+    load(base, tmp_path / "adapter")  # PEFT leaves alone what it does not know
+
+
+def test_older_names_of_the_image_sizes_follow(make_base):
+    processor = Processor.from_directory(make_base())
+    text = json.dumps(json.loads(processor.image_config) | {"max_pixels": 9216})
+    changed = replace(processor, image_config=text).with_limits(min_pixels=2048, max_pixels=4096)
+    stated = json.loads(changed.image_config)
+    assert (stated["max_pixels"], stated["size"]) == (4096, {"shortest_edge": 2048, "longest_edge": 4096})
+    assert "min_pixels" not in stated
+    assert processor.image_processor.size["longest_edge"] == 9216
+    assert processor.with_limits(min_pixels=1024, max_pixels=9216) is processor
+
+
+def test_a_checkpoint_that_does_not_say_what_it_was_trained_with_stays_as_it_is(make_base, make_adapter, tmp_path):
+    base = make_base()
+    merge(make_adapter(base), tmp_path / "merged")
+    assert read_trained_with(tmp_path / "merged") is None
+    name = "preprocessor_config.json"
+    assert (tmp_path / "merged" / name).read_text() == (base / name).read_text()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"prompt": 1, "min_pixels": 2, "max_pixels": 3}', '{"prompt": "x"}', "{"])
+def test_a_damaged_record_of_training_is_named(tmp_path, text):
+    (tmp_path / "trained_with.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"trained_with\.json: "):
+        read_trained_with(tmp_path)
 
 
 def test_lora_alone_and_spec_structure(make_base, make_adapter, tmp_path):
@@ -151,7 +204,9 @@ def test_a_fully_tuned_model_is_saved_as_it_is(make_base, tmp_path):
     model = apply_tuning(loaded.model, tuning="full", rank=1, alpha=1.0, dropout=0.0, vision=True, seed=0)
     with torch.no_grad():
         model.lm_head.weight.mul_(1.5)
-    report = merge_model(model, loaded.processor, tmp_path / "merged")
+    report = merge_model(model, loaded.processor, tmp_path / "merged", trained_with=ASKED)
+    assert read_trained_with(tmp_path / "merged") == ASKED
+    assert Processor.from_directory(tmp_path / "merged").image_processor.size["longest_edge"] == 4096
     assert (report.max_abs_logit_diff, report.num_merged_layers, report.tie_word_embeddings) == (0.0, 0, True)
     assert torch.equal(_logits(load(tmp_path / "merged").model, loaded.processor), _logits(model, loaded.processor))
     install_coord_offset_adapter(model, coord_ids=loaded.vocab.coord_ids)

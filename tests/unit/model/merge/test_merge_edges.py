@@ -187,6 +187,11 @@ def test_the_command_says_how_exact_it_was_and_what_to_type_next(make_base, adap
         assert f"\n  {line}" in text
     assert "(0.0001 of " in text
     assert f"coordexp evaluate --model {output} " in text.splitlines()[-1]
+    half = ["merge", "--adapter", str(adapter), "--output", str(tmp_path / "half"), "--dtype", "bfloat16"]
+    assert main(half) == 0
+    assert "may cost .002 to .004; coordexp merge --dtype float32 keeps" in capsys.readouterr().out
+    assert main([*half, "--overwrite", "--format", "peft-tokens"]) == 2
+    assert "--dtype has no effect with --format peft-tokens" in capsys.readouterr().err
     assert main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "p"), "--format", "peft-tokens"]) == 0
     text = capsys.readouterr().out
     assert "layers adapted" in text

@@ -1,0 +1,66 @@
+"""What a trained checkpoint must be asked with: the image sizes and the instruction of its training.
+
+A merged checkpoint keeps them in ``trained_with.json``, an adapter in its configuration. Other sizes than those of
+training cost nearly all of AP, and nothing else of a checkpoint would say so.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from coordexp.errors import CheckpointError
+from coordexp.files import write_json
+from coordexp.model.checkpoint.directory import read_json
+
+TRAINED_WITH = "trained_with.json"
+
+
+@dataclass(frozen=True)
+class TrainedWith:
+    """What the images and the questions of a training were like.
+
+    Attributes:
+        prompt: the instruction.
+        min_pixels: smaller images were enlarged to so many pixels.
+        max_pixels: larger ones were shrunk to so many.
+    """
+
+    prompt: str
+    min_pixels: int
+    max_pixels: int
+
+
+_ADAPTER = TypeAdapter(TrainedWith)
+
+
+def read_trained_with(checkpoint: Path) -> TrainedWith | None:
+    """Return what a merged checkpoint was trained with; None where it does not say.
+
+    Raises:
+        CheckpointError: if its file says something else.
+    """
+    file = checkpoint / TRAINED_WITH
+    return parse_trained_with(read_json(file), file) if file.is_file() else None
+
+
+def parse_trained_with(values: object, file: Path) -> TrainedWith:
+    """Return what stands in a file as an object.
+
+    Raises:
+        CheckpointError: if it is something else.
+    """
+    try:
+        return _ADAPTER.validate_python(values, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CheckpointError(
+            f"{file}: expected what training was done with: prompt, min_pixels, max_pixels ({place}: {first['msg']})"
+        ) from None
+
+
+def write_trained_with(checkpoint: Path, trained_with: TrainedWith | None) -> None:
+    """Keep in a checkpoint what it was trained with; nothing where that is not known."""
+    if trained_with is not None:
+        write_json(checkpoint / TRAINED_WITH, asdict(trained_with), indent=2)
