@@ -153,7 +153,7 @@ def write_run(plan: RunPlan, annotations: Path, number: int, num_groups: int, pe
     curves = [ImageCurves(record.image_id, _curves(record, group)) for record in made if record.image_id in kept]
     Distributions(NUM_BINS, 1 / UNITS, tuple(curves)).write(constrained.path)
     run.config.write_text(to_yaml(plan.config))
-    own = fingerprint(plan.config, data="data", weights=f"weights {seed}", tokens=f"tokens {seed}")
+    own = fingerprint(plan.config, data="data", weights="weights", tokens=f"tokens {seed}")
     run.fingerprint.write_text(own.to_json())
     return {
         f"constrained/{kind}/{name}": value

@@ -1,7 +1,9 @@
 """The page in headless Chromium: it is quiet, complete, fits a phone, and obeys the keyboard."""
 
+import base64
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,14 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from coordexp.cli.main import main
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, make_study
+from tests.benchmarks.large_experiment import make_experiment
 from tests.unit.report.report_support import CATEGORIES, SPITEFUL, write_experiment
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -277,3 +281,15 @@ def test_without_scripts_it_reads_the_same(shown: webdriver.Chrome, page: Path) 
         assert visible_boxes(shown, ".layer-1") == 0
     finally:
         shown.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("groups", "seeds"), [(1, 1), (3, 5), (12, 2)])
+def test_a_print_has_at_most_eight_pages(driver: webdriver.Chrome, tmp_path: Path, groups: int, seeds: int) -> None:
+    make_experiment(tmp_path, groups=groups, seeds=seeds, images=40, per_image=6)
+    assert main(["report", "large", "--runs-dir", str(tmp_path), "--resamples", "100"]) == 0
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.get((tmp_path / "large" / "report" / "report.html").as_uri())
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+    pages = re.findall(rb"/Type /Page\b(?!s)", base64.b64decode(printed["data"]))
+    assert 2 <= len(pages) <= 8

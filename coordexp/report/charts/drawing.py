@@ -15,16 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# On white paper. Of the groups: Okabe and Ito's colours, told apart with any colour vision, darkened for contrast.
+# On white paper. Of the groups: Okabe and Ito's colours, darkened for contrast, and five far from all others with
+# any colour vision. Twelve cannot all be far apart: those that come near each other differ in dashes and in marker.
 # The page replaces each by the CSS variable of its name, which follows dark mode, so no two may be equal.
 PALETTE = {
     "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
     "c0": "#0072b2", "c1": "#c74e00", "c2": "#008562", "c3": "#b0558c", "c4": "#9a6700", "c5": "#3679a8",
-    "c6": "#555f6e",
+    "c6": "#555f6e", "c7": "#9c18fc", "c8": "#6c0000", "c9": "#481860", "c10": "#300090", "c11": "#541830",
 }  # fmt: skip
 PAPER, INK, SOFT, RULE = (PALETTE[name] for name in ("paper", "ink", "soft", "rule"))
 WIDTH = 360
-_DASHES = ((), (7, 3), (2.5, 2.5), (9, 3, 2, 3), (12, 3), (4, 2, 1, 2), (1.5, 3))
+_DASHES = (
+    (), (7, 3), (2.5, 2.5), (9, 3, 2, 3), (12, 3), (4, 2, 1, 2), (1.5, 3),
+    (6, 2, 1, 2, 1, 2), (1, 1), (14, 3, 3, 3), (5, 5), (3, 1.5),
+)  # fmt: skip
+NUM_LOOKS = len(_DASHES)
 _MARKERS = "os^D"
 _TIPS = "tips:"
 _SHADES = 8
@@ -44,7 +49,7 @@ class Look:
         """Return the look of a group's number, or neutral ink for None."""
         if group is None:
             return Look(INK, (), "o")
-        return Look(PALETTE[f"c{group % 7}"], _DASHES[group % 7], _MARKERS[group % 4])
+        return Look(PALETTE[f"c{group % NUM_LOOKS}"], _DASHES[group % NUM_LOOKS], _MARKERS[group % 4])
 
     @property
     def line(self) -> "tuple[float, tuple[float, ...]] | Literal['-']":

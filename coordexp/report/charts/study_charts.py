@@ -23,7 +23,7 @@ LOSS_TITLES = {
     "coord_loss": "Geometric loss of expected boxes",
     "coord_ce_loss": "Cross-entropy of coord tokens",
 }
-_MAX_ROWS = 24
+_MAX_ROWS, _MAX_MARKS = 24, 96
 _MANY_PAIRS = 6
 _WITH_LABELS = ("groups", "differences")  # whose rows say which group they are of
 _BANDS = "Bands: lowest and highest seed."
@@ -290,7 +290,8 @@ def _rows_by_label(
         values = [value for part in parts.values() if (value := part.get(label)) is not None]
         if values:
             spread[label] = max(values) - min(values)
-    chosen = set(sorted(spread, key=lambda label: -spread[label])[:_MAX_ROWS])
+    most = min(_MAX_ROWS, max(1, _MAX_MARKS // max(1, len(parts))))  # a row is as high as it has groups
+    chosen = set(sorted(spread, key=lambda label: -spread[label])[:most])
     rows = [
         ChartRow(
             label,

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from coordexp.report.charts.drawing import PALETTE, Chart
+from coordexp.report.charts.drawing import NUM_LOOKS, PALETTE, Chart
 from coordexp.report.charts.output import chart_svg
 from coordexp.report.charts.study_charts import (
     ap_charts,
@@ -232,4 +232,4 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name, globals={"palette": PALETTE, "meaning": meaning})
+    return environment.get_template(name, globals={"palette": PALETTE, "num_looks": NUM_LOOKS, "meaning": meaning})

@@ -153,4 +153,8 @@ def _hours(runs: tuple[RunData, ...]) -> str:
     )
     if not train:
         return ""
-    return f"{train:.2g} of training, all runs added up" + (f"; {whole:.2g} with evaluation" if whole else "")
+    return f"{_shown(train)} of training, all runs added up" + (f"; {_shown(whole)} with evaluation" if whole else "")
+
+
+def _shown(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

@@ -12,6 +12,7 @@ from coordexp.report.study.about import About
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.fairness import Fairness, FairnessRow
 from coordexp.report.study.study import Study
+from coordexp.report.text.tables import Table, TableRow
 from coordexp.statistics.results import Convergence, Estimate
 from tests.unit.report.report_support import SPITEFUL
 
@@ -159,3 +160,18 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
     assert study.fairness is not None
     assert study.fairness.sentence == "There is one run, so that nothing can differ."
     assert Outline(page).open == []
+
+
+def test_a_long_table_scrolls_in_itself_and_many_notes_fold(paired: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tuple(TableRow((f"pair {at}", "0.1")) for at in range(21))
+    notes = tuple(f"note {at}" for at in range(9))
+    tables = [Table("long", ("pair", "AP"), rows, notes), Table("short", ("pair", "AP"), rows[:14], notes[:6])]
+    monkeypatch.setattr("coordexp.report.page.page.study_tables", lambda study: tables)
+    monkeypatch.setattr("coordexp.report.page.page.convergence_tables", lambda study: [])
+    page = render_page(with_everything(paired))
+    long, short = re.findall(r'<div class="([^"]+)" data-rows="(\d+)"[^>]+aria-label="(?:long|short)"', page)
+    assert long == ("scroll tall long", "21")
+    assert short == ("scroll", "14")
+    assert "<summary>3 more notes on this table</summary>" in page
+    assert page.count("more notes on this table") == 1
+    assert all(page.count(f">{note}<") == (2 if note in notes[:6] else 1) for note in notes)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_each_group_is_a_formula_and_each_fact_is_said_once(study: Study) -> Non
         "hardware": "2 x H200",
         "hours": "1.5 of training, all runs added up; 2.2 with evaluation",
     }
+
+
+def test_many_hours_are_a_whole_number(study: Study, tmp_path: Path) -> None:
+    runs = tuple(replace(run, metrics={"final/train_seconds": 2.7e6}) for run in study.data.runs)
+    data = replace(study.data, runs=runs)
+    found = about_lines(Study(data, about=about(data, Artifacts(data, cache=tmp_path / "cache", runs_dir=tmp_path))))
+    assert dict(found)["hours"] == f"{750 * len(runs):,} of training, all runs added up"
 
 
 def test_every_term_that_is_on_is_explained_once(study: Study) -> None:
