@@ -1,6 +1,6 @@
 """How often intervals of AP cover and chance is called a difference, by images, categories and seeds.
 
-    python tests/benchmarks/calibrate_images.py          # the tables of docs/STATISTICS.md; an hour
+    python tests/benchmarks/calibrate_images.py --seeds 1  # the table of docs/STATISTICS.md, an hour; all: three
     python tests/benchmarks/calibrate_images.py --experiments 50 --images 100 --categories 80 --seeds 1
 
 Two groups that do not differ are compared in many made-up experiments (``tests/integration/detection_simulator.py``).
