@@ -18,7 +18,7 @@ from coordexp.errors import ResourceError
 from coordexp.files import write_text
 from coordexp.report.page.page import page_template
 from coordexp.report.sweep.response import short, write_response
-from coordexp.report.text.render import rich_table
+from coordexp.report.text.render import fitting_parts, rich_table
 from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command
@@ -212,7 +212,8 @@ def _print(page: SweepPage, paths: Sequence[Path], console: Console) -> None:
         show(f"• {line}", "red")
     for table in page.tables:
         show(f"\n{table.title}", "bold")
-        console.print(rich_table(table))
+        for part in fitting_parts(table, console):
+            console.print(rich_table(part))
     for note in page.notes:
         show(f"• {note}")
     show("\nWritten:")

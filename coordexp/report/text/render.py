@@ -11,6 +11,7 @@ from textwrap import fill
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from coordexp.detection.metrics import detection_metrics
@@ -36,6 +37,8 @@ COLUMNS = (
     "reading",
 )  # fmt: skip
 _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
+_FOLDED = ("state", "verdict")  # columns of sentences
+_ANY_WIDTH = 10_000
 _Cell = str | int | float | None
 
 
@@ -97,7 +100,8 @@ def _about_markdown(study: Study) -> list[str]:
 
 def _print_table(table: Table, console: Console) -> None:
     console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
-    console.print(rich_table(table))
+    for part in fitting_parts(table, console):
+        console.print(rich_table(part))
     for note in table.notes:
         console.print(escape(note), style="dim", highlight=False)
 
@@ -164,6 +168,38 @@ def _undeclared(study: Study) -> Table | None:
     )
 
 
+def fitting_parts(table: Table, console: Console) -> list[Table]:
+    """Return a table in parts that a console is wide enough for, so that no number is cut; one part where it fits.
+
+    The columns that say what a row is, its words and its seed, begin each part.
+    """
+    is_key = [table.is_text(head) or head == "seed" for head in table.columns]
+    num_keys = max(1, next((at for at, key in enumerate(is_key) if not key), len(is_key)))
+    parts: list[list[int]] = []
+    for at in range(num_keys, len(table.columns)):
+        if parts and _fits(_columns(table, [*parts[-1], at]), console):
+            parts[-1].append(at)
+        else:
+            parts.append([*range(num_keys), at])
+    return [_columns(table, part) for part in parts] if len(parts) > 1 else [table]
+
+
+def _columns(table: Table, columns: list[int]) -> Table:
+    rows = tuple(replace(row, cells=tuple(row.cells[at] for at in columns)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[at] for at in columns), rows=rows)
+
+
+def _fits(table: Table, console: Console) -> bool:
+    """Return whether a table fits when its columns of sentences are folded at their words."""
+    whole = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table(table)).maximum
+    for at, head in enumerate(table.columns):
+        if head in _FOLDED:
+            cells = [row.cells[at] for row in table.rows]
+            words = [len(word) for cell in (*cells, head) for word in cell.split()]
+            whole -= max([len(head), *map(len, cells)]) - max([*words, 1])
+    return whole <= console.width
+
+
 def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
     """Return a table as the terminal shows it; ``wrap`` folds long cells instead of cutting them."""
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -172,7 +208,7 @@ def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
         rich.add_column(
             fill(head, width, break_long_words=False, break_on_hyphens=False),
             justify="left" if table.is_text(head) else "right",
-            no_wrap=not wrap and head not in ("state", "verdict"),
+            no_wrap=not wrap and head not in _FOLDED,
             overflow="fold" if wrap else "ellipsis",
         )
     has_means = any(row.is_mean for row in table.rows)
