@@ -54,6 +54,21 @@ def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
             assert thing.expected_px == pytest.approx(ordered)
 
 
+def test_a_checkpoint_that_is_asked_unlike_its_training_says_so(checkpoint, shapes, tmp_path, capsys):
+    trained = shutil.copytree(checkpoint, tmp_path / "merged")
+    (trained / "trained_with.json").write_text('{"prompt": "Name all.", "min_pixels": 1024, "max_pixels": 9216}')
+    said = f"warning: {trained} was trained on images of at most 9,216 pixels and is asked with 4,096; "
+    picture = str(next((shapes / "val").iterdir()))
+    ask = ["predict", "--model", str(trained), picture, "--output", str(tmp_path / "p"), "--max-new-tokens", "4"]
+    assert main([*ask, "--max-pixels", "4096"]) == 0
+    assert said in capsys.readouterr().err
+    assert main(ask) == 0
+    assert "warning" not in capsys.readouterr().err
+    one = [*arguments(trained, shapes), "--num-images", "1", "--decoding", "free", "--output", str(tmp_path / "e")]
+    assert main(["evaluate", *one, "--max-pixels", "4096"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_distributions_have_the_mean_that_is_the_box(checkpoint, shapes):
     pictures = sorted((shapes / "val").iterdir())
     objects = [thing for item in coordexp.predict(checkpoint, pictures, max_new_tokens=40) for thing in item.objects]

@@ -7,6 +7,9 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
+from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
+from coordexp.errors import ComparisonError
+from coordexp.files import write_text
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.load import load
@@ -17,6 +20,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
+from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 from tests.model_support import weights_hash
@@ -177,6 +181,19 @@ def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
     assert weights_hash(tmp_path / "merged") == weights_hash(merged)
     with pytest.raises(ValueError, match=r"coord_offsets_need_coordexp_model_load.* not found"):
         PeftModel.from_pretrained(load(copy).model, newest)
+
+
+def test_a_run_that_would_not_be_comparable_takes_no_step(base, tmp_path):
+    config = prepared(small_config(base, tmp_path))
+    folder = RunFolder.of(config)
+    seen = prepare_experiment(config)
+    identity = fingerprint(config, data="another", weights=seen.weights_hash, files=seen.files)
+    write_text(folder.fingerprint, identity.to_json())
+    with pytest.raises(ComparisonError, match=r"C-s0: what it reads has changed since .*: data; put that back"):
+        train_run(config, reporter=LocalReporter(folder.path), print_line=lambda _: None)
+    assert not folder.checkpoints.exists()
+    assert not folder.metrics.exists()
+    assert read_fingerprint(folder.fingerprint) == identity  # what the worker found is not kept
 
 
 def test_a_run_leaves_its_parts(undisturbed):
