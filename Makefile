@@ -1,4 +1,4 @@
-# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, audit, mlflow, mlflow-server, clean.
+# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, audit, mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -15,7 +15,7 @@ TORCH_INSTALL_ARGS ?=
 RESULTS := results/shapes
 DEMO := results/demo
 
-.PHONY: install demo ablation results results-check test test-all lint docs bench audit mlflow mlflow-server clean
+.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz audit mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -68,6 +68,10 @@ lint: install
 docs: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	$(PYTHON) docs/build.py
+
+# Damages 10,000 inputs of all kinds; what escapes is printed as the command that reads it again.
+fuzz: install
+	$(PYTHON) -m tests.fuzz.run
 
 bench: install
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(PYTHON) $$script; done

@@ -147,11 +147,14 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
 
     content = _content(path)
     try:
-        return _adapter(kind).validate_json(gzip.decompress(content) if path.suffix == ".gz" else content)
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        parse_json(content)  # refuses the numbers that pydantic takes
+        return _adapter(kind).validate_json(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
-    except ValidationError as error:
-        raise DataError(f"{path}: expected {what} ({_first_problem(error)})") from None
+    except ValueError as error:
+        said = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise DataError(f"{path}: expected {what} ({said})") from None
 
 
 def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
@@ -170,9 +173,11 @@ def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
     # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
+            parse_json(line)
             found.append(adapter.validate_json(line))
-        except ValidationError as error:
-            raise DataError(f"{path}:{number}: {_first_problem(error)}") from None
+        except ValueError as error:
+            said = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+            raise DataError(f"{path}:{number}: {said}") from None
     return found
 
 

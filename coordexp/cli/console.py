@@ -19,6 +19,7 @@ _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for th
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
+_MAX_LINE = 1_600
 # What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
 # What a path of the command line can meet; who asked for it can mend it.
 _MACHINE_ERRNOS = (
@@ -110,12 +111,17 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
         places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
         return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
-        return _EXIT_INPUT, f"error: {error}"
+        return _EXIT_INPUT, "\n".join(map(_shortened, f"error: {error}".splitlines()))
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
         return _EXIT_INPUT, f"error: {_place(error)}: {error.strerror}"
     hint = "" if debug else "; --debug shows where"
     first_line = (str(error).splitlines() or [""])[0]
     return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
+
+
+def _shortened(line: str) -> str:
+    """Return a line without its middle where what was given is as long as a book: both ends say what it is about."""
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -56,9 +56,9 @@ class Prompt:
                 tokenize=False,
                 add_generation_prompt=True,
             )
+            ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         except Exception as error:
-            raise TokenizerError(f"the chat template does not render a message ({summary(error)})") from error
-        ids = tokenizer.encode(str(rendered), add_special_tokens=False)
+            raise TokenizerError(f"the chat template does not render a message to tokens ({summary(error)})") from error
         image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:
             raise TokenizerError(f"the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}")

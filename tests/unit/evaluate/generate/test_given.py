@@ -112,7 +112,7 @@ def answer_file(folder: Path, *lines: object) -> Path:
         ([{"image_id": 1, "text": "", "token_ids": []}], r":1: expected text or token_ids"),
         ([{"image_id": 1, "token_ids": ["a"]}], r":1: token_ids.0: "),
         ([{"image_id": 1, "text": "", "finish_reason": "abort"}], r":1: finish_reason: "),
-        (["{"], r":1: : Invalid JSON"),
+        (["{"], r":1: line 1 column 2: not valid JSON"),
         ([], r"no answer for 2 of 2 images"),
     ],
 )
