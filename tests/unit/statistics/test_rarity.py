@@ -5,6 +5,7 @@ from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.matching import Matcher
 from coordexp.statistics import compare
+from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.rarity import FEW_IMAGES, corrected, images_a_category, widening
 from tests.integration.detection_simulator import write_experiment
@@ -85,6 +86,17 @@ def test_a_comparison_says_it_and_its_draws_are_corrected(tmp_path) -> None:
     assert ends.low is not None
     assert ends.high is not None
     assert ends.low + ends.high == pytest.approx(2 * ends.value, abs=0.3 * (ends.high - ends.low))
+
+
+def test_what_ap50_is_lost_to_has_the_same_interval_of_ap50(tmp_path) -> None:
+    annotations, files = write_experiment(
+        tmp_path, number=1, num_images=60, effects={"A": 0.0, "B": 0.3}, num_categories=40
+    )
+    whole = compare(annotations, files, metric="AP50", resamples=100, threads=1)
+    parts = decompose(annotations, files, resamples=100, threads=1)
+    for group in ("A", "B"):
+        ours, expected = parts.value[group]["AP50"], whole.value[group]
+        assert (ours.low, ours.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
 def test_intervals_of_images_like_cocos_cover(tmp_path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coordexp.statistics.bootstrap import Drawn
+from coordexp.statistics.intervals import student_quantile
 from coordexp.statistics.resampling import image_weights, swapped_images
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total, two_level
 
@@ -28,6 +29,24 @@ def test_components_are_shown_apart() -> None:
     found = total([part], seed=0)
     assert found.seed_std == pytest.approx(part.values.std(ddof=1) / 2)
     assert found.image_std == pytest.approx(part.draws.mean(axis=1).std(ddof=1))
+
+
+def test_what_each_seed_does_on_images_is_shown_and_no_luck_of_seeds() -> None:
+    """Three seeds that differ by their own detections alone have the factor of what is known; by luck, a larger one."""
+    rng = np.random.default_rng(4)
+    draws = rng.normal(0, 0.5, (4000, 1)) + rng.normal(0, 1, (4000, 3))
+    own = total([Part(values=np.array([-0.6, 0.0, 0.6]), draws=draws)], seed=0)
+    assert own.interaction_std == pytest.approx(1 / math.sqrt(3), rel=0.03)
+    assert own.image_std == pytest.approx(math.sqrt(0.25 + 1 / 3), rel=0.03)
+    assert own.seed_std is not None
+    share = own.seed_std**2 / (own.seed_std**2 + own.image_std**2)
+    assert own.stretch == pytest.approx(student_quantile(0.975, 2 / share**2) / 1.959964)
+    luck = total(
+        [Part(values=np.array([-0.6, 0.0, 0.6]), draws=draws.mean(axis=1, keepdims=True).repeat(3, 1))], seed=0
+    )
+    assert luck.interaction_std == pytest.approx(0.0, abs=1e-9)
+    assert luck.stretch > 1.1 * own.stretch
+    assert total([Part(values=np.array([0.1]), draws=draws[:, :1])], seed=0).interaction_std == 0.0
 
 
 def test_spread_of_the_draws_is_that_of_the_mean() -> None:
