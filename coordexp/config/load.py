@@ -81,7 +81,13 @@ _MAX_SHOWN = 200
 
 
 def _shown(text: str) -> str:
-    """Return an override for a message, its key whole and its value only so far as a line holds it."""
+    """Return an override for a message, its key whole and its value only so far as a line holds it.
+
+    An address is not repeated: one that is wrong may hold a secret where none belongs.
+    """
+    key, equals, _ = text.partition("=")
+    if equals and key.strip() == "tracking.uri":
+        return f"'{key}=...'"
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 

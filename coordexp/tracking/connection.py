@@ -137,7 +137,8 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
         is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
         kind = TrackingError if is_final else ServerUnreachableError
         raise kind(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
-    except (SQLAlchemyError, OSError) as error:  # requests' errors are OSErrors
+    # requests' errors are OSErrors; a damaged database gives text that is none.
+    except (SQLAlchemyError, OSError, UnicodeError) as error:
         raise ServerUnreachableError(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
 
 
@@ -168,7 +169,7 @@ def _check_sqlite(uri: str, path: Path) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
             connection.rollback()
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UnicodeError) as error:  # a damaged page may hold any text
         raise TrackingError(
             f"tracking database {path} cannot be used ({_reason(error)}): expected a writable sqlite file"
         ) from error

@@ -218,14 +218,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     metrics, tags = run.data.metrics, run.data.tags
-    run_id = plain_id(run.info.run_id)
-    group = tags.get("group", "")
-    is_name = group.isprintable() and 0 < len(group) <= _MAX_NAME and "/" not in group and not group.startswith(".")
-    if not is_name or run.info.status not in MLFLOW_STATES:
-        raise TrackingError(
-            f"MLflow run {run_id}: its group is {show(tags.get('group'))} and its status {show(run.info.status)}, "
-            "expected those that coordexp gave it"
-        )
+    run_id, group = plain_id(run.info.run_id), group_tag(run)
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
@@ -249,6 +242,22 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
         commit=tags.get(COMMIT, ""),
     )
+
+
+def group_tag(run: "Run") -> str:
+    """Return a run's group, and see that its status is one of MLflow's; anyone may edit tags.
+
+    Raises:
+        TrackingError: if they are none.
+    """
+    group = run.data.tags.get("group", "")
+    is_name = group.isprintable() and 0 < len(group) <= _MAX_NAME and "/" not in group and not group.startswith(".")
+    if not is_name or run.info.status not in MLFLOW_STATES:
+        raise TrackingError(
+            f"MLflow run {plain_id(run.info.run_id)}: its group is {show(group)} and its status "
+            f"{show(run.info.status)}, expected those that coordexp gave it"
+        )
+    return group
 
 
 def whole_tag(run: "Run", tag: str) -> int:

@@ -16,6 +16,7 @@ from coordexp.report.study.load import (
     MLFLOW_STATES,
     NothingRecordedError,
     find_experiment,
+    group_tag,
     newest_runs,
     open_client,
     recorded_reading,
@@ -255,6 +256,7 @@ class MlflowSource:
 
     def _row(self, run: "Run") -> RunRow:
         metrics, params, tags = run.data.metrics, run.data.params, run.data.tags
+        group, seed = group_tag(run), whole_tag(run, "seed")
         state = MLFLOW_STATES[run.info.status]
         step, max_steps = whole_tag(run, LAST_STEP), _whole(params.get("training.max_steps")) or None
         speed = metrics.get(SPEED)
@@ -269,9 +271,9 @@ class MlflowSource:
         subset_ap.update({int(point.step): point.value for point in points if point.key == name})
         seen = max([point.timestamp for point in points] + [run.info.start_time, run.info.end_time or 0]) / 1000
         return RunRow(
-            name=f"{tags['group']}-s{tags['seed']}",
-            group=tags["group"],
-            seed=whole_tag(run, "seed"),
+            name=f"{group}-s{seed}",
+            group=group,
+            seed=seed,
             state=state,
             step=step,
             max_steps=max_steps,

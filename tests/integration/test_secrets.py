@@ -1,0 +1,74 @@
+"""Secrets of an address, of the environment and of a server are in nothing that is printed, logged, stored or sent."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.runs.folder import ExperimentFolder
+from tests.integration.ablation_support import StandIn, make_base, make_config, run
+
+pytestmark = pytest.mark.timeout(240)
+SECRET = "hunter2correcthorse"
+IN_ADDRESSES = [
+    form.format(scheme=scheme, secret=SECRET)
+    for scheme in ("http", "https", "sqlite", "postgresql", "mysql+pymysql")
+    for form in (
+        "{scheme}://me:{secret}@host:5000/db",
+        "{scheme}://{secret}@host/db",
+        "{scheme}://host/db?password={secret}",
+        "{scheme}://host/db?sslkey=x&token={secret}#y",
+        "{scheme}://host/db#token={secret}",
+        "{scheme}://host/db;auth={secret}",
+        "{scheme}://host\n{secret}",
+        "{scheme}://[::1/{secret}",
+    )
+    # A file's name may hold any of these characters; it is no place for a secret.
+    if not (scheme == "sqlite" and any(mark in form for mark in ("#token", ";auth", "host\n")))
+]
+IN_VARIABLES = (
+    "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AZURE_STORAGE_ACCESS_KEY", "GITHUB_TOKEN", "PGPASSWORD",
+    "MLFLOW_BACKEND_STORE_URI", "HTTP_PROXY", "RAY_JOB_HEADERS", "CUBLAS_SECRET", "OMP_SECRET",
+)  # fmt: skip
+
+
+def test_more_than_fifty_places_are_tried() -> None:
+    assert len(IN_ADDRESSES) + len(IN_VARIABLES) >= 50
+
+
+@pytest.mark.parametrize("uri", IN_ADDRESSES)
+def test_no_verb_repeats_what_an_address_holds(uri: str, tmp_path: Path, capsys, monkeypatch) -> None:
+    runs = f"experiment.runs_dir={tmp_path / 'runs'}"
+    commands = [
+        ["ablation", "--dry-run", "--debug", runs, f"tracking.uri={uri}"],
+        ["train", "--dry-run", runs, f"tracking.uri={uri}"],
+        ["report", "tiny", "--debug", "--tracking-uri", uri],
+        ["report", "--watch", "tiny", "--tracking-uri", uri],
+    ]
+    for command in commands:
+        assert main(command) == 2
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert main(["ablation", "--dry-run", "--debug", runs]) == 2
+    said = capsys.readouterr()
+    assert SECRET not in said.out + said.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_whole_ablation_keeps_nothing_of_the_environment(tmp_path: Path, make_runs_dir, monkeypatch) -> None:
+    for name in IN_VARIABLES:
+        uri = f"postgresql://me:{SECRET}@host/db" if name == "MLFLOW_BACKEND_STORE_URI" else SECRET
+        monkeypatch.setenv(name, f"http://me:{SECRET}@host" if name == "HTTP_PROXY" else uri)
+    config = make_config(make_base(tmp_path / "base"), make_runs_dir(), "secrets")
+    code, text = run(config, StandIn(broken={"C": ValueError("it broke")}))
+    assert code == 1
+    assert SECRET not in text
+    folder = ExperimentFolder.of(config)
+    kept = [path for path in folder.path.parent.rglob("*") if path.is_file()]
+    assert folder.run("C", 0).error_log in kept
+    holding = [str(path) for path in kept if SECRET.encode() in path.read_bytes()]
+    assert holding == []
+    with sqlite3.connect(folder.path.parent / "mlflow.db") as database:
+        assert database.execute("SELECT count(*) FROM runs").fetchone()[0] >= 3  # it was looked into, above
