@@ -1,4 +1,5 @@
-# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, audit, mlflow, mlflow-server, clean.
+# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, audit, upgrade-check,
+# mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -15,7 +16,7 @@ TORCH_INSTALL_ARGS ?=
 RESULTS := results/shapes
 DEMO := results/demo
 
-.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz audit mlflow mlflow-server clean
+.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz audit upgrade-check mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -79,6 +80,11 @@ bench: install
 # Known weaknesses of what constraints.txt pins; it asks PyPI's advisories, so it needs the network.
 audit: install
 	$(VENV)/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+
+# The newest versions that pyproject.toml allows, in an environment of its own: what differs from constraints.txt, the
+# private names of Ray, transformers, PEFT and MLflow that we use, and the fast tests. ARGS="--list-only": the names here.
+upgrade-check: install
+	$(PYTHON) -m tests.upgrade.check $(ARGS)
 
 # The UI on what runs/ holds; loopback only. MLflow opens an experiment in its view of agents, which is empty here.
 mlflow: install

@@ -1,6 +1,6 @@
 """Every name of Ray that is not public and that we use. All of them are here, so an upgrade of Ray breaks here.
 
-``tests/unit/cluster/test_ray_private.py`` says what each is used for, and names those that an upgrade has moved.
+``tests/upgrade/names.py`` says what each is used for; ``make upgrade-check`` names those that an upgrade moves.
 """
 
 import json
