@@ -318,7 +318,8 @@ class ExperimentFolder:
 
     def misplaced(self) -> list[Path]:
         """Return the same of the experiment's own files and folders, and of the runs that have a folder."""
-        files, folders = (self.record, self.codec_ceiling, self.stop, self.sweep_journal), (self.data, self.report)
+        files = (self.record, self.codec_ceiling, self.hashes, self.stop, self.sweep_journal)
+        folders = (self.data, self.report)
         found = [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
         runs = (path for path in sorted(self.path.glob("*-s*")) if path.is_dir() and _RUN.fullmatch(path.name))
         return found + [path for run in runs for path in RunFolder(run).misplaced()]
