@@ -55,7 +55,7 @@ def test_a_group_under_two_names_does_not_differ(runs_dir: Path, capsys: pytest.
     ("key", "value"),
     [
         ("data.prompt", "List the objects."),
-        ("training.per_device_batch_size", 8),
+        ("training.per_device_batch_size", 16),
         ("data.ordering", "random"),
         ("data.max_pixels", 4096),
         ("evaluation.score", "coord"),

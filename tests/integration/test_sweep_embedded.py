@@ -17,6 +17,7 @@ FEW = [
     "cluster.executor=inline",
     "training.max_steps=2",
     "training.per_device_batch_size=2",
+    "data.bucket_size=null",
     "training.logging_steps=1",
     "evaluation.every_steps=1",
     "evaluation.subset_images=2",
