@@ -117,7 +117,7 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def _between(low: int, high: int, text: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]*\s*", text):  # argparse would name our function
+    if not re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", text):  # argparse would name our function
         raise argparse.ArgumentTypeError(f"expected a whole number, got {show(text)}")
     # Python does not read thousands of digits; none of them are needed to see that it is too much.
     value = int(text) if len(text) < 100 else math.copysign(math.inf, -1 if "-" in text else 1)

@@ -20,8 +20,7 @@ _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
 _MAX_LINE = 1_600
-# What the machine refuses is no bug of ours: it is said in one sentence, like wrong input.
-# What a path of the command line can meet; who asked for it can mend it.
+# What the machine refuses, or what lies where a path leads, is no bug of ours: one sentence, like wrong input.
 _MACHINE_ERRNOS = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
     errno.ELOOP, errno.ENAMETOOLONG,

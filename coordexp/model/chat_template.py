@@ -29,11 +29,14 @@ EMBEDDED_TEMPLATE = (
 )
 
 _MESSAGES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Detect all objects."}]}]
+_TOO_MUCH = 3
 
 # transformers' environment (its own would bring torch along). What Jinja itself objects to is left to our process,
 # where the same text raises the same error.
 _CHILD = """
 import json, resource, sys
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]  # packages lie where ours do, also where PYTHONPATH says so
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,7 +53,6 @@ class Generation(Extension):
 def refuse(message):
     raise ValueError(message)
 
-given = json.load(sys.stdin)
 resource.setrlimit(resource.RLIMIT_CPU, (given["seconds"], given["seconds"]))
 resource.setrlimit(resource.RLIMIT_AS, (given["bytes"], given["bytes"]))
 try:
@@ -92,7 +94,7 @@ def check_chat_template(template: str, *, where: Path) -> None:
 
 @functools.cache
 def _is_small(template: str) -> bool:
-    given = {"template": template, "messages": _MESSAGES, "chars": MAX_CHARS}
+    given = {"template": template, "messages": _MESSAGES, "chars": MAX_CHARS, "path": sys.path}
     limits = {"seconds": CPU_SECONDS, "bytes": MEMORY_BYTES}
     done = subprocess.run(
         [sys.executable, "-I", "-c", _CHILD],
@@ -102,4 +104,4 @@ def _is_small(template: str) -> bool:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    return done.returncode == 0
+    return done.returncode >= 0 and done.returncode != _TOO_MUCH  # below 0 it was ended by a signal, such as a limit's

@@ -101,8 +101,9 @@ def _locked(folder: ExperimentFolder) -> TextIO:
             ) from error
         try:
             _lock(handle.fileno(), fcntl.LOCK_EX, folder)
-            if folder.lock.exists() and os.path.samestat(os.fstat(handle.fileno()), folder.lock.stat()):
-                return handle
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle.fileno()), folder.lock.stat()):
+                    return handle
         except BaseException:
             handle.close()
             raise

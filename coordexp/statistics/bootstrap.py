@@ -81,7 +81,7 @@ def paired_bootstrap(
     check_plan(resamples=resamples, seed=seed)
     matches = read_matches(annotations_json, detections, metric=metric, image_ids=image_ids)
     drawn = resampled(matches, metric, resamples=resamples, seed=seed, threads=threads)
-    intervals = {name: estimate(own.value, own.draws) for name, own in drawn.items()}
+    intervals = {name: estimate(own.value, own.draws).of_precision() for name, own in drawn.items()}
     return BootstrapReport(
         ap={name: found.value for name, found in intervals.items()},
         interval={name: (found.low, found.high) for name, found in intervals.items()},

@@ -199,9 +199,11 @@ def _comparison(
         seeds={group: tuple(seeds) for group, seeds in runs.items()},
         num_images=truth.num_images,
         resamples=plan.resamples,
-        value={group: total([group_part(seeds)], seed=plan.seed).estimate for group, seeds in runs.items()},
+        value={
+            group: total([group_part(seeds)], seed=plan.seed).estimate.of_precision() for group, seeds in runs.items()
+        },
         value_by_seed={
-            group: {number: estimate(run.value, run.draws) for number, run in seeds.items()}
+            group: {number: estimate(run.value, run.draws).of_precision() for number, run in seeds.items()}
             for group, seeds in runs.items()
         },
         pairs=tuple(replace(pair, p_holm=p) for pair, p in zip(pairs, adjusted, strict=True)),

@@ -142,4 +142,6 @@ def _estimated(
         return PairParts(a, b, estimates([difference_parts(*two) for two in both]))
 
     values = {group: estimates([[group_part(one)] for one in own]) for group, own in drawn.items()}
+    for own in values.values():
+        own |= {names[0]: own[names[0]].of_precision()} if names[0] in own else {}
     return values, tuple(difference(a, b) for a, b in combinations(drawn, 2))

@@ -1,10 +1,13 @@
+import json
+
 import numpy as np
 import pytest
 
+from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.detection.matching import Matcher
-from coordexp.statistics import compare
+from coordexp.statistics import compare, paired_bootstrap
 from coordexp.statistics.decomposition import decompose
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.rarity import FEW_IMAGES, corrected, images_a_category, widening
@@ -118,3 +121,33 @@ def test_intervals_of_images_like_cocos_cover(tmp_path) -> None:
         as_they_were += low <= 0 <= high
     assert covered >= 0.88 * 40
     assert as_they_were < covered
+
+
+def test_an_interval_of_ap_ends_where_ap_does(tmp_path) -> None:
+    """Twelve images with a category each, eleven found, or one: spread draws go beyond 1 and below 0, AP does not."""
+    numbers = range(1, 13)
+    truth = {
+        "images": [{"id": number, "width": 100, "height": 100} for number in numbers],
+        "categories": [{"id": number, "name": str(number)} for number in numbers],
+        "annotations": [
+            {"id": n, "image_id": n, "category_id": n, "bbox": [0, 0, 50, 50], "area": 2500, "iscrowd": 0}
+            for n in numbers
+        ],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    for name, found in (("most", numbers[:-1]), ("one", numbers[:1])):
+        detections = [{"image_id": n, "category_id": n, "bbox": [0, 0, 50, 50], "score": 0.9} for n in found]
+        (tmp_path / f"{name}.json").write_text(json.dumps(detections))
+    files = {name: tmp_path / f"{name}.json" for name in ("most", "one")}
+    single = paired_bootstrap(tmp_path / "truth.json", files, resamples=400).interval
+    compared = compare(
+        tmp_path / "truth.json", {name: {0: file, 1: file} for name, file in files.items()}, resamples=400
+    )
+    seeds = [found for by_seed in compared.value_by_seed.values() for found in by_seed.values()]
+    parts = decompose(tmp_path / "truth.json", {name: {0: file} for name, file in files.items()}, resamples=400, seed=0)
+    whole = [found[MEASURES[0].name] for found in parts.value.values()]
+    ends = [*single.values(), *((one.low, one.high) for one in (*compared.value.values(), *seeds, *whole))]
+    assert len(ends) == 10
+    assert all(low is not None and high is not None and 0 <= low < high <= 1 for low, high in ends)
+    assert single["most"][1] == 1
+    assert single["one"][0] == 0
