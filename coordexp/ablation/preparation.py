@@ -18,7 +18,7 @@ from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.status import read_status
+from coordexp.runs.status import has_taken_step, read_status
 from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
@@ -179,9 +179,7 @@ def fingerprint_runs(
             tokens=streams[parts],
             files=shared.files | settings_hashes(plan.config),
         )
-    known = {
-        f"{run.name} (before)": read_fingerprint(run.fingerprint) for run in _begun(plans) if run.fingerprint.is_file()
-    }
+    known = {f"{run.name} (before)": _stored(run) for run in _begun(plans) if run.fingerprint.is_file()}
     ablation = plans[0].config.ablation
     if not ablation.allow_differences:
         check_comparable(known | current, ablation.factor)
@@ -199,8 +197,17 @@ def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
     """Write configuration and fingerprint into the folder of a run, before it begins."""
     write_text(plan.folder.config, to_yaml(plan.config))
-    if plan.status() is None or not (plan.folder.fingerprint).is_file():
-        write_text(plan.folder.fingerprint, identity.to_json() + "\n")
+    file = plan.folder.fingerprint
+    if plan.status() is None or not file.is_file():
+        write_text(file, identity.to_json() + "\n")
+    elif not has_taken_step(plan.run_dir):
+        write_text(file, _stored(plan.folder).to_json() + "\n")
+
+
+def _stored(run: RunFolder) -> Fingerprint:
+    """Return the fingerprint of a run that has begun; what its worker found counts from its first step on."""
+    found = read_fingerprint(run.fingerprint)
+    return found if has_taken_step(run.path) else replace(found, worker={}, machine={})
 
 
 def needed_disk_bytes(plans: Sequence[RunPlan], weights_bytes: int) -> int:

@@ -51,6 +51,14 @@ def read_status(run_dir: Path) -> RunStatus | None:
         return _unreadable(path)
 
 
+def has_taken_step(run_dir: Path) -> bool:
+    """Return whether a run has committed an optimizer step; the status of a killed one may not know of it."""
+    status = read_status(run_dir)
+    return status is not None and (
+        status.step > 0 or any(row.step > 0 for row in read_rows(RunFolder(run_dir).metrics))
+    )
+
+
 def write_status(run_dir: Path, status: RunStatus) -> None:
     """Replace the status of a run; on a full disk, in the room that the old one has."""
     path = RunFolder(run_dir).status

@@ -18,8 +18,10 @@ GROUPS = {"A": {}, "C": GEOMETRY}
 class Confirming(StandIn):
     """Does what a run does before its first step, then commits."""
 
-    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
-        super().__init__()
+    def __init__(
+        self, before: Callable[[], object] = lambda: None, *, broken: dict[str, BaseException] | None = None
+    ) -> None:
+        super().__init__(broken)
         self.before = before
 
     def __call__(self, config, *, reporter, print_line):

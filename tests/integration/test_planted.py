@@ -17,10 +17,14 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+from coordexp.config import group_config
 from coordexp.errors import CheckpointError, ComparisonError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.status import read_status
+from coordexp.runs.status import begin, read_status
+from coordexp.train.run import set_up_process
 from coordexp.train.setup import comparable
+from coordexp.train.setup.comparable import confirm_comparable
+from coordexp.train.setup.components import build_components
 from tests.integration.ablation_support import make_base, run
 from tests.integration.planted_support import Confirming, config_of
 
@@ -194,6 +198,14 @@ def test_other_code_in_the_worker_is_noticed(begun, monkeypatch):
     assert f"not be comparable: {path};" in begun.message()
 
 
+def test_a_metric_that_was_added_is_no_change(begun, monkeypatch):
+    monkeypatch.setattr(comparable, "bytes_of_package", lambda: "other")
+    original = comparable.code_of_run
+    metric = "coordexp/detection/metrics/added.py"
+    monkeypatch.setattr(comparable, "code_of_run", lambda terms: {**original(terms), metric: "added"})
+    assert begun.add_c()[0] == 0
+
+
 @contextlib.contextmanager
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -228,6 +240,31 @@ def test_a_switch_is_noticed_by_the_worker(begun, plant, named):
     assert "C-s0 would not be comparable with A-s0: " in begun.message()
     assert re.search(named, begun.message())
     assert begun.add_c()[0] == 0  # without it the same command goes on
+
+
+def test_a_run_that_took_no_step_binds_nobody(finished, make_runs_dir):
+    config = config_of(finished.source, make_runs_dir(), "A,C")
+    with _threads():
+        assert run(config, Confirming(broken={"A": RuntimeError("no memory"), "C": RuntimeError("no memory")}))[0] == 1
+    assert run(config, Confirming(broken={"A": RuntimeError("no memory")}))[0] == 1  # nor does A's the other C's
+    with _threads():
+        code, said = run(config, Confirming())
+    assert code == 1
+    assert "A-s0 would not be comparable with C-s0: threads is " in said  # which has taken one
+    assert run(config, Confirming())[0] == 0
+
+
+def test_runs_that_begin_at_one_moment_see_each_other(begun):
+    config = config_of(begun.source, begun.runs_dir, "A,C")
+    with _threads():
+        assert begun.add_c(Confirming(broken={"C": RuntimeError("no memory")}), allow_differences=True)[0] == 1
+    begin(begun.folder.path / "C-s0")  # the other run, before its first step
+    one = group_config(config, "A", 0)
+    RunFolder.of(one).metrics.unlink()
+    begin(RunFolder.of(one).path)
+    set_up_process(one)
+    with pytest.raises(ComparisonError, match="A-s0 would not be comparable with C-s0: threads is "):
+        confirm_comparable(one, build_components(one))
 
 
 def test_differences_of_a_worker_can_be_allowed_and_are_recorded(begun):

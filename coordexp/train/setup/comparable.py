@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordexp.config.identity.code import bytes_of_package, code_of_run
-from coordexp.config.identity.differences import WORKER, KeyDifference, diff, find_differences
+from coordexp.config.identity.differences import WORKER, KeyDifference, diff, find_differences, outside_factor
 from coordexp.config.identity.fingerprint import PACKAGE_BYTES, Fingerprint, read_fingerprint
 from coordexp.config.identity.libraries import changed_since_installed
 from coordexp.config.schema import ExperimentConfig
@@ -17,6 +17,7 @@ from coordexp.errors import ComparisonError, CoordExpError
 from coordexp.files import JsonValue, write_text
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.status import has_taken_step, read_status
 from coordexp.train.setup.base import base_hashes
 from coordexp.train.setup.components import Components
 from coordexp.train.setup.prepare import data_hash, settings_hashes
@@ -83,7 +84,7 @@ def _read_again(config: ExperimentConfig, stored: Fingerprint) -> Fingerprint:
 
 
 def _check_unchanged(stored: Fingerprint, now: Fingerprint, *, run: str) -> None:
-    changed = list(diff(stored, now))
+    changed = list(outside_factor(diff(stored, now), ()))  # a metric that was added since changes no other number
     if changed:
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         raise ComparisonError(
@@ -93,11 +94,21 @@ def _check_unchanged(stored: Fingerprint, now: Fingerprint, *, run: str) -> None
 
 
 def _others(config: ExperimentConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
-    """Return the fingerprints that workers have completed: of the other runs, and of this one before it went on."""
+    """Return the fingerprints that workers have completed: of the other runs, and of this one before it went on.
+
+    A run that ended before its first step has no numbers to stand beside. One that is running may have got no further
+    yet, and counts: runs that begin at one moment must see each other.
+    """
     own = RunFolder.of(config)
-    others = [run for run in ExperimentFolder.of(config).begun_runs() if run.name != own.name]
+    others = [run for run in ExperimentFolder.of(config).begun_runs() if run.name != own.name and _counts(run)]
     found = {run.name: read_fingerprint(run.fingerprint) for run in others if run.fingerprint.is_file()}
-    return {name: item for name, item in ({f"{own.name} (before)": stored} | found).items() if item.worker}
+    before = {f"{own.name} (before)": stored} if has_taken_step(own.path) else {}
+    return {name: item for name, item in (before | found).items() if item.worker}
+
+
+def _counts(run: RunFolder) -> bool:
+    status = read_status(run.path)
+    return (status is not None and status.state == "running") or has_taken_step(run.path)
 
 
 def _check_worker(
