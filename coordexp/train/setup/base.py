@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +18,6 @@ from coordexp.findings import Check, attempt, failure, guarded, ok, require, siz
 from coordexp.model.checkpoint.directory import (
     CONFIG_FILE,
     EMBEDDED,
-    INDEX_FILE,
     TINY_BASE,
     cached_checkpoint,
     find_checkpoint,
@@ -25,17 +25,19 @@ from coordexp.model.checkpoint.directory import (
     model_config,
 )
 from coordexp.model.checkpoint.stored_model import HEAD, Dimensions, StoredModel
-from coordexp.model.checkpoint.trained_with import TRAINED_WITH
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.setup.encoding import Encoding, build_encoding
 
 _STAMP = "base.json"  # what a base was made of
 _WEIGHTS = ".safetensors"
-# Configurations, tokenizer, chat template, processor. An index is left out, since it says where weights lie, and what
-# was written beside a merged checkpoint.
-_READ = (".json", ".jinja", ".txt", ".model")
-_NOT_READ = (_STAMP, INDEX_FILE, "merge_report.json", TRAINED_WITH)
+# What transformers reads beside weights: configurations, tokenizer, chat template, processor. An index only says where
+# weights lie; a licence, a note or what was written beside a merged checkpoint decides nothing.
+_READ = (
+    CONFIG_FILE, "generation_config.json", "tokenizer*.json", "tokenizer.model", "vocab.json", "vocab.txt",
+    "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*", "preprocessor_config.json",
+    "processor_config.json", "video_preprocessor_config.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def _replaced(config: ExperimentConfig, before: object, hashes: KnownHashes) -> 
     directory = _source_here(config)
     if not isinstance(before, dict) or directory is None:
         return None
-    noted = cast("Mapping[str, object]", before)
+    # An older version noted every file that looked like one of a checkpoint.
+    noted = {name: value for name, value in cast("Mapping[str, object]", before).items() if _is_read(name)}
     now: Mapping[str, object] = _hashes_of(directory, hashes)
     hashes.save()
     # Weights may be cleared out of the hub's cache, and are not asked for again.
@@ -206,12 +209,12 @@ def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
 
 def _hashes_of(directory: Path, hashes: KnownHashes) -> Mapping[str, str]:
     """Return the hash of each file of a checkpoint that decides a number, by its name."""
-    files = sorted(
-        path
-        for path in directory.iterdir()
-        if path.name.endswith((_WEIGHTS, *_READ)) and path.name not in _NOT_READ and path.is_file()
-    )
+    files = sorted(path for path in directory.iterdir() if _is_read(path.name) and path.is_file())
     return {path.name: value for path, value in zip(files, hashes.of(files), strict=True)}
+
+
+def _is_read(name: str) -> bool:
+    return name.endswith(_WEIGHTS) or any(fnmatchcase(name, pattern) for pattern in _READ)
 
 
 def _check_weights(directory: Path) -> Check[StoredModel]:

@@ -9,7 +9,8 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
-from coordexp.train.setup.base import prepare_base
+from coordexp.runs.status import RunStatus, write_status
+from coordexp.train.setup.base import base_hashes, prepare_base
 
 
 @pytest.fixture
@@ -53,3 +54,26 @@ def test_files_that_do_not_belong_together(tmp_path, checkpoint):
     _edit(checkpoint / "config.json", image_token_id=7)
     with pytest.raises(TokenizerError, match=r"but 7 in config.json"):
         prepare_base(_config(tmp_path, checkpoint))
+
+
+def test_what_no_run_reads_may_lie_beside_a_checkpoint(tmp_path, checkpoint):
+    config = _config(tmp_path, checkpoint)
+    base = prepare_base(config)
+    write_status(ExperimentFolder.of(config).run("A", 0).path, RunStatus("running"))
+    for name in ("LICENSE.txt", "notes.json", "trained_with.json", "model.safetensors.index.json"):
+        (checkpoint / name).write_text("{}")
+    assert prepare_base(config) == base
+    stamp = json.loads((base / "base.json").read_text())
+    _edit(base / "base.json", source=stamp["source"] | {"eval.json": "of an older version"})
+    assert prepare_base(config) == base
+    hashes = base_hashes(checkpoint, known=tmp_path / "hashes.json")
+    assert sorted(hashes.files) == [
+        "base/chat_template.jinja", "base/config.json", "base/generation_config.json",
+        "base/preprocessor_config.json", "base/tokenizer.json", "base/tokenizer_config.json",
+    ]  # fmt: skip
+    for name in ("merges.txt", "generation_config.json"):
+        kept = (checkpoint / name).read_text() if (checkpoint / name).is_file() else None
+        (checkpoint / name).write_text('{"a": 1}')
+        with pytest.raises(CheckpointError, match=rf"{name} changed since"):
+            prepare_base(config)
+        (checkpoint / name).unlink() if kept is None else (checkpoint / name).write_text(kept)
