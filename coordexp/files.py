@@ -349,12 +349,13 @@ class KnownHashes:
 
     def _of(self, file: Path) -> str:
         stat = file.stat()
-        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
+        state = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
         kept = self._known.get(str(file))
-        if isinstance(kept, list) and kept[:-1] == state and isinstance(kept[-1], str):
-            return kept[-1]
+        if isinstance(kept, list) and len(kept) == 2 and kept[0] == state and isinstance(kept[1], str):
+            return kept[1]
         found = sha256_of_file(file)
-        self._known[str(file)] = [*state, found]
+        self._known[str(file)] = [state, found]
         self._is_new = True
         return found
 

@@ -20,6 +20,7 @@ from coordexp.findings import Check, Finding, failure, ok, require, warning
 
 HASHED_BYTES = 64 * 2**30  # of a folder's images
 _SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
+_OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
 _SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
@@ -131,18 +132,19 @@ def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Fi
         yield failure(f"{split} images", error)
 
 
-def data_fingerprint(paths: Iterable[Path], *, known: Path) -> str:
+def data_fingerprint(paths: Iterable[Path], *, known: Path, without: Path | None = None) -> str:
     """Return a SHA-256 over data: the bytes of files, and names, sizes and bytes of the files in folders.
 
     Give it annotation files and image folders. Of a folder above 256 MiB the hashes are kept, so that an image is read
     once and again only where it was written to: COCO's 19 GB cost the first command a reading, the next ones a look at
     the names. Of a folder above 64 GiB only every n-th file is read, 64 GiB in all: an added, lost, renamed or
     re-encoded picture is always noticed there, one changed to the same byte size only among those. Where the data lies
-    does not matter.
+    does not matter, nor do hidden files and what else viewers and file systems leave beside pictures.
 
     Args:
         paths: of files and folders.
         known: folder for what is kept of large folders.
+        without: a folder that changes while runs train, and counts for nothing where it lies below another.
 
     Raises:
         DataError: if a path does not exist.
@@ -150,7 +152,7 @@ def data_fingerprint(paths: Iterable[Path], *, known: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         if path.is_dir():
-            lines = _folder_lines(path, known)
+            lines = _folder_lines(path, known, without)
         elif path.is_file():
             lines = [sha256_of_file(path)]
         else:
@@ -160,8 +162,8 @@ def data_fingerprint(paths: Iterable[Path], *, known: Path) -> str:
     return digest.hexdigest()
 
 
-def _folder_lines(folder: Path, known: Path) -> list[str]:
-    files = sorted(_names_and_sizes(folder))
+def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
+    files = sorted(_names_and_sizes(folder, without))
     total = sum(size for _, size in files)
     stride = max(1, -(-total // HASHED_BYTES))
     read = [folder / name for name, _ in files[::stride]]
@@ -174,14 +176,18 @@ def _folder_lines(folder: Path, known: Path) -> list[str]:
     return [f"{name}\0{size}" for name, size in files] + hashes
 
 
-def _names_and_sizes(folder: Path) -> Iterator[tuple[str, int]]:
+def _names_and_sizes(folder: Path, without: Path | None) -> Iterator[tuple[str, int]]:
     pending = [folder]
+    left_out = None if without is None else without.resolve()
     while pending:
         current = pending.pop()
         with os.scandir(current) as entries:
             for entry in entries:
+                if entry.name.startswith(".") or entry.name in _OF_VIEWERS:
+                    continue
                 if entry.is_dir():
-                    pending.append(Path(entry.path))
+                    if left_out is None or Path(entry.path).resolve() != left_out:
+                        pending.append(Path(entry.path))
                 else:
                     name = Path(entry.path).relative_to(folder).as_posix()
                     yield name, entry.stat().st_size

@@ -93,7 +93,9 @@ def data_hash(config: ExperimentConfig) -> str:
     splits: tuple[Split, ...] = ("train", "val")
     sources = [source_of(config.data, split, data_dir=folder.data) for split in splits]
     return data_fingerprint(
-        [path for one in sources for path in (one.annotations, one.images)], known=folder.data_hashes
+        [path for one in sources for path in (one.annotations, one.images)],
+        known=folder.data_hashes,
+        without=config.experiment.runs_dir,
     )
 
 

@@ -86,6 +86,25 @@ def test_a_fingerprint_sees_changes(coco, change, fingerprint_of):
     assert fingerprint_of([coco.annotations, coco.images]) != before
 
 
+def test_what_is_no_picture_and_what_runs_write_changes_no_fingerprint(coco, fingerprint_of):
+    runs = coco.images / "sub" / "runs"
+    before = fingerprint_of([coco.images], without=runs)
+    assert before == fingerprint_of([coco.images])
+    (runs / "one").mkdir(parents=True)
+    (runs / "one" / "status.json").write_text("{}")
+    for name in (".DS_Store", ".nfs0001", "Thumbs.db", "desktop.ini"):
+        (coco.images / "sub" / name).write_text("x")
+    (coco.images / ".thumbnails").mkdir()
+    (coco.images / ".thumbnails" / "a.jpg").touch()
+    (coco.images / ".#a.jpg").symlink_to("nowhere")  # an editor's
+    assert fingerprint_of([coco.images], without=runs) == before
+    assert fingerprint_of([coco.images]) != before
+    # A generated data set lies below the folder of the runs.
+    assert fingerprint_of([coco.images], without=coco.root) == fingerprint_of([coco.images])
+    shutil.copy(coco.images / "a.jpg", coco.images / "sub")
+    assert fingerprint_of([coco.images], without=runs) != before
+
+
 def test_a_picture_changed_to_the_same_size_is_seen_where_it_is_read(coco, monkeypatch, fingerprint_of):
     def flip(name: str) -> None:
         content = bytearray((coco.images / name).read_bytes())
@@ -123,6 +142,21 @@ def test_a_large_folder_is_read_once_and_an_image_that_was_written_to_again(coco
     os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))  # its date is put back, and its size was kept
     assert fingerprint_of([coco.images]) != whole
     assert read == ["b.png"]
+
+
+def test_hashes_are_kept_whatever_number_a_file_has(coco, monkeypatch, fingerprint_of):
+    monkeypatch.setattr("coordexp.data.splits._SMALL_BYTES", 1)
+    original = Path.stat
+
+    def numbered(path: Path, **options: bool) -> os.stat_result:
+        found = original(path, **options)
+        # What is not given by place: the times in nanoseconds.
+        return os.stat_result((found[0], 2**64 - 1, *found[2:]), {"st_mtime_ns": 1, "st_ctime_ns": 2})
+
+    monkeypatch.setattr(Path, "stat", numbered)
+    whole = fingerprint_of([coco.images])
+    monkeypatch.setattr(files, "sha256_of_file", lambda path: pytest.fail(f"{path} was read again"))
+    assert fingerprint_of([coco.images]) == whole
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "[" * 100_000, '{"x": 1}'])
