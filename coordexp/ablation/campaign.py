@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Protocol
 
 from rich.console import Console
@@ -88,8 +87,7 @@ class Campaign:
             return
         from coordexp.cluster.session import ray_session
 
-        threads = self.config.training.num_threads or ceil(self.config.cluster.cpus_per_worker)
-        with ray_session(threads=threads, debug=debug) as started:
+        with ray_session(threads=self.config.threads_of_worker, debug=debug) as started:
             from coordexp.cluster.executor import RayExecutor
 
             yield RayExecutor(started)

@@ -101,8 +101,9 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
 
 def set_up_process(config: ExperimentConfig) -> None:
     """Set threads, seeds and algorithms of this process, before anything is built."""
-    if config.training.num_threads is not None:
-        torch.set_num_threads(config.training.num_threads)
+    # On a CPU their number decides last digits, and must be the same whatever started the process.
+    if config.training.num_threads is not None or not torch.cuda.is_available():
+        torch.set_num_threads(config.threads_of_worker)
     set_seed(config.experiment.seed)
     choose_algorithms(deterministic=config.is_deterministic)
 

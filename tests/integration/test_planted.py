@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coordexp.config import group_config
+from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, ComparisonError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import begin, read_status
@@ -25,6 +26,7 @@ from coordexp.train.run import set_up_process
 from coordexp.train.setup import comparable
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import build_components
+from tests.integration import planted_support
 from tests.integration.ablation_support import make_base, run
 from tests.integration.planted_support import Confirming, config_of
 
@@ -208,10 +210,12 @@ def test_a_metric_that_was_added_is_no_change(begun, monkeypatch):
 
 @contextlib.contextmanager
 def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    yield
-    torch.set_num_threads(before)
+    def one_more(config: ExperimentConfig) -> None:
+        set_up_process(config)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+
+    with _switch(planted_support, "set_up_process", one_more):
+        yield
 
 
 @contextlib.contextmanager
@@ -225,7 +229,10 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("plant", "named"),
     [
-        (_threads, r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads"),
+        (
+            _threads,
+            r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads, for a new experiment\.name",
+        ),
         (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),
         (lambda: _switch(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark is true here and false there"),
         (
@@ -297,7 +304,7 @@ def test_what_the_environment_of_another_process_changes_is_noticed(begun, tmp_p
     threads = torch.get_num_threads()
     plants: dict[str, tuple[dict[str, str], str]] = {
         "nothing": ({}, ""),
-        "threads": ({"OMP_NUM_THREADS": str(threads + 1)}, f"threads is {threads + 1} here and {threads} there"),
+        "threads": ({"OMP_NUM_THREADS": str(threads + 1)}, ""),
         "TF32 of torch": (
             {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
             'float32_matmul_precision is "high" here and "highest" there',

@@ -100,6 +100,11 @@ class ExperimentConfig(Section):
         return training.per_device_batch_size * training.gradient_accumulation_steps * self.cluster.num_workers
 
     @property
+    def threads_of_worker(self) -> int:
+        """CPU threads of a worker: those of ``training.num_threads``, or as many as it has CPUs."""
+        return self.training.num_threads or math.ceil(self.cluster.cpus_per_worker)
+
+    @property
     def is_deterministic(self) -> bool:
         """Whether runs keep to algorithms that repeat every bit, as ``training.deterministic`` says or leaves open."""
         asked = self.training.deterministic

@@ -321,6 +321,13 @@ def test_a_declared_number_of_threads_explains_them():
         check_comparable(runs, FACTOR)
 
 
+def test_declared_cpus_of_a_worker_explain_its_threads():
+    runs = {str(n): _read(_run(cluster={"cpus_per_worker": n}), threads=n) for n in (1, 2)}
+    check_comparable(runs, ["cluster.cpus_per_worker"])
+    with pytest.raises(ComparisonError, match=r"worker\.threads"):
+        check_comparable(runs, FACTOR)
+
+
 def test_the_machine_is_shown_and_not_compared():
     one, other = (dataclasses.replace(_run(), machine={"cpu": name}) for name in ("AVX2", "AVX512"))
     check_comparable({"A": one, "B": other}, FACTOR)
