@@ -22,7 +22,7 @@ from coordexp.config.trees import (
     with_value,
     within,
 )
-from coordexp.config.yaml_file import Document, parse_value, read_mapping
+from coordexp.config.yaml_file import Document, parse_mapping, parse_value, read_mapping
 from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.shipped import shipped_experiments
@@ -47,7 +47,38 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
-    draft = _read(Path(path))
+    return _loaded(read_mapping(Path(path)), overrides)
+
+
+def check_text(text: str, path: Path) -> None:
+    """Check that a text would load as the configuration file at a path, before it is written there.
+
+    Raises:
+        ConfigError: as :func:`load_config`.
+    """
+    _loaded(parse_mapping(text, path), ())
+
+
+def extended_file(document: Document) -> Path:
+    """Return the file that a configuration extends: beside it, else of that name among those of coordexp.
+
+    Raises:
+        ConfigError: if it names none.
+    """
+    name = document.tree["extends"]
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{document.where('extends')}: extends: got {name!r}, expected the name of one YAML file")
+    path = document.path.parent / name
+    if not path.is_file() and len(Path(name).parts) == 1:  # a file of one's own anywhere extends a shipped one
+        shipped = shipped_experiments() / name
+        path = shipped if shipped.is_file() else path
+    if not path.is_file():
+        raise ConfigError(f"{document.where('extends')}: extends {name}, but there is no file {path}")
+    return path
+
+
+def _loaded(document: Document, overrides: Sequence[str]) -> ExperimentConfig:
+    draft = _draft_of(document)
     parsed = [_Override.parse(text) for text in overrides]
     _check_overrides(parsed)
     for override in parsed:
@@ -166,12 +197,12 @@ def _check_overrides(overrides: Sequence[_Override]) -> None:
         raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
 
 
-def _read(path: Path) -> _Draft:
-    """Read a file and, below it, the one file it extends; its groups replace those of that file.
+def _draft_of(document: Document) -> _Draft:
+    """Take a file and, below it, the one file it extends; its groups replace those of that file.
 
     A union of both files' groups would be nobody's experiment.
     """
-    document = read_mapping(path)
+    path = document.path
     if {"experiment", "space"} <= document.tree.keys():
         raise ConfigError(
             f"{path}: that is a sweep, which tunes an experiment; expected coordexp sweep --config {path}"
@@ -187,16 +218,7 @@ def _read(path: Path) -> _Draft:
 
 
 def _extended(document: Document) -> Document:
-    name = document.tree["extends"]
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{document.where('extends')}: extends: got {name!r}, expected the name of one YAML file")
-    path = document.path.parent / name
-    if not path.is_file() and len(Path(name).parts) == 1:  # a file of one's own anywhere extends a shipped one
-        shipped = shipped_experiments() / name
-        path = shipped if shipped.is_file() else path
-    if not path.is_file():
-        raise ConfigError(f"{document.where('extends')}: extends {name}, but there is no file {path}")
-    base = read_mapping(path)
+    base = read_mapping(extended_file(document))
     if "extends" in base.tree:
         raise ConfigError(
             f"{base.where('extends')}: extends {base.tree['extends']}, but is itself extended by {document.path}; "

@@ -89,6 +89,15 @@ def read_mapping(path: Path) -> Document:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    return parse_mapping(text, path)
+
+
+def parse_mapping(text: str, path: Path) -> Document:
+    """Parse the text of a YAML file that holds one mapping; the file need not be there yet.
+
+    Raises:
+        ConfigError: as :func:`read_mapping`.
+    """
     node = _compose(text, name=str(path))
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got {_kind(node)}")

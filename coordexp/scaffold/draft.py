@@ -1,12 +1,15 @@
 """An experiment file in the making: another experiment, some keys chosen anew, each with a word on why."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from coordexp.config import ExperimentConfig, load_config
+from coordexp.config.load import check_text, extended_file
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value, read_mapping
+from coordexp.errors import ConfigError
 from coordexp.files import JsonValue
 from coordexp.scaffold.new_files import flow
 from coordexp.shipped import find_experiment, shipped_experiments
@@ -44,34 +47,46 @@ class Draft:
         return load_config(self._path, [*chosen, *self._overrides])
 
     def text(self, output: Path, about: Sequence[str]) -> str:
-        """Return the file: what it is about, and a line a key, with why it was chosen."""
-        tree = self._tree()
+        """Return the file: what it is about, and a line a key, with why it was chosen.
+
+        Raises:
+            ConfigError: if it would not load, as where it leaves behind the groups beside the other experiment.
+        """
+        tree = self._tree(output)
         lines = [
             f"# Made by coordexp new dataset from {self._path.name}: values to start from, not results.",
             *(f"# {line}" for line in about),
-            f"# coordexp ablation --config {output.name}",
-            f"extends: {tree.pop('extends')}",
+            f"# coordexp ablation --config {shlex.quote(output.name)}",
+            f"extends: {flow(tree.pop('extends'))}",
         ]
         for section, value in tree.items():
             if not isinstance(value, dict):
                 lines += ["", f"{section}: {flow(value)}"]
                 continue
-            lines += ["", f"{section}:"]
+            if value:  # a section without keys would be null
+                lines += ["", f"{section}:"]
             for name, below in value.items():
                 comment = self._comments.get(f"{section}.{name}", "")
                 line = f"  {name}: {flow(below)}"
                 lines.append(f"{line:<{_COMMENT_COLUMN}}# {comment}" if comment else line)
-        return "\n".join(lines) + "\n"
+        text = "\n".join(lines) + "\n"
+        try:
+            check_text(text, output)
+        except ConfigError as error:
+            raise ConfigError(f"{output} would not load and is not written: {error}") from error
+        return text
 
-    def _tree(self) -> Tree:
+    def _tree(self, output: Path) -> Tree:
         """Return the tree of the new file; ``extends`` comes first."""
-        own = dict(read_mapping(self._path).tree)
-        extends = own.pop("extends", None)
-        if extends is None:  # that one may be extended itself, since one level is allowed
-            own, extends = {}, self._path.name
-        base = (self._path.parent / str(extends)).resolve()
+        document = read_mapping(self._path)
+        if "extends" in document.tree:
+            own = {name: value for name, value in document.tree.items() if name != "extends"}
+            base = extended_file(document).resolve()
+        else:  # that one may be extended itself, since one level is allowed
+            own, base = {}, self._path.resolve()
         is_shipped = base.parent == shipped_experiments().resolve()
-        tree: Tree = {"extends": base.name if is_shipped else str(base), "experiment": {}, "model": {}, "data": {}}
+        by_name = is_shipped and not (output.parent / base.name).is_file()  # which would come first
+        tree: Tree = {"extends": base.name if by_name else str(base), "experiment": {}, "model": {}, "data": {}}
         tree |= own
         for key, value in self._chosen.items():
             tree = with_value(tree, key.split("."), value, place=key)

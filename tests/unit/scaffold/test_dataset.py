@@ -128,6 +128,47 @@ def test_a_file_that_is_there_is_kept(folder):
     assert not Path("x.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ("base", None),  # no section of a model, none of its own to take along
+        ("mine.yaml", "extends: base.yaml\n"),  # as this command writes it: the shipped file
+        ("mine.yaml", "extends: 'a: base.yaml'\n"),
+    ],
+)
+def test_what_is_written_loads_whatever_it_was_made_from(folder, config, text):
+    if text is not None:
+        shutil.copy(find_experiment(Path("base")), "a: base.yaml")
+        shutil.copytree(find_experiment(Path("base")).parent / "groups", "groups")
+        Path(config).write_text(text, encoding="utf-8")
+    new_dataset(wanted(folder, "model.path=embedded", config=config), NO_GPU)
+    assert load_config("own.yaml").data.train_images == folder / "images" / "train"
+    assert set(load_config("own.yaml").ablation.groups) == set(
+        load_config(find_experiment(Path(config))).ablation.groups
+    )
+    new_dataset(wanted(folder, config=config, output="two words.yaml"), NO_GPU)
+    written = Path("two words.yaml").read_text(encoding="utf-8")
+    assert "\n# coordexp ablation --config 'two words.yaml'\n" in written
+    assert "model:" not in written
+    assert load_config("two words.yaml").experiment.name == "own"
+
+
+def test_a_file_of_the_shipped_name_beside_the_new_one_is_not_taken_for_it(folder):
+    Path("base.yaml").write_text("no_section: 1\n", encoding="utf-8")  # which would not load
+    new_dataset(wanted(folder), NO_GPU)
+    assert load_config("own.yaml").experiment.name == "own"
+
+
+def test_an_experiment_whose_groups_stay_behind_is_not_written(folder):
+    (folder / "groups").mkdir()
+    (folder / "groups" / "Z.yaml").write_text("training: {learning_rate: 3.0}\n", encoding="utf-8")
+    mine = folder / "mine.yaml"
+    mine.write_text("extends: base.yaml\nablation: {factor: [training.learning_rate], groups: [Z]}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^own\.yaml would not load and is not written: .*Z"):
+        new_dataset(wanted(folder, config=str(mine)), NO_GPU)
+    assert not Path("own.yaml").exists()
+
+
 def base_of(config: str, *overrides: str):
     run = load_config(find_experiment(Path(config)), overrides)
     _, base = collect(examine_checkpoint(run))
