@@ -1,6 +1,7 @@
 """An evaluation outside of training: which checkpoint, which images and how; and the functions that open them."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         torch.set_num_threads(job.num_threads)
     loaded = load(job.model, adapter=job.adapter, device="cuda" if torch.cuda.is_available() else None)
     vocab, tokenizer = _vocab(job, loaded), loaded.processor.tokenizer
-    trained = _trained_with(job.adapter, find_checkpoint(job.model, weights=False))
+    trained = _trained_with(job.adapter, lambda: find_checkpoint(job.model, weights=False))
     prompt = Prompt.build(tokenizer, _instruction(job, evaluation, trained))
     categories, score = evaluation.categories, evaluation.spec.score
     head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
@@ -167,7 +168,7 @@ def unlike_training(
         is_json: whether the model is asked in the vendor's words, which no training of ours had.
     """
     directory = local_checkpoint(model) if adapter is None else adapter
-    trained = None if directory is None else _trained_with(adapter, directory)
+    trained = None if directory is None else _trained_with(adapter, lambda: directory)
     if trained is None:
         return []
     found: list[str] = []
@@ -185,8 +186,9 @@ def unlike_training(
     return found
 
 
-def _trained_with(adapter: Path | None, checkpoint: Path) -> TrainedWith | None:
-    return read_trained_with(checkpoint) if adapter is None else read_adapter(adapter).trained_with
+def _trained_with(adapter: Path | None, checkpoint: Callable[[], Path]) -> TrainedWith | None:
+    """Return what the adapter says, or where there is none the checkpoint, which is looked for then alone."""
+    return read_trained_with(checkpoint()) if adapter is None else read_adapter(adapter).trained_with
 
 
 def _instruction(job: EvaluationJob, evaluation: SplitEvaluation, trained: TrainedWith | None) -> str:

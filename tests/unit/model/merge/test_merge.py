@@ -113,6 +113,19 @@ def test_a_merged_checkpoint_keeps_the_image_sizes_and_the_prompt_of_training(ma
     load(base, tmp_path / "adapter")  # PEFT leaves alone what it does not know
 
 
+def test_the_image_processor_that_transformers_takes_first_has_them_too(make_base, make_adapted, tmp_path):
+    base = Path(shutil.copytree(make_base(), tmp_path / "base"))
+    section = json.loads((base / "preprocessor_config.json").read_text()) | {"max_pixels": 9216}
+    (base / "processor_config.json").write_text(json.dumps({"image_processor": section, "processor_class": "P"}))
+    model = make_adapted(base)
+    name_base(model, TrainedBase(str(base), structure="native"), ASKED)
+    save_adapter(model, tmp_path / "adapter")
+    merge(tmp_path / "adapter", tmp_path / "merged")
+    sizes = Processor.from_directory(tmp_path / "merged").image_processor.size
+    assert (sizes["shortest_edge"], sizes["longest_edge"]) == (2048, 4096)
+    assert json.loads((tmp_path / "merged" / "processor_config.json").read_text())["processor_class"] == "P"
+
+
 def test_older_names_of_the_image_sizes_follow(make_base):
     processor = Processor.from_directory(make_base())
     text = json.dumps(json.loads(processor.image_config) | {"max_pixels": 9216})
