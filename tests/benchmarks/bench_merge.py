@@ -59,7 +59,8 @@ def full_size_tokenizer():
     """Return the small tokenizer, filled up to Qwen's 151,669 entries."""
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-    from coordexp.model.tiny.parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
+    from coordexp.model.chat_template import EMBEDDED_TEMPLATE
+    from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
 
     bpe = json.loads(build_tokenizer().backend_tokenizer.to_str())["model"]
     num_filled = TOKENIZER_ENTRIES - len(SPECIAL_TOKENS)
@@ -67,7 +68,7 @@ def full_size_tokenizer():
     merges = [tuple(pair) for pair in bpe["merges"]]
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.add_tokens(list(SPECIAL_TOKENS), special_tokens=True)
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = EMBEDDED_TEMPLATE
     assert len(tokenizer) == TOKENIZER_ENTRIES
     return tokenizer
 

@@ -130,6 +130,8 @@ def derive() -> dict:
         )
         for group in "AB"
     }
+    for own in by_group.values():  # an AP lies between 0 and 1, and so do the ends of its interval
+        own["interval"] = [min(max(end, 0.0), 1.0) for end in own["interval"]]
     difference = two_levels(
         np.array([values["A", seed] - values["B", seed] for seed in (0, 1)]),
         np.stack([draws["A", seed] - draws["B", seed] for seed in (0, 1)], axis=1),

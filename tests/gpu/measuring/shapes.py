@@ -18,10 +18,11 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
+from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 from coordexp.model.image_forward import install_image_forward
 from coordexp.model.load import check_attention
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.parts import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
+from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.setup.components import Components, param_groups, with_adapters
 from coordexp.train.setup.encoding import build_encoding, read_split
@@ -162,7 +163,7 @@ def published_tokenizer() -> Qwen2Tokenizer:
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=merges, pad_token=SPECIAL_TOKENS[0])
     tokenizer.add_tokens(list(SPECIAL_TOKENS), special_tokens=True)
     tokenizer.eos_token = "<|im_end|>"  # only now: the class gives it the first free id
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = EMBEDDED_TEMPLATE
     return tokenizer
 
 
