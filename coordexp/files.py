@@ -95,13 +95,8 @@ def parse_model(kind: type[_T], content: bytes | str) -> _T:
     Raises:
         ValueError: what is wrong and where.
     """
-    from pydantic import ValidationError
-
     parse_json(content)  # refuses the numbers that pydantic takes
-    try:
-        return _adapter(kind).validate_json(content, strict=True)
-    except ValidationError as error:
-        raise ValueError(_first_problem(error)) from None
+    return _validated(kind, content, strict=True)
 
 
 def read_json(path: Path) -> JsonValue:
@@ -143,42 +138,52 @@ def read_model(kind: type[_T], path: Path, *, what: str) -> _T:
     Raises:
         DataError: if the file is missing or holds something else.
     """
-    from pydantic import ValidationError
-
     content = _content(path)
     try:
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         parse_json(content)  # refuses the numbers that pydantic takes
-        return _adapter(kind).validate_json(content)
+        return _validated(kind, content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
     except ValueError as error:
-        said = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise DataError(f"{path}: expected {what} ({said})") from None
+        raise DataError(f"{path}: expected {what} ({error})") from None
 
 
 def read_json_lines(kind: type[_T], path: Path) -> list[_T]:
     """Read a file of one JSON value a line as dataclasses or another type that pydantic knows, every field checked.
 
+    Fields that ``kind`` does not name are passed over unread, which for a large file is most of the work.
+
     Raises:
         DataError: naming the file, the line and what is wrong with it.
     """
-    from pydantic import ValidationError
-
     try:
         text = _content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected a text file with one JSON object a line ({error})") from None
-    adapter, found = _adapter(kind), list[_T]()
+    found = list[_T]()
     # Not splitlines: a text may hold any character, and JSON leaves exotic line ends alone.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
-            parse_json(line)
-            found.append(adapter.validate_json(line))
+            found.append(_validated(kind, line))
         except ValueError as error:
-            said = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-            raise DataError(f"{path}:{number}: {said}") from None
+            raise DataError(f"{path}:{number}: {error}") from None
     return found
+
+
+def _validated(kind: type[_T], content: bytes | str, *, strict: bool | None = None) -> _T:
+    """Return what pydantic makes of JSON.
+
+    Raises:
+        ValueError: what is wrong and where.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_json(content, strict=strict)
+    except ValidationError as error:
+        parse_json(content)  # where it is no JSON at all, this says the place
+        raise ValueError(first_problem(error)) from None
 
 
 def _content(path: Path) -> bytes:
@@ -201,7 +206,8 @@ def _adapter(kind: "type[_T]") -> "TypeAdapter[_T]":
     return TypeAdapter(kind)
 
 
-def _first_problem(error: "ValidationError") -> str:
+def first_problem(error: "ValidationError") -> str:
+    """Return the first thing that pydantic objects to: which field, and why."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place or 'file'}: {first['msg']}"

@@ -18,7 +18,7 @@ from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.status import has_taken_step, read_status
+from coordexp.runs.status import has_taken_step
 from coordexp.train.setup.base import check_base
 from coordexp.train.setup.prepare import PreparedExperiment, prepare_experiment, settings_hashes, token_stream_hash
 from coordexp.train.setup.strategy import check_strategy
@@ -190,8 +190,7 @@ def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:
     """Return the runs of the experiment that have begun: of the plans, and others that have taken a step."""
     planned = {plan.name: plan.folder for plan in plans if plan.status() is not None}
     others = [run for run in ExperimentFolder.of(plans[0].config).begun_runs() if run.name not in planned]
-    steps = {run.name: status.step for run in others if (status := read_status(run.path)) is not None}
-    return [*planned.values(), *(run for run in others if steps.get(run.name))]
+    return [*planned.values(), *(run for run in others if has_taken_step(run.path))]
 
 
 def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:

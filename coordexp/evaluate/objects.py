@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.detection.boxes import Floats, Ints, to_boxes_px_xywh
@@ -20,7 +22,10 @@ from coordexp.evaluate.distributions import ObjectCurves
 from coordexp.files import read_json_lines, write_text
 from coordexp.metrics import BoxKind
 
-Four = tuple[float, float, float, float]
+# As files hold them and arrays take them.
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Four = tuple[Finite, Finite, Finite, Finite]
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,11 @@ class DetectedObject:
     """
 
     desc: str
-    category_id: int | None
-    bins: tuple[int, int, int, int]
+    category_id: Integer | None
+    bins: tuple[Integer, Integer, Integer, Integer]
     expected: Four
     width: Four
-    score: float
+    score: Finite
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,11 @@ class ImageRecord:
 class ImageLine:
     """One line of ``objects.jsonl``; see :class:`ImageRecord`."""
 
-    image_id: int
+    image_id: Integer
     objects: tuple[DetectedObject, ...]
     failures: tuple[str, ...]
     truncated: bool
-    stop_margins: tuple[float, ...] = ()
+    stop_margins: tuple[Finite, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,7 +226,7 @@ def _text_of(file: Path) -> str | None:
 
 def _legacy_template(file: Path) -> str:
     try:
-        return parse_model(dict[str, str], file.read_bytes())["chat_template"]
+        return str(parse_model(dict[str, JsonValue], file.read_bytes())["chat_template"])
     except (OSError, ValueError, KeyError):
         raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+_TABLE_BYTES = 4_000
 DEPTHS = (40, 300, 3_000, 100_000)
 _DEEP = "\x00deep\x00"
 # Values that other programs, hands and accidents put where something else belongs.
@@ -173,6 +174,12 @@ def mutate_json_file(path: Path, rng: random.Random, *, each_line: bool = False)
     else:
         lines[place] = dumped(mutate_value(value, rng), rng)
         path.write_bytes(b"\n".join(lines) + (rng.choice((b"\n", b"")) if each_line else b""))
+
+
+def mutate_weights(path: Path, rng: random.Random) -> None:
+    """Damage the table at the beginning of a safetensors file; behind it are numbers, of which any is as good."""
+    content = path.read_bytes()
+    path.write_bytes(mutate_bytes(content[:_TABLE_BYTES], rng) + content[_TABLE_BYTES:])
 
 
 def misplace(path: Path, rng: random.Random) -> None:

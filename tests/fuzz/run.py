@@ -92,7 +92,9 @@ def shares(inputs: int, names: list[str]) -> dict[str, int]:
     from tests.fuzz.targets import TARGETS
 
     whole = sum(TARGETS[name].share for name in names)
-    return {name: max(1, round(inputs * TARGETS[name].share / whole)) for name in names}
+    counts = {name: max(1, round(inputs * TARGETS[name].share / whole)) for name in names}
+    largest = max(names, key=lambda name: counts[name])
+    return counts | {largest: counts[largest] + inputs - sum(counts.values())}
 
 
 def _work(counts: Mapping[str, int], done: Mapping[str, int], heartbeat: Path) -> None:

@@ -41,7 +41,7 @@ from coordexp.statistics.results import from_json, to_json
 from coordexp.tracking import open_tracker
 from coordexp.tracking.publish import read_hardware, read_recorded
 from tests.fuzz.given import make_data
-from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_value
+from tests.fuzz.mutations import ODD_VALUES, misplace, mutate_bytes, mutate_json_file, mutate_value, mutate_weights
 from tests.fuzz.support import REPOSITORY, Target, damage_json, tolerate
 
 # Checkpoints.
@@ -84,21 +84,10 @@ def _damage_checkpoint(folder: Path, rng: random.Random) -> None:
     elif rng.random() < 0.05:
         misplace(path, rng)
     elif name == "chat_template.jinja":
-        odd = rng.choice(
-            (
-                "{{ 1 / 0 }}",
-                "{{ x.y.z }}",
-                "{% for a in b %}",
-                "{{ messages[9] }}",
-                "{{ ('a' * 10) * 10**8 }}",
-                "{{ range(10**7) | list }}",
-            )
-        )
+        odd = rng.choice(ODD_TEMPLATES)
         path.write_bytes(mutate_bytes(path.read_bytes(), rng) + rng.choice((b"", odd.encode())))
     elif name == "model.safetensors":
-        content = path.read_bytes()
-        head = mutate_bytes(content[:4_000], rng)  # its table; the rest is numbers
-        path.write_bytes(head + content[4_000:])
+        mutate_weights(path, rng)
     else:
         mutate_json_file(path, rng)
 
@@ -130,8 +119,7 @@ def _damage_adapter(folder: Path, rng: random.Random) -> None:
         case 0:
             misplace(rng.choice((config, weights)), rng)
         case 1:
-            content = weights.read_bytes()
-            weights.write_bytes(mutate_bytes(content[:3_000], rng) + content[3_000:])
+            mutate_weights(weights, rng)
         case 2:
             tensors = load_file(weights)
             name = rng.choice(sorted(tensors))

@@ -1,6 +1,5 @@
 """Damaged inputs end in use or in one sentence; and what would not is noticed, with a line that makes it again."""
 
-import re
 import subprocess
 import sys
 import time
@@ -19,14 +18,14 @@ def test_five_hundred_inputs_of_all_kinds() -> None:
     command = [sys.executable, "-m", "tests.fuzz.run", "--inputs", "500"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2_000:]
-    assert re.search(r"^[45]\d\d inputs, 0 escapes$", done.stdout, re.MULTILINE)
+    assert done.stdout.splitlines()[-1] == "500 inputs, 0 escapes"
 
 
 def test_every_target_has_its_share() -> None:
     counts = shares(10_000, list(targets.TARGETS))
     assert counts.keys() == targets.TARGETS.keys()
     assert min(counts.values()) >= 10
-    assert abs(sum(counts.values()) - 10_000) < 20
+    assert sum(counts.values()) == 10_000
 
 
 def _read_with(monkeypatch: pytest.MonkeyPatch, folder: Path, read) -> str | None:

@@ -29,6 +29,7 @@ from coordexp.evaluate.generate.generation import (
     trimmed,
 )
 from coordexp.evaluate.generate.token_statistics import RawLogitsReader, RecordedStatistics
+from coordexp.evaluate.objects import Integer
 from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head
 
@@ -46,9 +47,9 @@ class GivenAnswer:
         finish_reason: ``length``: the limit came before the end token; ``stop``, or absent: the answer is whole.
     """
 
-    image_id: int
+    image_id: Integer
     text: str | None = None
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[Integer, ...] | None = None
     finish_reason: Literal["stop", "length"] | None = None
 
 

@@ -16,6 +16,7 @@ from coordexp.coord_tokens.dtypes import DTypeName
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, reattach_coord_offset_hooks
 from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
+from coordexp.files import first_problem
 from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
 from coordexp.model.checkpoint.fields import LoraFields, check_fields
 from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
@@ -194,10 +195,9 @@ def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None
     try:
         return _TRAINED_BASE.validate_python({**made_by, **names})
     except ValidationError as error:
-        first = error.errors()[0]
         raise CheckpointError(
             f"{directory / ADAPTER_CONFIG}: expected what the adapter was trained on, as training wrote it "
-            f"({'.'.join(map(str, first['loc']))}: {first['msg']})"
+            f"({first_problem(error)})"
         ) from None
 
 

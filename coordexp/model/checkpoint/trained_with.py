@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from coordexp.errors import CheckpointError
-from coordexp.files import write_json
+from coordexp.files import first_problem, write_json
 from coordexp.model.checkpoint.directory import read_json
 
 TRAINED_WITH = "trained_with.json"
@@ -53,10 +53,8 @@ def parse_trained_with(values: object, file: Path) -> TrainedWith:
     try:
         return _ADAPTER.validate_python(values, strict=False)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
         raise CheckpointError(
-            f"{file}: expected what training was done with: prompt, min_pixels, max_pixels ({place}: {first['msg']})"
+            f"{file}: expected what training was done with: prompt, min_pixels, max_pixels ({first_problem(error)})"
         ) from None
 
 

@@ -10,6 +10,7 @@ from coordexp.detection.decomposition import Measure
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, check_known
 from coordexp.detection.matching import Matcher
+from coordexp.evaluate.objects import Finite, Integer
 from coordexp.files import read_json_lines
 from coordexp.metrics import STOP_MARGINS
 from coordexp.statistics.decomposition import Shares
@@ -58,9 +59,9 @@ def answer_shares(truth: GroundTruth, detections: Path, *, objects: Path | None,
 class _Answer:
     """What is read of a line of ``objects.jsonl``; its objects, most of the line, are passed over."""
 
-    image_id: int
+    image_id: Integer
     truncated: bool
-    stop_margins: tuple[float, ...] = ()
+    stop_margins: tuple[Finite, ...] = ()
 
 
 def _of_objects(truth: GroundTruth, path: Path) -> dict[str, tuple[Floats, Floats]]:

@@ -18,7 +18,7 @@ from coordexp.errors import ResourceError
 from coordexp.files import write_text
 from coordexp.report.page.page import page_template
 from coordexp.report.sweep.response import short, write_response
-from coordexp.report.text.render import fitting_parts, rich_table
+from coordexp.report.text.rich_tables import fitting_parts, rich_table
 from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command

@@ -6,12 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
-from textwrap import fill
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from coordexp.detection.metrics import detection_metrics
@@ -24,6 +21,7 @@ from coordexp.report.study.study import Study
 from coordexp.report.text.about import ABOUT, about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
+from coordexp.report.text.rich_tables import fitting_parts, rich_table
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import MINUS, Table, TableRow, bucket_notes, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
@@ -36,9 +34,6 @@ COLUMNS = (
     "p_swap", "p_bootstrap", "p_holm", "image_std", "seed_std", "detectable", "num_images", "resamples", "message",
     "reading",
 )  # fmt: skip
-_HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
-_FOLDED = ("state", "verdict")  # columns of sentences
-_ANY_WIDTH = 10_000
 _Cell = str | int | float | None
 
 
@@ -166,64 +161,6 @@ def _undeclared(study: Study) -> Table | None:
         tuple(whole.columns[at] for at in columns),
         tuple(TableRow(tuple(row.cells[at] for at in columns)) for row in rows),
     )
-
-
-def fitting_parts(table: Table, console: Console) -> list[Table]:
-    """Return a table in parts that a console is wide enough for, so that no number is cut; one part where it fits.
-
-    The columns that say what a row is, its words and its seed, begin each part.
-    """
-    is_key = [table.is_text(head) or head == "seed" for head in table.columns]
-    num_keys = max(1, next((at for at, key in enumerate(is_key) if not key), len(is_key)))
-    parts: list[list[int]] = []
-    for at in range(num_keys, len(table.columns)):
-        if parts and _fits(_columns(table, [*parts[-1], at]), console):
-            parts[-1].append(at)
-        else:
-            parts.append([*range(num_keys), at])
-    return [_columns(table, part) for part in parts] if len(parts) > 1 else [table]
-
-
-def _columns(table: Table, columns: list[int]) -> Table:
-    rows = tuple(replace(row, cells=tuple(row.cells[at] for at in columns)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[at] for at in columns), rows=rows)
-
-
-def _fits(table: Table, console: Console) -> bool:
-    """Return whether a table fits when its columns of sentences are folded at their words."""
-    whole = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table(table)).maximum
-    for at, head in enumerate(table.columns):
-        if head in _FOLDED:
-            cells = [row.cells[at] for row in table.rows]
-            words = [len(word) for cell in (*cells, head) for word in cell.split()]
-            whole -= max([len(head), *map(len, cells)]) - max([*words, 1])
-    return whole <= console.width
-
-
-def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
-    """Return a table as the terminal shows it; ``wrap`` folds long cells instead of cutting them."""
-    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for at, head in enumerate(table.columns):
-        width = max([_HEAD_WIDTH, *(len(row.cells[at]) for row in table.rows)])
-        rich.add_column(
-            fill(head, width, break_long_words=False, break_on_hyphens=False),
-            justify="left" if table.is_text(head) else "right",
-            no_wrap=not wrap and head not in _FOLDED,
-            overflow="fold" if wrap else "ellipsis",
-        )
-    has_means = any(row.is_mean for row in table.rows)
-    previous = ""
-    for row in table.rows:
-        if has_means and previous not in ("", row.cells[0]):
-            rich.add_section()
-        previous = row.cells[0]
-        cells, style = row.cells, "bold" if row.is_mean else ""
-        if has_means and not row.is_mean:
-            # The group stands in the row of its mean.
-            seed = table.columns.index("seed")
-            cells, style = (*[""] * seed, *cells[seed:]), "dim"
-        rich.add_row(*(escape(cell) for cell in cells), style=style)
-    return rich
 
 
 def markdown_table(table: Table) -> str:

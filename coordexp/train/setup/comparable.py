@@ -36,15 +36,19 @@ def confirm_comparable(config: ExperimentConfig, parts: Components) -> None:
     Raises:
         ComparisonError: if files changed since the command looked at them, the ranks differ from each other, or this
             worker differs from those of the experiment's other runs outside ``ablation.factor``.
+        CoordExpError: if what is read again is damaged by now.
+        OSError: if it cannot be read; every rank ends then, the others with a ComparisonError.
     """
     readings = ranks.gather_to_first([read_worker(config, parts)])
-    sentence = ""
+    refusal: Exception | None = None
     if ranks.rank() == 0 and RunFolder.of(config).fingerprint.is_file():
         try:
             _confirm(config, [reading for (reading,) in readings])
-        except CoordExpError as error:  # the other ranks wait for what becomes of this
-            sentence = str(error)
-    (sentence,) = ranks.from_first([sentence])
+        except (CoordExpError, OSError) as error:  # the other ranks wait for what becomes of this
+            refusal = error
+    (sentence,) = ranks.from_first(["" if refusal is None else str(refusal)])
+    if refusal is not None:
+        raise refusal
     if sentence:
         raise ComparisonError(sentence)
 

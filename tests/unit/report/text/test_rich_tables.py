@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from coordexp.report.study.study import Study
-from coordexp.report.text.render import all_tables, fitting_parts, rich_table
+from coordexp.report.text.render import all_tables
+from coordexp.report.text.rich_tables import fitting_parts, rich_table
 from coordexp.report.text.tables import Table, TableRow
 
 
