@@ -82,7 +82,25 @@ def run_ablation(
             finally:
                 missing = recorder.close(cut_short=ending.code != 0)
     is_whole = not missing and all(plan.is_finished() for plan in plans)
-    return replace(ending, code=ending.code or (0 if is_whole else EXIT_FAILED), missing=tuple(missing))
+    return replace(
+        ending,
+        code=ending.code or (0 if is_whole else EXIT_FAILED),
+        sentence=ending.sentence or failures(plans),
+        missing=tuple(missing),
+    )
+
+
+def failures(plans: Sequence[RunPlan]) -> str:
+    """Return a sentence on the runs that failed and what to do, which a long report would bury; "" if none has."""
+    failed = {plan.name: status for plan in plans if (status := plan.status()) is not None and status.state == "failed"}
+    if not failed:
+        return ""
+    name, status = next(iter(failed.items()))
+    others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return (
+        f"{len(failed)} of {len(plans)} runs failed ({name}: {status.message}{others}); where the cause is gone, the "
+        "same command does them again from their last checkpoints"
+    )
 
 
 def _prepare(

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from coordexp.cluster.capacity import beginning, cluster_address, nodes_of
+from coordexp.cluster.last_words import last_words
 from coordexp.errors import ResourceError
 from coordexp.runs.stop import SUBMITTED_ENV
 
@@ -66,7 +67,10 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
         return
     if address is not None and SUBMITTED_ENV not in os.environ:  # a job's cluster is there
         nodes_of(address)  # Ray itself would try for minutes, and then end this process
-    with ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter:
+    with (
+        last_words(_ended_by_ray(address), owns_ray=address is None),
+        ThreadPoolExecutor(1, thread_name_prefix="ray-start") as starter,
+    ):
         started = starter.submit(start_session, threads, debug=debug)
         try:
             yield started
@@ -75,6 +79,15 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
             ray.shutdown()
             for name in LOOPBACK_ENV.keys() & added:
                 os.environ.pop(name, None)  # a cluster that this process joins later is another matter
+
+
+def _ended_by_ray(address: str | None) -> str:
+    if address is None:
+        return "error: the private Ray of this command has died, or the command was killed; the same command goes on"
+    return (
+        f"error: the Ray cluster at {address} has lost its head or this machine's node, or this command was killed; "
+        "where the cluster is there, the same command goes on"
+    )
 
 
 def start_session(threads: int, *, debug: bool) -> None:

@@ -36,10 +36,19 @@ def find_postgres() -> Path:
 
 @dataclass
 class Postgres:
-    """A running cluster with one database for each name asked for."""
+    """A running cluster with one database for each name asked for.
+
+    Attributes:
+        port: it listens on.
+        run: runs a line of SQL.
+        start: starts it again on the same data, where it has ended.
+        process: of the server.
+    """
 
     port: int
     run: Callable[[str], None]
+    start: Callable[[], None]
+    process: "subprocess.Popen[bytes]"
 
     def database(self, name: str) -> str:
         self.run(f"CREATE DATABASE {name}")
@@ -81,8 +90,6 @@ def postgres() -> Iterator[Postgres]:
     )
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
     command = [str(programs / "postgres"), "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
-    with (root / "log").open("wb") as log:
-        process = subprocess.Popen([*as_user, *command], env=environment, cwd=root, stdout=log, stderr=log)
     client = environment | {"PGPASSWORD": PASSWORD}
 
     def run(sql: str, *, check: bool = True) -> int:
@@ -91,12 +98,21 @@ def postgres() -> Iterator[Postgres]:
             [str(part) for part in command], env=client, check=check, capture_output=True, timeout=60
         ).returncode
 
+    def launch() -> "subprocess.Popen[bytes]":
+        with (root / "log").open("ab") as log:
+            return subprocess.Popen([*as_user, *command], env=environment, cwd=root, stdout=log, stderr=log)
+
+    def start() -> None:
+        running.process = launch()
+        wait_until(lambda: run("SELECT 1", check=False) == 0, running.process, log=root / "log")
+
+    running = Postgres(port, lambda sql: [run(sql)][0] and None, start, launch())
     try:
-        wait_until(lambda: run("SELECT 1", check=False) == 0, process)
-        yield Postgres(port, lambda sql: [run(sql)][0] and None)
+        wait_until(lambda: run("SELECT 1", check=False) == 0, running.process, log=root / "log")
+        yield running
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
+        running.process.send_signal(signal.SIGINT)
+        running.process.wait(30)
         shutil.rmtree(root)
 
 

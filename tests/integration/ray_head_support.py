@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from tests.ports_support import free_ports
+from tests.ports_support import free_port, free_ports
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).with_name("ray")
@@ -106,13 +106,8 @@ def ray_head(*, num_cpus: int = 2, **more: str) -> Generator[Head]:
     base = Path(tempfile.mkdtemp(prefix="cj-", dir="/tmp"))  # short: Ray puts sockets there
     home = base / "h"
     home.mkdir()
-    gcs, dashboard, *rest = free_ports(9)
-    names = ("object-manager-port", "node-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
-    names += ("runtime-env-agent-port", "metrics-export-port", "ray-client-server-port")
-    command = [str(RAY), "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1"]
-    command += [f"--port={gcs}", f"--dashboard-port={dashboard}"]
-    command += [f"--{name}={port}" for name, port in zip(names, rest, strict=True)]
-    command += [f"--num-cpus={num_cpus}", f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={base / 't'}"]
+    gcs, dashboard = free_ports(2)
+    command = head_command(gcs, dashboard, num_cpus=num_cpus, temporary=base / "t")
     log = base / "head.log"
     environment = client_environment(home) | {"RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0"} | more
     with log.open("w") as handle:
@@ -121,7 +116,7 @@ def ray_head(*, num_cpus: int = 2, **more: str) -> Generator[Head]:
         )
     head = Head(home=home, address=f"127.0.0.1:{gcs}", dashboard=f"http://127.0.0.1:{dashboard}")
     try:
-        wait_for(lambda: _answers(dashboard) or process.poll() is not None, _START_SECONDS, "the dashboard")
+        wait_for(lambda: answers(dashboard) or process.poll() is not None, _START_SECONDS, "the dashboard")
         assert process.poll() is None, log.read_text()
         yield head
     finally:
@@ -133,6 +128,35 @@ def ray_head(*, num_cpus: int = 2, **more: str) -> Generator[Head]:
                 left.kill()
         process.wait(timeout=20)
         shutil.rmtree(base, ignore_errors=True)
+
+
+def head_command(gcs: int, dashboard: int, *, num_cpus: int, temporary: Path) -> list[str]:
+    """Return what starts the head of a cluster on loopback, with ports of its own.
+
+    Args:
+        gcs: port of the cluster's address.
+        dashboard: port of its dashboard.
+        num_cpus: that it says it has.
+        temporary: folder of Ray's files; short, since it puts sockets there.
+    """
+    command = ["--head", "--dashboard-host=127.0.0.1", f"--port={gcs}", f"--dashboard-port={dashboard}"]
+    command += [f"--ray-client-server-port={free_port()}", f"--temp-dir={temporary}"]
+    return _node_command(num_cpus, *command)
+
+
+def member_command(address: str, *, num_cpus: int) -> list[str]:
+    """Return what starts another node of a cluster on the same machine."""
+    return _node_command(num_cpus, f"--address={address}")
+
+
+def _node_command(num_cpus: int, *more: str) -> list[str]:
+    names = ("object-manager-port", "node-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
+    names += ("runtime-env-agent-port", "metrics-export-port")
+    ports = [f"--{name}={port}" for name, port in zip(names, free_ports(len(names)), strict=True)]
+    return [
+        *(str(RAY), "start", "--block", "--node-ip-address=127.0.0.1", f"--num-cpus={num_cpus}"),
+        *(f"--object-store-memory={_OBJECT_STORE_BYTES}", *ports, *more),
+    ]
 
 
 def can_hide() -> bool:
@@ -156,7 +180,7 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(0.2)
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
