@@ -26,6 +26,7 @@ from coordexp.report.text.tables import comparison_tables
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
+from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 STATISTICS = "statistics.json"
@@ -190,8 +191,10 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     tracker.describe(data.parent_id, description(study, page=page))
     if study.verdict:
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
+    colors = group_colors(data.groups)
     for run in data.trained:
-        tracker.set_tags(run.run_id, {READING: run.reading})  # of the numbers that are stored with the ablation now
+        # Of the numbers that are stored with the ablation now; and the colour that its group has there.
+        tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
     return True
 
 

@@ -11,6 +11,7 @@ from coordexp.errors import ComparisonError, TrackingError
 from coordexp.files import JsonValue, sha256_of_text
 from coordexp.metrics import best_name, is_better
 from coordexp.runs.reporter import Row
+from coordexp.tracking.charts import chart_of
 
 MAX_KEY_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
@@ -20,7 +21,7 @@ _KEY_PART = re.compile(r"[A-Za-z0-9_\-]+")
 
 @dataclass(frozen=True)
 class PointData:
-    """One point of a metric curve: exactly what makes up its identity in MLflow."""
+    """One point of a metric curve, under MLflow's name of it: exactly what makes up its identity there."""
 
     name: str
     value: float
@@ -98,7 +99,7 @@ def check_fingerprint(run_name: str, logged: str | None, wanted: str | None) -> 
 
 
 def row_points(row: Row, best: Mapping[str, float]) -> list[PointData]:
-    """Return a row's points, with a ``best/...`` point where a tracked metric beats ``best``.
+    """Return the points of a row that MLflow shows, with a ``best/...`` point where a tracked metric beats ``best``.
 
     A point takes its time from the row, not from the clock: sent again after a crash it is identical,
     and MLflow keeps identical points once.
@@ -111,10 +112,12 @@ def row_points(row: Row, best: Mapping[str, float]) -> list[PointData]:
     for name, value in row.metrics.items():
         if not math.isfinite(value):
             raise TrackingError(f"metric {name} at step {row.step} is {value}: expected a finite number or no value")
-        points.append(PointData(name, value, timestamp_ms, row.step))
-        kept = best_name(name)
-        if kept is not None and (kept not in best or is_better(name, value, best[kept])):
-            points.append(PointData(kept, value, timestamp_ms, row.step))
+        kept, chart = best_name(name), chart_of(name)
+        if chart is not None:
+            points.append(PointData(chart, value, timestamp_ms, row.step))
+        best_chart = None if kept is None else chart_of(kept)
+        if best_chart is not None and (best_chart not in best or is_better(name, value, best[best_chart])):
+            points.append(PointData(best_chart, value, timestamp_ms, row.step))
     return points
 
 
@@ -123,7 +126,7 @@ def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[PointBat
 
     Args:
         rows: rows to send, in order.
-        best: values of ``best/...`` metrics so far.
+        best: the run's last values in MLflow so far, of which those of ``best/...`` metrics count.
     """
     so_far = dict(best)
     waiting: list[PointData] = []
@@ -131,7 +134,7 @@ def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[PointBat
     last_step: int | None = None
     for row in rows:
         points = row_points(row, so_far)
-        so_far |= {point.name: point.value for point in points if point.name.startswith("best/")}
+        so_far |= {point.name: point.value for point in points}
         if waiting and len(waiting) + len(points) > MAX_POINTS:
             yield PointBatch(tuple(waiting), done, last_step)
             waiting = []

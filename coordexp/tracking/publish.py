@@ -4,7 +4,7 @@ import functools
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, read_rows
 from coordexp.runs.status import RunStatus, State
+from coordexp.tracking.charts import COLOR_TAG, chart_of, group_colors
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.models import EvaluatedOn, MergedModel
@@ -189,9 +190,10 @@ class Recorder:
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
         run_id, run = self._run_id(plan), plan.folder
-        for path in (run.config, run.fingerprint, run.param_groups, run.progress_log, run.error_log):
+        for path in (run.config, run.fingerprint, run.param_groups, run.metrics, run.progress_log, run.error_log):
             if path.is_file():
                 self._tracker.log_file(run_id, path)
+        self._tracker.log_measured(run_id, last_values(read_rows(run.metrics)))
         if status.state == "finished":
             self._store_results(run_id, plan)
         if status.state == "pruned":
@@ -201,6 +203,7 @@ class Recorder:
     def _run_id(self, plan: RunPlan) -> str:
         if plan.name not in self._run_ids:
             fingerprint, tags = self._described[plan.name]
+            color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for that
             self._run_ids[plan.name] = self._tracker.start_run(
                 plan.key,
                 parent_id=self.parent_id,
@@ -208,7 +211,12 @@ class Recorder:
                 seed=plan.seed,
                 fingerprint=fingerprint,
                 params=identity(plan.config),
-                tags={**tags, RUN_DIR: str(plan.run_dir), READING: plan.config.reading},
+                tags={
+                    **tags,
+                    **({COLOR_TAG: color} if color else {}),
+                    RUN_DIR: str(plan.run_dir),
+                    READING: plan.config.reading,
+                },
                 status="SCHEDULED",
             )
             self._sources.append((self._run_ids[plan.name], plan.folder.metrics))
@@ -264,7 +272,8 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
     place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
     final = _final_row(plan)
     # Exactly the points that the run itself has: the same points are kept once.
-    points = [point for point in row_points(final, {}) if point.name in _SHOWN_OF_A_MODEL] if final else []
+    shown = {chart_of(name) for name in _SHOWN_OF_A_MODEL}
+    points = [point for point in row_points(final, {}) if point.name in shown] if final else []
     return MergedModel(
         name=re.sub(r"[/:.%\"']", "-", plan.name),
         step=points[0].step if points else plan.config.training.num_steps,
@@ -273,6 +282,11 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
         points=points,
         dataset=_validation_data(plan.config),
     )
+
+
+def last_values(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the last value of each metric."""
+    return {name: value for row in rows for name, value in row.metrics.items()}
 
 
 def _final_row(plan: RunPlan) -> Row | None:

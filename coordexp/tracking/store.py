@@ -14,6 +14,7 @@ from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
+from coordexp.tracking.charts import MEASURED, VIEW_TAG, chart_of, view_of_runs
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
@@ -65,6 +66,8 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
             )
         if EXPERIMENT_TAG not in found.tags:
             client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
+        if VIEW_TAG not in found.tags:  # a person may have changed it since
+            client.set_experiment_tag(found.experiment_id, VIEW_TAG, view_of_runs(round(1000 * time.time())))
     return Tracker(client, uri=uri, experiment=experiment, experiment_id=found.experiment_id)
 
 
@@ -205,7 +208,8 @@ class Tracker:
         """
         with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
             shown = self._client.get_run(run_id).data.metrics
-            changed = {name: value for name, value in metrics.items() if value is not None and shown.get(name) != value}
+            given = ((name, chart_of(name), value) for name, value in metrics.items() if value is not None)
+            changed = {name: value for name, chart, value in given if chart is None or shown.get(chart) != value}
             for batch in batches([Row(step=step, time=time.time(), metrics=changed)] if changed else [], shown):
                 self._log(run_id, batch.points, {})
 
@@ -259,6 +263,15 @@ class Tracker:
             raise TrackingError(f"artifact directory {local_dir} is not there: expected a directory to log")
         with tracking_errors(self.uri, f"store {local_dir} as artifact {artifact_path}"):
             self._client.log_artifacts(run_id, str(local_dir), artifact_path)
+
+    def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read.
+
+        Raises:
+            TrackingError: if it cannot be stored.
+        """
+        with tracking_errors(self.uri, f"store the measurements of run {run_id}"):
+            self._client.log_dict(run_id, dict(metrics), MEASURED)
 
     def log_model(self, run_id: str, model: MergedModel) -> str:
         """List a merged checkpoint among the experiment's models, once; it lies where its ``uri`` says.

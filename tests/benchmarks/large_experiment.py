@@ -42,7 +42,7 @@ from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
-from coordexp.tracking.publish import tracking_uri
+from coordexp.tracking.publish import last_values, tracking_uri
 from coordexp.tracking.store import READING, RUN_DIR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,6 +194,7 @@ def log_run(tracker: Tracker, parent: str, plan: RunPlan, final: dict[str, float
         rows.append(Row(step=step, time=1e9 + step, metrics=metrics))
     rows.append(Row(step=3600, time=1e9 + 3700, metrics=final | {"final/steps": 3600.0, "final/train_seconds": 9e3}))
     tracker.append_rows(run_id, rows)
+    tracker.log_measured(run_id, last_values(rows))
     tracker.finish(run_id, "FINISHED")
 
 

@@ -274,6 +274,7 @@ def _make_database(folder: Path) -> None:
         )
         metrics = {"final/steps": 4.0, "constrained/expected/AP": 0.5, "train_total_loss": 1.0}
         tracker.append_rows(run_id, [Row(step=4, time=1.0, metrics=metrics)])
+        tracker.log_measured(run_id, metrics)
         tracker.finish(run_id, "FINISHED")
 
 

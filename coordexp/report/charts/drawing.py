@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from coordexp.tracking.charts import GROUP_COLORS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# On white paper. Of the groups: Okabe and Ito's colours, darkened for contrast, and five far from all others with
-# any colour vision. Twelve cannot all be far apart: those that come near each other differ in dashes and in marker.
-# The page replaces each by the CSS variable of its name, which follows dark mode, so no two may be equal.
+# On white paper. The page replaces each by the CSS variable of its name, which follows dark mode: no two may be equal.
 PALETTE = {
     "paper": "#ffffff", "ink": "#16191d", "soft": "#565d66", "rule": "#d9dde2",
-    "c0": "#0072b2", "c1": "#c74e00", "c2": "#008562", "c3": "#b0558c", "c4": "#9a6700", "c5": "#3679a8",
-    "c6": "#555f6e", "c7": "#9c18fc", "c8": "#6c0000", "c9": "#481860", "c10": "#300090", "c11": "#541830",
+    **{f"c{group}": color for group, color in enumerate(GROUP_COLORS)},
 }  # fmt: skip
 PAPER, INK, SOFT, RULE = (PALETTE[name] for name in ("paper", "ink", "soft", "rule"))
 WIDTH = 360

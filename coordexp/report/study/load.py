@@ -3,15 +3,19 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from coordexp.config.explain import nearest_of
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, show
+from coordexp.files import read_model
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
+from coordexp.tracking.charts import MEASURED, chart_of, logged
 from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.store import (
     COMMIT,
@@ -207,7 +211,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared={name: value for name, value in parent.data.metrics.items() if math.isfinite(value)} if parent else {},
+        shared=_finite(logged(parent.data.metrics)) if parent else {},
         num_older=num_older,
         parent_id=plain_id(parent.info.run_id) if parent else "",
         experiment_id=plain_id(experiment.experiment_id),
@@ -217,8 +221,9 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
-    metrics, tags = run.data.metrics, run.data.tags
+    shown, tags = run.data.metrics, run.data.tags
     run_id, group = plain_id(run.info.run_id), group_tag(run)
+    metrics = logged(shown) | _measured(client, run)
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
@@ -229,9 +234,9 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
-        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        metrics=_finite(metrics),
         params=dict(run.data.params),
-        curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        curves={name: _curve(client, run_id, shown, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
@@ -288,6 +293,23 @@ def recorded_reading(run: "Run") -> BoxKind:
     return "argmax" if run.data.tags.get(READING) == "argmax" else "expected"
 
 
-def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
-    history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
+    """Return the last value of everything that a run has logged, which is stored when it ends."""
+    run_id = run.info.run_id
+    if MLFLOW_STATES[run.info.status] in ("waiting", "running"):
+        return {}
+    if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
+        return {}
+    with TemporaryDirectory() as folder:
+        return read_model(dict[str, float], Path(client.download_artifacts(run_id, MEASURED, folder)), what=MEASURED)
+
+
+def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:
+    chart = chart_of(name)
+    history = client.get_metric_history(run_id, name if chart is None or name in shown else chart)
+    history = sorted(history, key=lambda point: (point.step, point.timestamp))
     return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))

@@ -28,6 +28,7 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import ProgressRow, parse_progress
 from coordexp.runs.status import read_status
+from coordexp.tracking.charts import chart_of, logged
 from coordexp.tracking.connection import ServerUnreachableError, tracking_errors, without_secrets
 from coordexp.tracking.store import LAST_STEP, MESSAGE
 
@@ -255,7 +256,7 @@ class MlflowSource:
         )
 
     def _row(self, run: "Run") -> RunRow:
-        metrics, params, tags = run.data.metrics, run.data.params, run.data.tags
+        metrics, params, tags = logged(run.data.metrics), run.data.params, run.data.tags
         group, seed = group_tag(run), whole_tag(run, "seed")
         state = MLFLOW_STATES[run.info.status]
         step, max_steps = whole_tag(run, LAST_STEP), _whole(params.get("training.max_steps")) or None
@@ -267,8 +268,8 @@ class MlflowSource:
         # A search gives the last point of each curve only; those before it are not asked for.
         subset_ap = self._subset_ap.setdefault(run.info.run_id, {})
         reading = recorded_reading(run)
-        name = subset_headline(reading)
-        subset_ap.update({int(point.step): point.value for point in points if point.key == name})
+        names = {subset_headline(reading), chart_of(subset_headline(reading))}
+        subset_ap.update({int(point.step): point.value for point in points if point.key in names})
         seen = max([point.timestamp for point in points] + [run.info.start_time, run.info.end_time or 0]) / 1000
         return RunRow(
             name=f"{group}-s{seed}",

@@ -15,6 +15,7 @@ from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
+from coordexp.tracking.publish import last_values
 from tests.unit.report.report_support import reading_of, write_experiment
 
 PARAMS = {"training": {"max_steps": 100}, "data": {"format": "shapes"}}
@@ -60,6 +61,7 @@ def write_run(tracker: Tracker, parent: str, group: str, seed: int, *, last: int
         rows.append(Row(step=100, time=2000.0, metrics=final_metrics(group, seed)))
     tracker.append_rows(run_id, rows)
     if last == 100:
+        tracker.log_measured(run_id, last_values(rows))
         tracker.finish(run_id, "FINISHED")
     return run_id
 

@@ -12,6 +12,7 @@ from coordexp.detection import evaluate_detections
 from coordexp.evaluate.analysis import analyse
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
+from coordexp.tracking.publish import last_values
 
 SPITEFUL = "<script>document.title='broken'</script>"
 CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}
@@ -173,8 +174,10 @@ def _record(tracker: Tracker, parent: str, name: str, group: str, seed: int, run
     )
     final, truth = run_dir / "eval" / "final" / "constrained", run_dir.parent / "data" / "instances_val.json"
     ap = {kind: evaluate_detections(truth, final / f"detections.{kind}.json").AP for kind in ("argmax", "expected")}
-    tracker.append_rows(run_id, rows_of(group, seed, last=LAST if is_whole else 20, ap=ap if is_whole else None))
+    rows = rows_of(group, seed, last=LAST if is_whole else 20, ap=ap if is_whole else None)
+    tracker.append_rows(run_id, rows)
     if is_whole:
+        tracker.log_measured(run_id, last_values(rows))
         for file in ("config.yaml", "fingerprint.json"):
             tracker.log_file(run_id, run_dir / file)
         tracker.log_directory(run_id, run_dir / "eval" / "final", "eval/final")

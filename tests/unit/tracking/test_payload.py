@@ -54,6 +54,9 @@ def test_a_changed_parameter_is_named_with_both_values() -> None:
         check_params("A-s0", {"a": "1"}, {})
 
 
+BEST_LOSS = "training/best_eval_total_loss"
+
+
 def row(step: int, **metrics: float) -> Row:
     return Row(step=step, time=1000.0 + step, metrics=metrics)
 
@@ -66,7 +69,7 @@ def test_points_carry_the_time_of_their_row() -> None:
 
 
 def test_batches_keep_the_limit_and_count_whole_rows_only() -> None:
-    rows = [Row(step=step, time=1.0, metrics={f"m{i}": 0.0 for i in range(400)}) for step in range(5)]
+    rows = [Row(step=step, time=1.0, metrics={f"coord_diag/m{i}": 0.0 for i in range(400)}) for step in range(5)]
     found = list(batches(rows, {}))
     assert [len(batch.points) for batch in found] == [800, 800, 400]
     assert [batch.rows_done for batch in found] == [2, 4, 5]
@@ -74,7 +77,9 @@ def test_batches_keep_the_limit_and_count_whole_rows_only() -> None:
 
 
 def test_a_row_larger_than_a_batch_is_counted_with_its_last_piece() -> None:
-    found = list(batches([Row(step=7, time=1.0, metrics={f"m{i}": 0.0 for i in range(2 * MAX_POINTS + 1)})], {}))
+    found = list(
+        batches([Row(step=7, time=1.0, metrics={f"coord_diag/m{i}": 0.0 for i in range(2 * MAX_POINTS + 1)})], {})
+    )
     assert [len(batch.points) for batch in found] == [MAX_POINTS, MAX_POINTS, 1]
     assert [batch.rows_done for batch in found] == [0, 0, 1]
 
@@ -87,8 +92,8 @@ def test_a_row_without_values_is_counted() -> None:
 
 def test_best_values_follow_the_direction_of_the_metric() -> None:
     (batch,) = batches([row(step, eval_total_loss=value) for step, value in ((1, 3.0), (2, 2.0), (3, 2.5))], {})
-    assert [(p.step, p.value) for p in batch.points if p.name == "best/eval_total_loss"] == [(1, 3.0), (2, 2.0)]
-    (batch,) = batches([row(4, eval_total_loss=1.9)], {"best/eval_total_loss": 1.0})
+    assert [(p.step, p.value) for p in batch.points if p.name == BEST_LOSS] == [(1, 3.0), (2, 2.0)]
+    (batch,) = batches([row(4, eval_total_loss=1.9)], {BEST_LOSS: 1.0})
     assert [p.name for p in batch.points] == ["eval_total_loss"]
 
 
