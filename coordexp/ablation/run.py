@@ -68,6 +68,7 @@ def run_ablation(
                         recorder.start_run(plan, fingerprints[plan.name])
                         if plan not in pending:
                             campaign.show(f"{plan.name}  finished before")
+                    recorder.note_planned(plans)
                     recorder.set_shared(shared_metrics(config))
                 if executor is not None:
                     max_hours = config.cluster.max_gpu_hours

@@ -193,6 +193,8 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
         tracker.set_tags(data.parent_id, {"verdict": study.verdict})
     colors = group_colors(data.groups)
     for run in data.trained:
+        if not run.run_id:
+            continue  # it has not begun
         # Of the numbers that are stored with the ablation now; and the colour that its group has there.
         tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
     return True

@@ -1,6 +1,7 @@
 """The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
 
 import functools
+import json
 import re
 import socket
 import threading
@@ -13,7 +14,7 @@ from coordexp.config.keys import identity, shared_identity
 from coordexp.config.load import database_uri
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
-from coordexp.errors import TrackingError
+from coordexp.errors import CoordExpError, TrackingError
 from coordexp.files import kept_model, sha256_of_file, write_json
 from coordexp.metrics import BOX_KINDS, DECODINGS, MetricName
 from coordexp.runs.experiment import directory_bytes
@@ -27,7 +28,16 @@ from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
-from coordexp.tracking.store import HARDWARE, READING, RUN_DIR, FinalStatus, Tracker, open_tracker
+from coordexp.tracking.store import (
+    HARDWARE,
+    MAX_TAG_LENGTH,
+    PLANNED,
+    READING,
+    RUN_DIR,
+    FinalStatus,
+    Tracker,
+    open_tracker,
+)
 
 MERGED_ARTIFACT = RunFolder(Path()).merged.name
 _FINAL: dict[State, FinalStatus] = {
@@ -105,17 +115,21 @@ class Recorder:
         self._plans: dict[str, RunPlan] = {}
         self._described: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._run_ids: dict[str, str] = {}
+        self._unbegun: dict[str, RunPlan] = {}
         self._sources: list[tuple[str, Path]] = []
         self._ended: dict[str, RunStatus] = {}
         self._noted: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._waiting: dict[str, tuple[RunPlan, RunStatus]] = {}
         self._lock = threading.Lock()  # a run ends in one thread at a time
+        self._creating = threading.Lock()
         self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
-        self._sync = RowSync(tracker, lambda: list(self._sources), also=self._end_waiting)
+        self._sync = RowSync(tracker, self._followed, also=self._end_waiting)
 
     def start_run(self, plan: RunPlan, fingerprint: str, *, tags: Mapping[str, str] | None = None) -> None:
-        """Create or find a run, unless it is wholly recorded, and send its rows from now on.
+        """Follow a run, unless it is wholly recorded: find it, or create it once it begins, and send its rows.
+
+        MLflow fixes a run's start when it is created; what has not begun stands in the parent, see ``note_planned``.
 
         Args:
             plan: the run.
@@ -128,7 +142,18 @@ class Recorder:
         if not is_recorded(plan, self._tracker):
             self._plans[plan.name] = plan
             self._described[plan.name] = fingerprint, tags or {}
-            self._run_id(plan)
+            if plan.status() is not None or self._tracker.has_run(plan.key):
+                self._run_id(plan)
+            else:
+                self._unbegun[plan.name] = plan
+
+    def note_planned(self, plans: Sequence[RunPlan]) -> None:
+        """Let the experiment's own run say which runs there will be: MLflow has only those that have begun."""
+        seeds: dict[str, list[int]] = {}
+        for plan in plans:
+            seeds.setdefault(plan.group, []).append(plan.seed)
+        text = json.dumps(seeds, separators=(",", ":"))
+        self._tracker.set_tags(self.parent_id, {PLANNED: text if len(text) <= MAX_TAG_LENGTH else ""})
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
         """Log what belongs to the whole experiment."""
@@ -200,7 +225,25 @@ class Recorder:
             self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(run.status))
 
+    def _followed(self) -> list[tuple[str, Path]]:
+        """Return the runs whose rows are sent; those that have begun since are created."""
+        for plan in list(self._unbegun.values()):
+            if plan.status() is None:
+                continue
+            try:
+                self._run_id(plan)
+            except ServerUnreachableError:
+                break  # as their rows, later
+            except CoordExpError as error:
+                self._unrecorded[plan.name] = str(error)
+            del self._unbegun[plan.name]
+        return list(self._sources)
+
     def _run_id(self, plan: RunPlan) -> str:
+        with self._creating:
+            return self._found_or_created(plan)
+
+    def _found_or_created(self, plan: RunPlan) -> str:
         if plan.name not in self._run_ids:
             fingerprint, tags = self._described[plan.name]
             color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for that
@@ -218,6 +261,7 @@ class Recorder:
                     READING: plan.config.reading,
                 },
                 status="SCHEDULED",
+                began_at=_began_at(plan),
             )
             self._sources.append((self._run_ids[plan.name], plan.folder.metrics))
         return self._run_ids[plan.name]
@@ -248,6 +292,12 @@ class Recorder:
             if is_over and self._sync.unsent(self._run_ids[plan.name], plan.folder.metrics) is None:
                 write_json(plan.folder.recorded, asdict(Recorded(without_secrets(self._tracker.uri), plan.key)))
                 self._noted.add(plan.name)
+
+
+def _began_at(plan: RunPlan) -> float | None:
+    """Return when a run began, from when it was last heard of and how long it had worked; None for not yet."""
+    status, written_at = plan.status(), _written_at(plan.folder.status)
+    return None if status is None or written_at is None else (status.since or written_at) - status.seconds
 
 
 def _written_at(status: Path) -> float | None:

@@ -28,6 +28,7 @@ RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
+PLANNED = "planned"
 COMMIT = "mlflow.source.git.commit"
 PARENT = "mlflow.parentRunId"
 DESCRIPTION = "mlflow.note.content"
@@ -138,6 +139,7 @@ class Tracker:
         params: Mapping[str, JsonValue],
         tags: Mapping[str, str],
         status: StartStatus = "RUNNING",
+        began_at: float | None = None,
     ) -> str:
         """Create a run of one group and seed, or find it again and set it going.
 
@@ -150,6 +152,8 @@ class Tracker:
             params: the resolved configuration, nested or flat; leave out what may change on resume.
             tags: further tags.
             status: ``SCHEDULED`` for a run that waits; its first rows set it to ``RUNNING``.
+            began_at: when a run that is created began, in seconds since 1970, which MLflow never changes again;
+                None for now.
 
         Returns:
             The MLflow run id.
@@ -159,7 +163,16 @@ class Tracker:
             TrackingError: if MLflow cannot be used.
         """
         own = {"group": group, "seed": str(seed), "fingerprint": fingerprint, PARENT: parent_id}
-        return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status)
+        return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status, began_at=began_at)
+
+    def has_run(self, key: str) -> bool:
+        """Return whether a run of this key was created before.
+
+        Raises:
+            TrackingError: if MLflow cannot be used.
+        """
+        with tracking_errors(self.uri, f"look for run {key}"):
+            return self._find(key) is not None
 
     def append_rows(self, run_id: str, rows: Sequence[Row], *, start: int = 0) -> int:
         """Log rows that the run does not have yet.
@@ -327,14 +340,24 @@ class Tracker:
         return found[0] if found else None
 
     def _start(
-        self, key: str, tags: Mapping[str, str], name: str, params: Mapping[str, JsonValue], status: StartStatus
+        self,
+        key: str,
+        tags: Mapping[str, str],
+        name: str,
+        params: Mapping[str, JsonValue],
+        status: StartStatus,
+        *,
+        began_at: float | None = None,
     ) -> str:
         wanted = flatten_config(params)
         with tracking_errors(self.uri, f"start run {name}"):
             found = self._find(key)
             if found is None:
                 found = self._client.create_run(
-                    self.experiment_id, tags={**_origin(), **tags, RUN_KEY: key}, run_name=name
+                    self.experiment_id,
+                    start_time=None if began_at is None else round(1000 * began_at),
+                    tags={**_origin(), **tags, RUN_KEY: key},
+                    run_name=name,
                 )
             else:
                 check_fingerprint(name, found.data.tags.get("fingerprint"), tags.get("fingerprint"))

@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from coordexp.config.explain import nearest_of
+from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, show
-from coordexp.files import read_model
+from coordexp.files import parse_model, read_model
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.charts import MEASURED, chart_of, logged
@@ -24,6 +25,7 @@ from coordexp.tracking.store import (
     LAST_STEP,
     MESSAGE,
     PARENT,
+    PLANNED,
     READING,
     RUN_DIR,
     RUN_KEY,
@@ -207,10 +209,12 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
             f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet"
         )
     runs = [_run(client, run, experiment.name) for run in shown]
+    not_begun = waiting_runs(parent, {(run.group, run.seed) for run in runs})
+    waiting = [RunData("", group, seed, "waiting", experiment=experiment.name) for group, seed in not_begun]
     data = ExperimentData(
         name=experiment.name,
         uri=uri,
-        runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
+        runs=tuple(sorted([*runs, *waiting], key=lambda run: (run.group, run.seed))),
         shared=_finite(logged(parent.data.metrics)) if parent else {},
         num_older=num_older,
         parent_id=plain_id(parent.info.run_id) if parent else "",
@@ -256,13 +260,35 @@ def group_tag(run: "Run") -> str:
         TrackingError: if they are none.
     """
     group = run.data.tags.get("group", "")
-    is_name = group.isprintable() and 0 < len(group) <= _MAX_NAME and "/" not in group and not group.startswith(".")
-    if not is_name or run.info.status not in MLFLOW_STATES:
+    if not _is_group(group) or run.info.status not in MLFLOW_STATES:
         raise TrackingError(
             f"MLflow run {plain_id(run.info.run_id)}: its group is {show(group)} and its status "
             f"{show(run.info.status)}, expected those that coordexp gave it"
         )
     return group
+
+
+def _is_group(name: str) -> bool:
+    return name.isprintable() and 0 < len(name) <= _MAX_NAME and "/" not in name and not name.startswith(".")
+
+
+def waiting_runs(parent: "Run | None", begun: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return group and seed of each run that an ablation's own run announces and that has not begun, so is not there.
+
+    Raises:
+        TrackingError: if the tag that says so is not what coordexp wrote; anyone may edit tags.
+    """
+    text = parent.data.tags.get(PLANNED, "") if parent else ""
+    if not text:
+        return []
+    try:
+        seeds = parse_model(dict[str, list[Seed]], text)
+    except ValueError as error:
+        raise TrackingError(
+            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds by group ({error})"
+        ) from None
+    planned = [(group, seed) for group, listed in seeds.items() if _is_group(group) for seed in listed]
+    return [run for run in planned if run not in begun]
 
 
 def whole_tag(run: "Run", tag: str) -> int:

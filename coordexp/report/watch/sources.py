@@ -20,6 +20,7 @@ from coordexp.report.study.load import (
     newest_runs,
     open_client,
     recorded_reading,
+    waiting_runs,
     whole_tag,
 )
 from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
@@ -247,6 +248,8 @@ class MlflowSource:
                 self._name, self._experiment_id = experiment.name, experiment.experiment_id
             parent, runs, _ = newest_runs(client, self._experiment_id)
         rows = [self._row(run) for run in runs]
+        not_begun = waiting_runs(parent, {(row.group, row.seed) for row in rows})
+        rows += [RunRow(f"{group}-s{seed}", group, seed) for group, seed in not_begun]
         return Snapshot(
             experiment=self._name or "",
             source=self._kept.source,

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from functools import partialmethod
 from pathlib import Path
 
@@ -9,11 +10,16 @@ import pytest
 from mlflow import MlflowClient
 
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.schema.ablation import Ablation
+from coordexp.errors import TrackingError
+from coordexp.report.study.load import load_experiment
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import RowSync, ServerUnreachableError, Tracker, open_tracker
 from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded, storage_uri
+from coordexp.tracking.store import PLANNED
+from tests.unit.tracking.test_spool import wait_for
 
 DONE = RunStatus("finished", step=3, seconds=1.0)
 
@@ -165,3 +171,34 @@ def test_the_place_of_a_checkpoint_names_the_machine(tmp_path: Path) -> None:
     host, _, path = storage_uri(tmp_path / "a b").removeprefix("file://").partition("/")
     assert host
     assert f"/{path}" == str(tmp_path / "a%20b")
+
+
+def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: RunPlan, tracker: Tracker) -> None:
+    two_seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1]})
+    first, second = plan_runs(plan.config.model_copy(update={"ablation": two_seeds}))
+    shutil.rmtree(first.run_dir)
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    for each in (first, second):
+        recorder.start_run(each, "f")
+    recorder.note_planned([first, second])
+    client = MlflowClient(tracker.uri)
+    assert [run.info.run_name for run in client.search_runs([tracker.experiment_id])] == ["tiny"]
+    first.run_dir.mkdir(parents=True)
+    began = time.time() - 100
+    write_status(first.run_dir, RunStatus(state="running", seconds=40.0, since=began + 40.0))
+    wait_for(lambda: len(client.search_runs([tracker.experiment_id])) == 2)
+    (run,) = (run for run in client.search_runs([tracker.experiment_id]) if "seed" in run.data.tags)
+    assert run.info.start_time == round(1000 * began)
+    data = load_experiment(tracker.uri, "tiny")
+    assert [(each.name, each.state) for each in data.runs] == [("A-s0", "waiting"), ("A-s1", "waiting")]
+    assert [each.run_id for each in data.runs] == [run.info.run_id, ""]
+    ended = RunStatus(state="failed", message="the loss is nan", seconds=60.0)
+    write_status(first.run_dir, ended)
+    recorder.end_run(first, ended)
+    recorder.close(cut_short=True)
+    run = client.get_run(run.info.run_id)
+    assert 100 <= (run.info.end_time - run.info.start_time) / 1000 < 160
+    assert [each.state for each in load_experiment(tracker.uri, "tiny").runs] == ["failed", "waiting"]
+    client.set_tag(recorder.parent_id, PLANNED, '{"A": ["x"]}')
+    with pytest.raises(TrackingError, match="tag planned of the ablation is"):
+        load_experiment(tracker.uri, "tiny")
