@@ -88,7 +88,7 @@ upgrade-check: install
 
 # The UI on what runs/ holds; loopback only. MLflow opens an experiment in its view of agents, which is empty here.
 mlflow: install
-	@echo "Runs of an experiment: http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning (the number is the experiment's)"
+	@echo "Runs of an experiment: http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=coordexp (the number is the experiment's)"
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(VENV)/bin/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
 	    --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db --default-artifact-root $(CURDIR)/runs/mlartifacts
 

@@ -26,7 +26,8 @@ from coordexp.report.text.tables import comparison_tables
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.statistics.results import Estimate
 from coordexp.tracking import open_tracker
-from coordexp.tracking.charts import COLOR_TAG, group_colors
+from coordexp.tracking.charts import COLOR_TAG, group_colors, runs_address
+from coordexp.tracking.connection import sqlite_path, without_secrets
 from coordexp.tracking.store import MAX_TAG_LENGTH, READING
 
 STATISTICS = "statistics.json"
@@ -118,7 +119,13 @@ def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console:
     """Store a report in MLflow; where that fails the files are there all the same."""
     try:
         if record_report(study, paths, artifacts):
-            console.print("Stored with the ablation's run in MLflow, under report/.", highlight=False)
+            database = sqlite_path(study.data.uri) is not None
+            server = (
+                "make mlflow, then http://127.0.0.1:5000" if database else without_secrets(study.data.uri).rstrip("/")
+            )
+            console.print("Stored with the ablation's run in MLflow, under report/. All runs by AP:", highlight=False)
+            address = f"  {server}/{runs_address(study.data.experiment_id)}"
+            console.print(address, markup=False, highlight=False, soft_wrap=True)
     except TrackingError as error:
         console.print(f"the report is not in MLflow: {error}", markup=False, highlight=False, soft_wrap=True)
 
