@@ -119,10 +119,8 @@ def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console:
     """Store a report in MLflow; where that fails the files are there all the same."""
     try:
         if record_report(study, paths, artifacts):
-            database = sqlite_path(study.data.uri) is not None
-            server = (
-                "make mlflow, then http://127.0.0.1:5000" if database else without_secrets(study.data.uri).rstrip("/")
-            )
+            uri = study.data.uri
+            server = "make mlflow, then http://127.0.0.1:5000" if sqlite_path(uri) else without_secrets(uri).rstrip("/")
             console.print("Stored with the ablation's run in MLflow, under report/. All runs by AP:", highlight=False)
             address = f"  {server}/{runs_address(study.data.experiment_id)}"
             console.print(address, markup=False, highlight=False, soft_wrap=True)

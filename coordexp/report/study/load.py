@@ -227,7 +227,7 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     shown, tags = run.data.metrics, run.data.tags
     run_id, group = plain_id(run.info.run_id), group_tag(run)
-    metrics = logged(shown) | _measured(client, run)
+    metrics = _measured(client, run) | logged(shown)
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
