@@ -34,6 +34,7 @@ from coordexp.tracking.store import (
     PLANNED,
     READING,
     RUN_DIR,
+    WHY_NOT_BEGUN,
     FinalStatus,
     Tracker,
     open_tracker,
@@ -116,6 +117,7 @@ class Recorder:
         self._described: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._run_ids: dict[str, str] = {}
         self._unbegun: dict[str, RunPlan] = {}
+        self._why_not_begun = ""
         self._sources: list[tuple[str, Path]] = []
         self._ended: dict[str, RunStatus] = {}
         self._noted: set[str] = set()
@@ -153,15 +155,23 @@ class Recorder:
         for plan in plans:
             seeds.setdefault(plan.group, []).append(plan.seed)
         text = json.dumps(seeds, separators=(",", ":"))
-        self._tracker.set_tags(self.parent_id, {PLANNED: text if len(text) <= MAX_TAG_LENGTH else ""})
+        tags = {PLANNED: text if len(text) <= MAX_TAG_LENGTH else "", WHY_NOT_BEGUN: ""}
+        self._tracker.set_tags(self.parent_id, tags)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
         """Log what belongs to the whole experiment."""
         self._tracker.set_final(self.parent_id, metrics)
 
     def end_run(self, plan: RunPlan, status: RunStatus) -> None:
-        """Store a run's artifacts and how it ended; what fails is tried again, at the latest by ``close``."""
+        """Store a run's artifacts and how it ended; what fails is tried again, at the latest by ``close``.
+
+        A run that never began is not created for that: MLflow could not change its start any more. The experiment's
+        own run says why.
+        """
         with self._lock:
+            if plan.name in self._unbegun and plan.status() is None:
+                self._why_not_begun = status.message
+                return
             if self._ended.get(plan.name) == status:
                 return
             self._waiting.pop(plan.name, None)
@@ -197,6 +207,8 @@ class Recorder:
         is_whole = not cut_short and not states & {"stopped", "running"}
         try:
             final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
+            if self._why_not_begun:
+                self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
             # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
             ended_at = None if self._plans else self._tracker.ended_before(self.parent_id)
             self._tracker.finish(self.parent_id, final, ended_at=ended_at)
@@ -260,7 +272,7 @@ class Recorder:
                     RUN_DIR: str(plan.run_dir),
                     READING: plan.config.reading,
                 },
-                status="SCHEDULED",
+                status="RUNNING" if plan.name in self._unbegun else "SCHEDULED",
                 began_at=_began_at(plan),
             )
             self._sources.append((self._run_ids[plan.name], plan.folder.metrics))

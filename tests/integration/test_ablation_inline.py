@@ -72,7 +72,8 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     shared = {path.name for path in files if path.parent.name in ("report", "data")}
     assert {"report.html", "report.json", "ap.png", "ap.svg", "instances_val.json"} <= shared
     assert sorted(path.name for path in files if path.name not in shared) == sorted(
-        2 * ["MLmodel", "README.md", "config.yaml", "fingerprint.json", "progress.log"]
+        2
+        * ["MLmodel", "README.md", "config.yaml", "fingerprint.json", "progress.log", "measured.json", "metrics.jsonl"]
         + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]
     )
 

@@ -29,6 +29,7 @@ from coordexp.tracking.store import (
     READING,
     RUN_DIR,
     RUN_KEY,
+    WHY_NOT_BEGUN,
 )
 
 if TYPE_CHECKING:
@@ -210,7 +211,9 @@ def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> Experim
         )
     runs = [_run(client, run, experiment.name) for run in shown]
     not_begun = waiting_runs(parent, {(run.group, run.seed) for run in runs})
-    waiting = [RunData("", group, seed, "waiting", experiment=experiment.name) for group, seed in not_begun]
+    reason = parent.data.tags.get(WHY_NOT_BEGUN, "") if parent else ""
+    left = RunData("", "", 0, "stopped" if reason else "waiting", message=reason, experiment=experiment.name)
+    waiting = [replace(left, group=group, seed=seed) for group, seed in not_begun]
     data = ExperimentData(
         name=experiment.name,
         uri=uri,

@@ -190,15 +190,18 @@ def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: 
     (run,) = (run for run in client.search_runs([tracker.experiment_id]) if "seed" in run.data.tags)
     assert run.info.start_time == round(1000 * began)
     data = load_experiment(tracker.uri, "tiny")
-    assert [(each.name, each.state) for each in data.runs] == [("A-s0", "waiting"), ("A-s1", "waiting")]
+    assert [(each.name, each.state) for each in data.runs] == [("A-s0", "running"), ("A-s1", "waiting")]
     assert [each.run_id for each in data.runs] == [run.info.run_id, ""]
     ended = RunStatus(state="failed", message="the loss is nan", seconds=60.0)
     write_status(first.run_dir, ended)
     recorder.end_run(first, ended)
+    recorder.end_run(second, RunStatus(state="stopped", message="the budget is spent"))
     recorder.close(cut_short=True)
     run = client.get_run(run.info.run_id)
     assert 100 <= (run.info.end_time - run.info.start_time) / 1000 < 160
-    assert [each.state for each in load_experiment(tracker.uri, "tiny").runs] == ["failed", "waiting"]
+    failed, left = load_experiment(tracker.uri, "tiny").runs
+    assert (failed.state, failed.message) == ("failed", "the loss is nan")
+    assert (left.state, left.message, left.run_id) == ("stopped", "the budget is spent", "")
     client.set_tag(recorder.parent_id, PLANNED, '{"A": ["x"]}')
     with pytest.raises(TrackingError, match="tag planned of the ablation is"):
         load_experiment(tracker.uri, "tiny")
