@@ -51,7 +51,8 @@ def _charts() -> dict[str, str]:
     found = {"codec_ceiling/AP": "AP/codec_ceiling", f"{BEST}eval_total_loss": "training/best_eval_total_loss"}
     for boxes in BOX_KINDS:
         for name in AP_NAMES:
-            found[str(MetricName("constrained", name, boxes))] = f"AP/{boxes}" if name == "AP" else f"AP/{name}_{boxes}"
+            bucket = name.removeprefix("AP").removeprefix("_")  # "", "50", "small"
+            found[str(MetricName("constrained", name, boxes))] = f"AP/{boxes}_{bucket}".removesuffix("_")
         found[str(MetricName("free", "AP", boxes))] = f"AP/free_{boxes}"
         subset = str(MetricName("constrained", "AP", boxes, subset=True))
         found |= {subset: f"AP/subset_{boxes}", BEST + subset: f"AP/subset_best_{boxes}"}
@@ -100,7 +101,7 @@ def view_of_runs(now_ms: int) -> str:
         now_ms: when it was saved, which MLflow wants to know.
     """
     columns = [
-        *(f"metrics.`{name}`" for name in ("AP/expected", "AP/argmax", "AP/free_expected", "AP/AP50_expected")),
+        *(f"metrics.`{name}`" for name in ("AP/expected", "AP/argmax", "AP/free_expected", "AP/expected_50")),
         *(f"metrics.`{name}`" for name in ("answers/num_objects", "answers/malformed_fraction")),
         *(f"metrics.`{name}`" for name in ("train_total_loss", "speed/images_per_second", "speed/seconds")),
         "tags.`group`",
