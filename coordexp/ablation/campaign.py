@@ -15,7 +15,7 @@ from coordexp.runs.experiment import check_disk, move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import ProgressDisplay
+from coordexp.runs.progress import ProgressDisplay, shown_in_place
 from coordexp.runs.status import RunStatus, set_state
 from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
@@ -124,7 +124,8 @@ class Campaign:
         # Installed again, because Ray has put in a signal handler of its own, which aborts.
         with (
             stop_on_signal(self.folder.path, print_line=self.show),
-            ProgressDisplay(print_line=self.show, on_end=on_end) as display,
+            shown_in_place(self.console) as show_in_place,
+            ProgressDisplay(print_line=self.show, on_end=on_end, show_in_place=show_in_place) as display,
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
             try:

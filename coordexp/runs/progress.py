@@ -10,12 +10,15 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
 
 from coordexp.errors import CoordExpError
 from coordexp.files import parse_model
@@ -28,6 +31,7 @@ QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
 
+ShowInPlace = Callable[[Sequence[str]], None]
 ProgressKind = Literal["start", "step", "evaluation", "alarm", "note"]
 
 
@@ -90,14 +94,23 @@ class ProgressDisplay:
     the terminal or the tracking server. The logs of running runs are looked at, with one ``stat`` each.
     """
 
-    def __init__(self, *, print_line: Callable[[str], None], on_end: Callable[[RunPlan, RunStatus], None]) -> None:
+    def __init__(
+        self,
+        *,
+        print_line: Callable[[str], None],
+        on_end: Callable[[RunPlan, RunStatus], None],
+        show_in_place: ShowInPlace | None = None,
+    ) -> None:
         """Follow runs from their begin on.
 
         Args:
             print_line: prints a line of progress.
             on_end: called once for each new status that is an end.
+            show_in_place: shows the last step of each running run in a terminal; None prints every logging step.
         """
         self._print_line = print_line
+        self._show_in_place = show_in_place
+        self._steps: dict[str, str] = {}
         self._report_end = on_end
         self._offsets: dict[str, int] = {}
         self._seen: dict[str, int] = {}
@@ -154,9 +167,12 @@ class ProgressDisplay:
         plan, has_begun = event
         if has_begun:
             self._running[plan.name] = plan
+            self._show_steps()
         else:
             self._running.pop(plan.name, None)
             self._end(plan)
+            self._steps.pop(plan.name, None)
+            self._show_steps()
         return True
 
     def _end(self, plan: RunPlan) -> None:
@@ -180,17 +196,44 @@ class ProgressDisplay:
         self._offsets[plan.name] += len(whole)
         for line in whole.decode("utf-8", errors="replace").splitlines():
             self._last_line = time.monotonic()
-            self._print_line(line)
+            if self._show_in_place is not None and line.startswith(f"{plan.name}  step ") and "  loss " in line:
+                self._steps[plan.name] = line
+                self._show_steps()
+            else:
+                self._print_line(line)
+
+    def _show_steps(self) -> None:
+        if self._show_in_place is not None:
+            names = ", ".join(name for name in self._running if name not in self._steps)
+            self._show_in_place([*self._steps.values(), *([f"waits for the first step of {names}"] if names else [])])
 
     def _show_life(self) -> None:
-        """Say what is waited for, where nothing was said for long."""
+        """Say what is waited for, where nothing was said for long; in a terminal something moves all the time."""
         now = time.monotonic()
-        if now - self._last_line >= QUIET_SECONDS:
+        if self._show_in_place is None and now - self._last_line >= QUIET_SECONDS:
             self._last_line = now
             names = list(self._running)
             shown = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
             waits = f"waits for news of {shown}" if names else "waits for the first worker"
             self._print_line(f"{clock_time(now - self._started)}  {waits}")
+
+
+@contextlib.contextmanager
+def shown_in_place(console: Console) -> Generator[ShowInPlace | None]:
+    """Yield a function that shows lines below all others, in place of those it showed before; None without a terminal.
+
+    What is printed meanwhile comes above them; they go with the block.
+    """
+    if not console.is_terminal:
+        yield None
+        return
+    spinner = Spinner("dots")
+    with Live(spinner, console=console, transient=True, refresh_per_second=4) as live:
+
+        def show(lines: Sequence[str]) -> None:
+            live.update(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), spinner))
+
+        yield show
 
 
 @contextlib.contextmanager

@@ -153,8 +153,18 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
     return lines
 
 
-def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float) -> str:
-    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  93 img/s  1:20 left``."""
+def progress_line(
+    log: StepLog, *, metrics: Mapping[str, float], max_steps: int, seconds_left: float, ap: float | None = None
+) -> str:
+    """Return e.g. ``step 120/400  loss 2.31 (text 0.80, coord ce 1.51, box 0.61)  AP 0.412  93 img/s  1:20 left``.
+
+    Args:
+        log: of a logging step.
+        metrics: of the step.
+        max_steps: how many there will be.
+        seconds_left: of training.
+        ap: of the last evaluation, by the boxes that the run is compared by; None before the first.
+    """
     parts = ", ".join(
         f"{label} {metrics[key]:.3f}"
         for label, key in (
@@ -165,8 +175,9 @@ def progress_line(log: StepLog, *, metrics: Mapping[str, float], max_steps: int,
         )
         if key in metrics
     )
+    so_far = "" if ap is None else f"AP {ap:.3f}  "
     return (
-        f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  "
+        f"step {log.step}/{max_steps}  loss {metrics['train_total_loss']:.3f} ({parts})  {so_far}"
         f"{log.images_per_second:.0f} img/s  {clock_time(seconds_left)} left"
     )
 

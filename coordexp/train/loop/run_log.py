@@ -83,6 +83,7 @@ class RunLog:
         self._pause_started: float | None = None
         self._logged_steps = 0
         self._warned_of_waiting = False
+        self._last_ap: float | None = None
 
     def start(self, lines: Sequence[str], *, step: int) -> None:
         """Print how this try of the run begins, at the step it continues from."""
@@ -106,7 +107,7 @@ class RunLog:
         finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
-        self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left))
+        self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left, ap=self._last_ap))
         self._progress("step", log.step, finite, seconds_left=seconds_left)
         self._logged_steps += 1
         # Once, and not at the first logging step, when loader processes start.
@@ -136,6 +137,7 @@ class RunLog:
         finite = self.add_row(step, {("" if is_final else SUBSET) + name: value for name, value in metrics.items()})
         self._progress("evaluation", step, finite)
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
+        self._last_ap = found[self._config.reading]
         aps = ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
         self.note(
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"

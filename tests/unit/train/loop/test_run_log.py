@@ -58,6 +58,14 @@ def step(number, *, waiting=0.0, loss=2.0):
     )  # fmt: skip
 
 
+def test_a_step_says_what_ap_was_last_by_the_boxes_that_the_run_is_compared_by(log, lines):
+    log.add_evaluation(
+        10, {"constrained/argmax/AP": 0.125, "constrained/expected/AP": 0.25}, num_images=4, is_final=False
+    )
+    log.on_step_log(step(20))
+    assert lines[-1].endswith(" box 4.000)  AP 0.125  2 img/s  0:08 left")
+
+
 def test_progress_says_as_numbers_what_the_lines_say(log, config, lines):
     log.start(["starts: one process"], step=0)
     log.on_step_log(step(10))
