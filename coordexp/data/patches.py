@@ -55,7 +55,8 @@ class ImageSpec:
         high = max_pixels or processor.size["longest_edge"]
         if low > high:
             raise ConfigError(
-                f"data.min_pixels is {low}, data.max_pixels {high} (the image processor's own where not set); "
+                f"images would get at least {low} pixels and at most {high} (data.min_pixels and data.max_pixels or "
+                "--max-pixels; where not given, what the model was trained with, or its image processor's own): "
                 "expected the first to be smaller"
             )
         return cls(

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
-_IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _IMAGE_CONFIG = "preprocessor_config.json"
+_PROCESSOR_CONFIG = "processor_config.json"
+_IMAGE_PROCESSOR_FILES = (_IMAGE_CONFIG, _PROCESSOR_CONFIG)
 _LEGACY_TEMPLATE = "chat_template.json"  # where processors kept it before transformers 4.50
 _VIDEO_CONFIG = "video_preprocessor_config.json"
 
@@ -46,7 +47,7 @@ class Processor:
     Attributes:
         tokenizer: with its chat template.
         image_processor: PIL backend, the same numbers on every machine.
-        image_config: text of ``preprocessor_config.json``, and
+        image_config: text of ``preprocessor_config.json``, None where another file overrules it, and
         video_config: of ``video_preprocessor_config.json``; carried along unchanged, so that a
             checkpoint we write loads with ``AutoProcessor``, of any version, where the original did.
     """
@@ -71,7 +72,8 @@ class Processor:
             check_fields(ImageFields, directory / _IMAGE_CONFIG, read_json(directory / _IMAGE_CONFIG))
         with foreign_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
-        return cls(tokenizer, image_processor, _text_of(directory / _IMAGE_CONFIG), _text_of(directory / _VIDEO_CONFIG))
+        image_config = None if _is_overruled(directory) else _text_of(directory / _IMAGE_CONFIG)
+        return cls(tokenizer, image_processor, image_config, _text_of(directory / _VIDEO_CONFIG))
 
     @property
     def chat_template(self) -> str:
@@ -177,11 +179,13 @@ class StoredProcessor:
 
     @classmethod
     def from_directory(cls, directory: Path) -> "StoredProcessor | Processor":
-        """Read the files of a checkpoint directory; all is loaded where the image processor's file leaves numbers out.
+        """Read the files of a checkpoint directory; all is loaded where these leave out numbers of the image processor.
 
         Raises:
             CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
         """
+        if _is_overruled(directory):
+            return Processor.from_directory(directory)
         try:
             stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
             known = {"rescale_factor": 1 / 255} | stated  # what Hugging Face's class begins with
@@ -218,6 +222,12 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
 def _require(directory: Path, names: Sequence[str], *, what: str) -> None:
     if not any((directory / name).is_file() for name in names):
         raise CheckpointError(f"{directory}: no {what} (expected {' or '.join(names)})")
+
+
+def _is_overruled(directory: Path) -> bool:
+    """Return whether the image processor stands in the processor's own file, which transformers takes first."""
+    file = directory / _PROCESSOR_CONFIG
+    return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
 
 
 def _text_of(file: Path) -> str | None:

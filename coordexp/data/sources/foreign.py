@@ -208,4 +208,4 @@ def _beginning(path: Path, num: int = 512) -> str:
 
 
 def _text(path: Path) -> str:
-    return json.dumps(str(path), ensure_ascii=False)  # no single quote, which would end the shell's argument
+    return json.dumps(str(path), ensure_ascii=False)  # as Python writes it too

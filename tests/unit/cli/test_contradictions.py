@@ -43,7 +43,7 @@ CONTRADICTIONS = [
     ),
     (["model.revision=main"], "revision has no effect on the embedded base"),
     (["data={min_pixels: 9, max_pixels: 8}"], "min_pixels 9 is above max_pixels 8"),
-    (["data.max_pixels=1"], "data.max_pixels 1 (the image processor's own where not set)"),
+    (["data.max_pixels=1"], "and at most 1 (data.min_pixels and data.max_pixels or"),
     (["data.format=coco"], "format coco needs data.train_annotations"),
     (["custom.coord_offset.ids={start: 3, end: 9}"], "custom.coord_offset.ids"),
     (

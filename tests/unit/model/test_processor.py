@@ -117,3 +117,15 @@ def test_a_damaged_file_is_said_as_ever(processor, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="preprocessor_config.json: not readable JSON"):
         StoredProcessor.from_directory(tmp_path)
+
+
+def test_the_limits_are_those_of_the_file_that_transformers_takes_first(processor, tmp_path):
+    processor.save_pretrained(tmp_path)
+    section = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    limits = {"shortest_edge": 1024, "longest_edge": 65_536}
+    assert dict(processor.image_processor.size) != limits
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {**section, "size": limits}}))
+    for kind in (Processor, StoredProcessor):
+        assert dict(kind.from_directory(tmp_path).image_processor.size) == limits
+    Processor.from_directory(tmp_path).save_pretrained(tmp_path / "saved")
+    assert dict(Processor.from_directory(tmp_path / "saved").image_processor.size) == limits
