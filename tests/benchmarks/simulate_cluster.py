@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -77,6 +77,12 @@ def makespan(lengths: Sequence[float], slots: int) -> float:
 def busy_seconds(spans: Sequence[tuple[float, float]], *, begin: float, end: float) -> float:
     """Return the seconds that runs hold between two moments, added up."""
     return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in spans)
+
+
+def waits_between(spans: Collection[tuple[float, float]], slots: int) -> list[float]:
+    """Return the seconds from the end of a run to the begin of the next in its slot, in the order of the begins."""
+    begins, ends = sorted(begin for begin, _ in spans), sorted(end for _, end in spans)
+    return [begins[number] - ends[number - slots] for number in range(slots, len(begins))]
 
 
 def main() -> int:
@@ -162,7 +168,7 @@ def report(
         busy = busy_seconds(list(spans.values()), begin=begin, end=end)
         return busy * options.gpus_per_run / ((end - begin) * gpus)
 
-    waits = [begins[number] - ends[number - slots] for number in range(slots, len(begins))]
+    waits = waits_between(spans.values(), slots)
     order = [name for name, _ in sorted(spans.items(), key=lambda item: item[1][0])]
     late = sum(int(name[-1]) < int(before[-1]) for before, name in itertools.pairwise(order))
     CONSOLE.print(
