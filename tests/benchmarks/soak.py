@@ -204,11 +204,14 @@ def sample(roots: dict[str, int]) -> dict[str, dict[str, float]]:
     return {role: dict(found) for role, found in roles.items()}
 
 
-def watch(launcher: "subprocess.Popen[bytes]", roots: dict[str, int], folder: Path, every: float) -> None:
-    """Append a sample to ``samples.jsonl`` every so many seconds until the launcher ends."""
-    began = time.time()
+def watch(launcher: "subprocess.Popen[bytes]", roots: dict[str, int], options: argparse.Namespace) -> bool:
+    """Append samples to ``samples.jsonl`` until the launcher ends; return whether it was stopped."""
+    began, folder, every, is_stopped = time.time(), options.output, options.every, False
     with (folder / "samples.jsonl").open("a", buffering=1) as handle:
         while launcher.poll() is None:
+            if not is_stopped and time.time() - began > 3600 * options.at_most:
+                launcher.terminate()
+                is_stopped = True
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(every)
             with contextlib.suppress(FileNotFoundError):
@@ -216,6 +219,7 @@ def watch(launcher: "subprocess.Popen[bytes]", roots: dict[str, int], folder: Pa
                 found = {"seconds": time.time() - began, **within, "roles": sample({"launcher": launcher.pid, **roots})}
                 if "launcher" in found["roles"]:
                     handle.write(json.dumps(found) + "\n")
+    return is_stopped
 
 
 def settings_of(options: argparse.Namespace, scratch: Path, uri: str | None) -> dict[str, object]:
@@ -283,8 +287,14 @@ def processes_of(scratch: Path) -> list[str]:
     return found
 
 
-def check_rows(settings: dict[str, object], uri: str | None) -> tuple[int, list[str]]:
-    """Compare each run's rows on disk with MLflow; return the number of points and what is wrong."""
+def check_rows(settings: dict[str, object], uri: str | None, *, is_stopped: bool = False) -> tuple[int, list[str]]:
+    """Compare each run's rows on disk with MLflow; return the number of points and what is wrong.
+
+    Args:
+        settings: of the launcher.
+        uri: of the tracking server; None for the experiment's own sqlite.
+        is_stopped: not every run is expected to be finished, but those that are not to be stopped.
+    """
     from coordexp.config.schema import ExperimentConfig
     from coordexp.runs.plan import plan_runs
     from coordexp.runs.reporter import read_rows
@@ -303,11 +313,13 @@ def check_rows(settings: dict[str, object], uri: str | None) -> tuple[int, list[
         by_name[run.info.run_name].append(run)
     wrong, points = [], 0
     for plan in plan_runs(config):
-        if len(by_name[plan.name]) != 1 or by_name[plan.name][0].info.status != "FINISHED":
-            wrong.append(f"{plan.name}: {[run.info.status for run in by_name[plan.name]]} in MLflow, one FINISHED")
+        rows, is_finished = read_rows(plan.folder.metrics), plan.is_finished() or not is_stopped
+        expected_status = "FINISHED" if is_finished else "KILLED"
+        if [run.info.status for run in by_name[plan.name]] != [expected_status]:
+            found = [run.info.status for run in by_name[plan.name]]
+            wrong.append(f"{plan.name}: {found} in MLflow, expected one {expected_status}")
             continue
-        rows = read_rows(plan.folder.metrics)
-        if len(rows) != settings["rows"] + 1:
+        if is_finished and len(rows) != settings["rows"] + 1:
             wrong.append(f"{plan.name}: {len(rows)} rows on disk, {settings['rows'] + 1} were committed")
         for name in sorted({name for row in rows for name in row.metrics}):
             expected = sorted((row.step, row.metrics[name]) for row in rows if name in row.metrics)
@@ -323,6 +335,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--hours", type=float, default=1.6, help="how long the runs take together")
+    parser.add_argument("--at-most", type=float, default=100.0, help="hours after which what is not done is stopped")
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two samples")
     parser.add_argument("--server", action="store_true", help="PostgreSQL and coordexp mlflow-server instead of sqlite")
@@ -361,23 +374,27 @@ def soak(options: argparse.Namespace, scratch: Path) -> int:
         with (options.output / "errors.log").open("wb") as errors:
             launcher = subprocess.Popen(command, env=environment, stderr=errors)
             try:
-                watch(launcher, roots, options.output, options.every)
+                is_stopped = watch(launcher, roots, options)
             finally:
                 if launcher.poll() is None:
                     launcher.terminate()
                     launcher.wait(60)
         seconds = time.time() - began
         left = left_over(scratch)
-        points, wrong = check_rows(settings, uri)
+        points, wrong = check_rows(settings, uri, is_stopped=is_stopped)
     spans = [json.loads(path.read_text()) for path in (scratch / "runs" / NAME).glob("*/times.json")]
     waited = waits_between(spans, options.at_once)
     found = print_verdict(read_samples(options.output), waited, runs=options.runs, figure=options.output / "soak.png")
+    code_expected = 130 if is_stopped else 0
     written = {"seconds": seconds, "code": launcher.returncode, "points": points, "wrong": wrong, "left": left}
     (options.output / "soak.json").write_text(json.dumps(written | found, indent=1))
-    print(f"{options.runs} runs of {settings['rows']} rows, {options.at_once} at once, in {seconds / 60:.1f} minutes")
+    print(
+        f"{len(spans)} of {options.runs} runs, {settings['rows']} rows each, {options.at_once} at once, done in "
+        f"{seconds / 60:.1f} minutes{', then stopped' if is_stopped else ''}"
+    )
     print(f"MLflow: {points} points compared; {'all there once' if not wrong else wrong[:10]}")
     print(f"left: {left or 'nothing'}; the launcher's exit code: {launcher.returncode}")
-    return 1 if found["growing"] or wrong or left or launcher.returncode else 0
+    return 1 if found["growing"] or wrong or left or launcher.returncode != code_expected else 0
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ LIMITS = {"uss_mib": (16.0, 0.05), "handles": (8.0, 0.0), "threads": (4.0, 0.0)}
 
 def judge(samples: Sequence[dict], *, runs: int) -> dict[str, dict[str, dict[str, object]]]:
     """Compare the first and the last quarter of the samples while runs end, for each role and what it holds."""
+    runs = min(runs, samples[-1]["ended"])  # fewer where it was stopped
     steady = [each for each in samples if max(2, runs / 10) <= each["ended"] < runs]
     quarter = max(1, len(steady) // 4)
     if len(steady) < 4:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,9 +45,18 @@ def test_growth_is_said_by_run_and_by_hour():
     assert (memory["a_run"], memory["an_hour"]) == (pytest.approx(2), pytest.approx(2 * 120))
 
 
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database that MLflow has made, which takes it seconds."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    open_tracker(f"sqlite:///{path}", experiment="other", artifact_root=path.parent)
+    return path
+
+
 @pytest.fixture
-def recorded(tmp_path):
+def recorded(empty_database, tmp_path):
     """One run of two rows, on disk and in MLflow."""
+    shutil.copy(empty_database, tmp_path)
     config = ExperimentConfig.model_validate(
         {"experiment": {"name": NAME, "runs_dir": str(tmp_path)}, "ablation": {"groups": {"A": {}}}}
     )
@@ -81,7 +91,16 @@ def test_a_doubled_point_and_a_run_that_did_not_finish_are_found(recorded):
     tracker.set_final(run, {"grad_norm": 3.0}, step=2)
     assert check_rows(settings, uri)[1] == ["A-s0: grad_norm has 3 points in MLflow, 2 on disk"]
     tracker.finish(run, "FAILED")
-    assert check_rows(settings, uri)[1] == ["A-s0: ['FAILED'] in MLflow, one FINISHED"]
+    assert check_rows(settings, uri)[1] == ["A-s0: ['FAILED'] in MLflow, expected one FINISHED"]
+
+
+def test_of_a_stopped_soak_a_run_that_did_not_finish_is_killed_and_has_its_rows(recorded):
+    settings, uri, plan, tracker, run = recorded
+    assert check_rows(settings, uri, is_stopped=True)[1] == ["A-s0: ['FINISHED'] in MLflow, expected one KILLED"]
+    tracker.finish(run, "KILLED")
+    assert check_rows(settings, uri, is_stopped=True) == (4, [])
+    append_rows(plan.folder.metrics, [Row(3, 1e9, {"grad_norm": 1.0})])
+    assert check_rows(settings, uri, is_stopped=True)[1] == ["A-s0: grad_norm has 2 points in MLflow, 3 on disk"]
 
 
 def test_a_process_and_a_file_that_are_left_are_found(tmp_path):
