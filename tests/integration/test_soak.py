@@ -83,13 +83,13 @@ def test_a_row_that_mlflow_lacks_is_found(recorded):
     settings, uri, plan, *_ = recorded
     append_rows(plan.folder.metrics, [Row(3, 1e9, {"grad_norm": 1.0})])
     assert len(read_rows(plan.folder.metrics)) == 3
-    assert check_rows(settings | {"rows": 2}, uri)[1] == ["A-s0: grad_norm has 2 points in MLflow, 3 on disk"]
+    assert check_rows(settings | {"rows": 2}, uri)[1] == ["A-s0: training/grad_norm has 2 points in MLflow, 3 on disk"]
 
 
 def test_a_doubled_point_and_a_run_that_did_not_finish_are_found(recorded):
     settings, uri, _, tracker, run = recorded
     tracker.set_final(run, {"grad_norm": 3.0}, step=2)
-    assert check_rows(settings, uri)[1] == ["A-s0: grad_norm has 3 points in MLflow, 2 on disk"]
+    assert check_rows(settings, uri)[1] == ["A-s0: training/grad_norm has 3 points in MLflow, 2 on disk"]
     tracker.finish(run, "FAILED")
     assert check_rows(settings, uri)[1] == ["A-s0: ['FAILED'] in MLflow, expected one FINISHED"]
 
@@ -100,7 +100,9 @@ def test_of_a_stopped_soak_a_run_that_did_not_finish_is_killed_and_has_its_rows(
     tracker.finish(run, "KILLED")
     assert check_rows(settings, uri, is_stopped=True) == (4, [])
     append_rows(plan.folder.metrics, [Row(3, 1e9, {"grad_norm": 1.0})])
-    assert check_rows(settings, uri, is_stopped=True)[1] == ["A-s0: grad_norm has 2 points in MLflow, 3 on disk"]
+    assert check_rows(settings, uri, is_stopped=True)[1] == [
+        "A-s0: training/grad_norm has 2 points in MLflow, 3 on disk"
+    ]
 
 
 def test_a_process_and_a_file_that_are_left_are_found(tmp_path):
@@ -126,7 +128,7 @@ def test_six_runs_through_ray(planted, tmp_path):
     assert done.returncode == bool(planted), done.stdout + done.stderr
     result = json.loads((tmp_path / "soak.json").read_text())
     assert (result["code"], result["wrong"], result["left"]) == (0, [], [])
-    assert result["points"] == 6 * (6 * 4 + 3)
+    assert result["points"] == 6 * (6 * 4 + 2)
     launcher = result["verdict"]["launcher"]
     assert [what for what, numbers in launcher.items() if not numbers["is_flat"]] == (
         ["uss_mib", "handles"] if planted else []
