@@ -1,5 +1,5 @@
-# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, audit, upgrade-check,
-# mlflow, mlflow-server, clean.
+# make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, chaos, audit,
+# upgrade-check, mlflow, mlflow-server, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -20,7 +20,7 @@ SAYS_WHY := > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; exit 1;
 RESULTS := results/shapes
 DEMO := results/demo
 
-.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz audit upgrade-check mlflow mlflow-server clean
+.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz chaos audit upgrade-check mlflow mlflow-server clean
 
 install: $(STAMP)
 
@@ -77,6 +77,10 @@ docs: install
 # Damages 10,000 inputs of all kinds; what escapes is printed as the command that reads it again.
 fuzz: install
 	$(PYTHON) -m tests.fuzz.run
+
+# Breaks 50 things under an ablation on a cluster of three nodes, with PostgreSQL; root, libfaketime, an hour or two.
+chaos: install
+	$(PYTHON) -m tests.chaos.run $(ARGS)
 
 bench: install
 	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(PYTHON) $$script; done

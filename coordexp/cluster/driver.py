@@ -17,14 +17,13 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from coordexp.cluster.attempts import Attempts, decisive_failure
-from coordexp.cluster.ray_private import CHECKPOINT_RECORD, RayTrainCallback, TrainerWithoutDatasets
+from coordexp.cluster.ray_private import CHECKPOINT_RECORD, RayTrainCallback, RunTrainer
 from coordexp.cluster.worker import Reported, work
 from coordexp.config.schema import Cluster
 from coordexp.runs.commit import commit_checkpoint, explain_disk_full, prune_checkpoints
 from coordexp.runs.executor import TrainFunction
-from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import Row, append_rows
+from coordexp.runs.reporter import Row, RowWriter
 from coordexp.runs.status import one_sentence, set_state
 from coordexp.runs.stop import stop_reason
 from coordexp.train.setup.strategy import is_elastic
@@ -39,6 +38,7 @@ class CommitRows(UserCallback):
 
     def __init__(self, run_dir: Path, *, keep_checkpoints: int) -> None:
         self._run_dir = run_dir
+        self._rows = RowWriter(run_dir)
         self._keep = keep_checkpoints
 
     def after_report(
@@ -47,9 +47,9 @@ class CommitRows(UserCallback):
         """Commit one report."""
         del run_context
         rows = cast(Reported, metrics[0])["rows"]
-        append_rows(RunFolder(self._run_dir).metrics, [Row(**row) for row in rows])
+        self._rows.append([Row(**row) for row in rows])
         if checkpoint is not None:
-            commit_checkpoint(Path(checkpoint.path), rows_file=RunFolder(self._run_dir).metrics)
+            commit_checkpoint(Path(checkpoint.path), rows_file=self._rows.path)
             prune_checkpoints(self._run_dir, keep=self._keep)
 
 
@@ -102,7 +102,7 @@ def _trainer(plan: RunPlan, function: TrainFunction, *, callbacks: Sequence[RayT
         work(RunPlan.from_json(packed["plan"]), function)
 
     cluster = plan.config.cluster
-    return TrainerWithoutDatasets(
+    return RunTrainer(
         loop,
         train_loop_config={"plan": plan.to_json()},
         torch_config=TorchConfig(backend="nccl" if cluster.gpus_per_worker else "gloo"),

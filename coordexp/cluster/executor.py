@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 from coordexp.cluster.capacity import count_slots
 from coordexp.cluster.driver import drive
 from coordexp.cluster.live_metrics import QueueMetrics
-from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress
+from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress, free_leaked_placement_groups
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
@@ -28,6 +28,7 @@ from coordexp.runs.stop import stop_reason
 from coordexp.train.setup.strategy import is_elastic
 
 _DECIDE_SECONDS = 0.5  # between two calls of a search's ``decide``
+_FREE_SECONDS = 10.0  # between two looks for what dead controllers hold: another run may wait for it
 
 
 class RayExecutor:
@@ -177,13 +178,16 @@ class _PassEvents(tune.Callback):
         self._queue = queue
         self._events = events
         self._decide = decide
-        self._decided_at = time.monotonic()
+        self._decided_at = self._freed_at = time.monotonic()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
+        if time.monotonic() - self._freed_at > _FREE_SECONDS:
+            free_leaked_placement_groups()
+            self._freed_at = time.monotonic()
         if self._decide is not None and time.monotonic() - self._decided_at > _DECIDE_SECONDS:
             self._decide()
             self._decided_at = time.monotonic()

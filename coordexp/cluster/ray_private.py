@@ -26,6 +26,7 @@ CHECKPOINT_RECORD = "checkpoint_manager_snapshot.json"
 if __name__ != "__main__":  # as a script this file only asks what a cluster has; Ray Train takes a second to import
     from ray.train.torch import TorchTrainer
     from ray.train.v2._internal.callbacks import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback as UserExceptionWithTraceback
     from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError as WorkerHealthCheckFailedError
     from ray.train.v2._internal.execution.callback import WorkerGroupCallback as WorkerGroupCallback
@@ -33,11 +34,17 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
     from ray.train.v2.api.callback import RayTrainCallback as RayTrainCallback
     from ray.tune.progress_reporter import TrialProgressCallback
 
-    class TrainerWithoutDatasets(TorchTrainer):
-        """A trainer without what hands Ray datasets to workers: a process of 200 MB, a second before every start."""
+    class RunTrainer(TorchTrainer):
+        """A trainer without two helpers that would be a process of 200 MB each, before every start of workers.
+
+        One hands Ray datasets to workers. The other frees what a dead controller holds, which the launcher does
+        (:func:`free_leaked_placement_groups`); Ray's own ends in a thread, not as a process, and so stays on the head
+        node for ever, and asks whether the controller lives of whichever cluster it finds on the machine.
+        """
 
         def _create_default_callbacks(self) -> list[RayTrainCallback]:
-            return [item for item in super()._create_default_callbacks() if not isinstance(item, DatasetsCallback)]
+            left_out = (DatasetsCallback, PlacementGroupCleanerCallback)
+            return [item for item in super()._create_default_callbacks() if not isinstance(item, left_out)]
 
     class SilentTrialProgress(TrialProgressCallback):
         """Takes the place of Tune's own lines about trials: runs say by their statuses how they ended."""

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from coordexp.errors import CheckpointError
 from coordexp.runs.commit import (
     commit_checkpoint,
     drop_uncommitted,
@@ -71,7 +72,7 @@ class LocalReporter:
             warn: gets a sentence for each damaged checkpoint.
         """
         self._run_dir = run_dir
-        self._rows_file = RunFolder(run_dir).metrics
+        self._rows = RowWriter(run_dir)
         self._keep = keep_checkpoints
         self._newest = drop_uncommitted(run_dir, warn=warn)
 
@@ -81,16 +82,54 @@ class LocalReporter:
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
         """Append the rows, then move the checkpoint into place and commit it: a committed one has all its rows."""
-        append_rows(self._rows_file, rows)
+        self._rows.append(rows)
         if checkpoint is not None:
             self._newest = RunFolder(self._run_dir).checkpoint(step).path
             move_checkpoint(checkpoint, self._newest)
-            commit_checkpoint(self._newest, rows_file=self._rows_file)
+            commit_checkpoint(self._newest, rows_file=self._rows.path)
             prune_checkpoints(self._run_dir, keep=self._keep)
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest committed checkpoint."""
         return self._newest
+
+
+class RowWriter:
+    """Appends rows to a run's file, and notices where anything else has cut or written it meanwhile.
+
+    A row behind half a row would be lost with it, and the run would finish with points that no server ever gets.
+    A new attempt of the run, which drops the rows that no checkpoint has, replaces the file.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = RunFolder(run_dir).metrics
+        self._left = (0, 0)
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Append rows in one write.
+
+        Raises:
+            CheckpointError: if the file is not as the last append has left it.
+        """
+        if not rows:
+            return
+        inode, size = self._state()
+        if self._left[0] and inode in (0, self._left[0]) and size != self._left[1]:
+            raise CheckpointError(
+                f"{self.path} has {size:,} bytes where this run had left {self._left[1]:,}: it was cut or written by "
+                "something else; the same command goes on from the last checkpoint whose rows are whole"
+            )
+        append_rows(self.path, rows)
+        self._left = self._state()
+
+    def _state(self) -> tuple[int, int]:
+        if not self.path.exists():
+            return 0, 0
+        status = self.path.stat()
+        return status.st_ino, status.st_size
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -121,7 +121,10 @@ def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
     assert code == 1
     assert states(config) == {"A-s0": "failed", "C-s0": "finished"}
     assert "A-s0  failed at step 0" in text
-    assert "the loss is nan at step 3" in text
+    assert text.splitlines()[-1] == (
+        "1 of 2 runs failed (A-s0: the loss is nan at step 3); where the cause is gone, the same command does them "
+        "again from their last checkpoints"
+    )
     assert "0.500" in text
     data = load_experiment(tracking_uri(config), "failing")
     assert [(run.name, run.state, run.message) for run in data.runs if run.state != "finished"] == [

@@ -111,6 +111,10 @@ RAY = (
     ),
     PrivateName("ray.train.v2._internal.callbacks.DatasetsCallback", "starting no process for Ray Data"),
     PrivateName("ray.train.torch.TorchTrainer._create_default_callbacks", "starting no process for Ray Data"),
+    PrivateName(
+        "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
+        "starting no process that outlives a controller that died",
+    ),
     PrivateName("ray.train.v2.api.callback.RayTrainCallback", "our own callbacks of a trainer"),
     PrivateName("ray.tune.progress_reporter.TrialProgressCallback._print", "silencing Tune", ("msg",)),
 )

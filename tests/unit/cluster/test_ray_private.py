@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import ray
 
 from coordexp.cluster import ray_private, session
@@ -54,3 +55,11 @@ def test_asking_a_cluster_imports_no_ray_train():
     answer, imported = done.stdout.splitlines()
     assert json.loads(answer) is None
     assert imported == "set()"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data")  # of a helper that is left out
+def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_controller():
+    trainer = ray_private.RunTrainer(lambda: None)
+    names = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+    assert "BackendSetupCallback" in names
+    assert not names & {"DatasetsCallback", "PlacementGroupCleanerCallback"}
