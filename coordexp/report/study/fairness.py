@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordexp.config.identity.differences import diff, find_differences, flat_values
-from coordexp.config.identity.fingerprint import Fingerprint
+from coordexp.config.identity.fingerprint import Fingerprint, read_fingerprint
 from coordexp.config.schema import Ablation
 from coordexp.config.trees import Tree
 from coordexp.errors import ComparisonError
@@ -91,7 +91,7 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
 
     Runs of one seed must agree outside the factor; a seed explains other weights and another order of samples.
     """
-    prints = {run.name: found for run in data.trained if (found := read_fingerprint(run, artifacts)) is not None}
+    prints = {run.name: found for run in data.trained if (found := _fingerprint_of(run, artifacts)) is not None}
     factor = _factor(data.trained, artifacts)
     names = list(prints)
     values = {name: flat_values(found) for name, found in prints.items()}
@@ -118,7 +118,7 @@ def _processor(machine: Mapping[str, str]) -> str:
     return machine.get("gpu") or f"CPU with {machine.get('cpu', 'unknown instructions')}"
 
 
-def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
+def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
     """Return a run's fingerprint, or None if it has none yet.
 
     Raises:
@@ -128,9 +128,9 @@ def read_fingerprint(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
     if path is None:
         return None
     try:
-        found = Fingerprint.from_json(path.read_text(encoding="utf-8", errors="replace"))
+        found = read_fingerprint(path)
         flat_values(found)["experiment.seed"]
-    except (ComparisonError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error})") from error
     return found
 
