@@ -78,7 +78,7 @@ docs: install
 fuzz: install
 	$(PYTHON) -m tests.fuzz.run
 
-# Breaks 50 things under an ablation on a cluster of three nodes, with PostgreSQL; root, libfaketime, an hour or two.
+# Breaks 50 things under an ablation on a cluster of three nodes, with PostgreSQL; root, and two minutes a scenario on two quiet cores.
 chaos: install
 	$(PYTHON) -m tests.chaos.run $(ARGS)
 

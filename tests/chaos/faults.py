@@ -23,7 +23,6 @@ VICTIMS = {
     "GCS": "gcs_server",
     "raylet": "raylet/raylet",
 }
-CLOCK_BACK = "clock set back an hour"
 _AT = (0.05, 0.9)
 _SECONDS = {"SIGSTOP": (20, 60)}
 _ANY_SECONDS = (5, 40)
@@ -195,7 +194,7 @@ def _cut(pattern: str, *, kills: bool) -> Break:
 
 def _set_clock_back(scene: Scene, fault: Fault) -> Broken:
     del fault
-    scene.world.clock.write_text("-3600\n")
+    scene.world.clock.write_text("-3600")
     return Broken("the clock of all nodes")
 
 
@@ -221,5 +220,5 @@ KINDS: Mapping[str, Break] = {
     "a checkpoint cut": _cut(_CHECKPOINT, kills=False),
     "a row file cut, workers killed": _cut(_ROWS, kills=True),
     "a row file cut": _cut(_ROWS, kills=False),
-    CLOCK_BACK: _set_clock_back,
+    "clock set back an hour": _set_clock_back,
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.faults import CLOCK_BACK, KINDS, Broken, Fault, Scene
+from tests.chaos.faults import KINDS, Broken, Fault, Scene
 from tests.chaos.judge import (
     Result,
     differences,
@@ -100,7 +100,7 @@ def play(
     name = f"chaos_{number:02d}_{'real' if is_real else 'small'}_{time.time_ns() // 10**9}"
     is_equal = False
     for attempt in range(COMMANDS):
-        world.ready(fake_time=any(fault.kind == CLOCK_BACK for fault in faults))
+        world.ready()
         log = logs / f"{number:02d}-{attempt + 1}.log"
         began = time.monotonic()
         job = world.begin(name, log, is_real=is_real)

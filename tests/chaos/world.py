@@ -5,6 +5,7 @@ Everything is started by this process, which adopts whatever of it loses its par
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -21,12 +22,12 @@ import psutil
 
 from coordexp.config import to_yaml
 from coordexp.config.schema import ExperimentConfig
+from tests.chaos.clock.sitecustomize import CLOCK
 from tests.chaos.processes import adopt_orphans, descendants, kill_tree, send, until
 from tests.integration.mlflow_server_support import Postgres, Server, mlflow_server, postgres
 from tests.integration.ray_head_support import ROOT, answers, client_environment, head_command, member_command, wait_for
 from tests.ports_support import free_ports
 
-LIBFAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 GROUPS, SEEDS, STEPS = ("A", "B", "C"), (0, 1), 8
 DISK_MIB = 1536
 START_SECONDS = 240
@@ -185,35 +186,21 @@ class Tracking:
 class World:
     """All of it, and the command."""
 
-    def __init__(self, base: Path, disk: Path, tracking: Tracking, *, fake_time: bool = False) -> None:
+    def __init__(self, base: Path, disk: Path, tracking: Tracking) -> None:
         self.base = base
         self.disk = disk
         self.tracking = tracking
         self.clock = base / "clock"
-        self.clock.write_text("+0\n")
+        self.clock.write_text("0")
         home = base / "h"
         home.mkdir(exist_ok=True)
-        self._environment = client_environment(home) | _CLUSTER_ENV
-        self._fake = {
-            "LD_PRELOAD": str(LIBFAKETIME),
-            "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        self.fakes_time = fake_time
-        self.cluster = Cluster(self.environment(), base)
+        self._environment = client_environment(home) | _CLUSTER_ENV | {CLOCK: str(self.clock)}
+        self._environment["PYTHONPATH"] = f"{Path(__file__).parent / 'clock'}:{os.environ.get('PYTHONPATH', '')}"
+        self.cluster = Cluster(self._environment, base)
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the cluster and of the command."""
-        return self._environment | (self._fake if self.fakes_time else {})
-
-    def ready(self, *, fake_time: bool = False) -> None:
-        """Mend what a scenario has left, with a clock that can be set back or not."""
-        if fake_time != self.fakes_time:
-            self.cluster.end()
-            self.fakes_time = fake_time
-            self.cluster = Cluster(self.environment(), self.base)
-        self.clock.write_text("+0\n")
+    def ready(self) -> None:
+        """Mend what a scenario has left."""
+        self.clock.write_text("0")
         self.cluster.start()
 
     def config(self, name: str) -> ExperimentConfig:
@@ -256,7 +243,7 @@ class World:
         """
         path = self.base / f"{name}.yaml"
         path.write_text(to_yaml(self.config(name)), encoding="utf-8")
-        environment = self.environment() | {"RAY_ADDRESS": self.cluster.address}
+        environment = self._environment | {"RAY_ADDRESS": self.cluster.address}
         with log.open("wb") as handle:
             return subprocess.Popen(
                 [
