@@ -248,7 +248,7 @@ class Recorder:
                 break  # as their rows, later
             except CoordExpError as error:
                 self._unrecorded[plan.name] = str(error)
-            del self._unbegun[plan.name]
+            self._unbegun.pop(plan.name, None)  # at the end two threads may ask, where the server answers slowly
         return list(self._sources)
 
     def _run_id(self, plan: RunPlan) -> str:

@@ -162,7 +162,7 @@ def look_within(path: Path, lines: Lines, every: float) -> None:
         found["types"] = Counter(type(each).__name__ for each in objects).most_common(60)
         del objects
         if sync is not None:
-            left = (sync.unsent(run_id, file) for run_id, file in list(sync._sources()))
+            left = (sync.unsent(run_id, file) for run_id, file in list(sync._sent))
             found["unsent"] = sum(each.rows for each in left if each is not None)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(found))
@@ -293,7 +293,7 @@ def check_rows(settings: dict[str, object], uri: str | None, *, is_stopped: bool
     Args:
         settings: of the launcher.
         uri: of the tracking server; None for the experiment's own sqlite.
-        is_stopped: not every run is expected to be finished, but those that are not to be stopped.
+        is_stopped: not every run is expected to be finished: those that had begun are killed, others not there.
     """
     from coordexp.config.schema import ExperimentConfig
     from coordexp.runs.plan import plan_runs
@@ -315,10 +315,11 @@ def check_rows(settings: dict[str, object], uri: str | None, *, is_stopped: bool
     wrong, points = [], 0
     for plan in plan_runs(config):
         rows, is_finished = read_rows(plan.folder.metrics), plan.is_finished() or not is_stopped
-        expected_status = "FINISHED" if is_finished else "KILLED"
-        if [run.info.status for run in by_name[plan.name]] != [expected_status]:
-            found = [run.info.status for run in by_name[plan.name]]
-            wrong.append(f"{plan.name}: {found} in MLflow, expected one {expected_status}")
+        found = [run.info.status for run in by_name[plan.name]]
+        has_begun = is_finished or plan.status() is not None
+        expected = ["FINISHED" if is_finished else "KILLED"] if has_begun else []
+        if found != expected or not has_begun:
+            wrong += [f"{plan.name}: {found} in MLflow, expected {expected}"] if found != expected else []
             continue
         if is_finished and len(rows) != settings["rows"] + 1:
             wrong.append(f"{plan.name}: {len(rows)} rows on disk, {settings['rows'] + 1} were committed")
@@ -387,18 +388,21 @@ def soak(options: argparse.Namespace, scratch: Path) -> int:
         left = left_over(scratch)
         points, wrong = check_rows(settings, uri, is_stopped=is_stopped)
     spans = [json.loads(path.read_text()) for path in (scratch / "runs" / NAME).glob("*/times.json")]
-    waited = waits_between(spans, options.at_once)
-    found = print_verdict(read_samples(options.output), waited, runs=options.runs, figure=options.output / "soak.png")
-    code_expected = 130 if is_stopped else 0
-    written = {"seconds": seconds, "code": launcher.returncode, "points": points, "wrong": wrong, "left": left}
-    (options.output / "soak.json").write_text(json.dumps(written | found, indent=1))
     print(
-        f"{len(spans)} of {options.runs} runs, {settings['rows']} rows each, {options.at_once} at once, done in "
-        f"{seconds / 60:.1f} minutes{', then stopped' if is_stopped else ''}"
+        f"{len(spans)} of {options.runs} runs, {settings['rows']} rows each, {options.at_once} at once, done in ",
+        end="",
     )
+    print(f"{seconds / 60:.1f} minutes{', then stopped' if is_stopped else ''}")
     print(f"MLflow: {points} points compared; {'all there once' if not wrong else wrong[:10]}")
     print(f"left: {left or 'nothing'}; the launcher's exit code: {launcher.returncode}")
-    return 1 if found["growing"] or wrong or left or launcher.returncode != code_expected else 0
+    waited = waits_between(spans, options.at_once)
+    found = {"seconds": seconds, "code": launcher.returncode, "points": points, "wrong": wrong, "left": left}
+    found |= {"waits": waited}
+    (options.output / "soak.json").write_text(json.dumps(found, indent=1))
+    found |= print_verdict(read_samples(options.output), waited, runs=options.runs, figure=options.output / "soak.png")
+    (options.output / "soak.json").write_text(json.dumps(found, indent=1))
+    is_as_expected = launcher.returncode == (130 if is_stopped else 0)
+    return 1 if found["growing"] or wrong or left or not is_as_expected else 0
 
 
 if __name__ == "__main__":

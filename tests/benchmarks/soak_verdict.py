@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 JUDGED = ("launcher", "MLflow's server")  # the others are not ours
+LASTING = (*JUDGED, "PostgreSQL")  # and whatever is Ray's own; a run's processes come and go
 LIMITS = {"uss_mib": (16.0, 0.05), "handles": (8.0, 0.0), "threads": (4.0, 0.0)}  # or the share of what there was
 
 
@@ -48,9 +49,7 @@ def cpu_a_run(samples: Sequence[dict], *, runs: int) -> dict[str, tuple[float, f
     """Return the CPU seconds a run costs each process that lives throughout, in the first and in the last third."""
     thirds = [[each for each in samples if part * runs / 3 < each["ended"] <= (part + 1) * runs / 3] for part in (0, 2)]
     found = {}
-    for role in sorted(
-        {*JUDGED, "PostgreSQL"} | {role for each in samples for role in each["roles"] if "Ray:" in role}
-    ):
+    for role in sorted({*LASTING} | {role for each in samples for role in each["roles"] if "Ray:" in role}):
         with contextlib.suppress(KeyError, IndexError, ZeroDivisionError):
             found[role] = tuple(
                 (part[-1]["roles"][role]["cpu_seconds"] - part[0]["roles"][role]["cpu_seconds"])
@@ -77,12 +76,13 @@ def draw(samples: Sequence[dict], waited: Sequence[float], path: Path) -> None:
     figure = Figure(figsize=(13, 8), layout="constrained")
     memory, handles, within, between = figure.subplots(2, 2).flat
     ended = [each["ended"] for each in samples]
-    for role in sorted({role for each in samples for role in each["roles"]}):
+    lasting = [role for role in samples[-1]["roles"] | samples[0]["roles"] if role in LASTING or "Ray:" in role]
+    for role in sorted(lasting):
         for axes, what in ((memory, "uss_mib"), (handles, "handles")):
             values = [each["roles"].get(role, {}).get(what, 0.0) for each in samples]
             axes.plot(ended, values, label=role, linewidth=2.5 if role in JUDGED else 1)
-    memory.set(ylabel="MiB of its own", yscale="log")
-    handles.set(ylabel="handles", yscale="log")
+    memory.set(ylabel="MiB of its own", ylim=(0, None))
+    handles.set(ylabel="handles", ylim=(0, None))
     memory.legend(fontsize=7)
     within.plot(ended, [each["unsent"] for each in samples], label="rows not sent")
     within.plot(ended, [each["objects"] / 1000 for each in samples], label="thousand objects of the launcher")

@@ -205,3 +205,23 @@ def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: 
     client.set_tag(recorder.parent_id, PLANNED, '{"A": ["x"]}')
     with pytest.raises(TrackingError, match="tag planned of the ablation is"):
         load_experiment(tracker.uri, "tiny")
+
+
+def test_a_run_that_two_threads_find_begun_is_followed_once(
+    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(plan.run_dir)
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    recorder.start_run(plan, "f")
+    both = threading.Barrier(2)
+    create = recorder._run_id
+
+    def create_together(begun: RunPlan) -> str:
+        both.wait(20)
+        return create(begun)
+
+    monkeypatch.setattr(recorder, "_run_id", create_together)
+    plan.run_dir.mkdir(parents=True)
+    write_status(plan.run_dir, RunStatus(state="running"))  # the thread that sends rows finds it, too
+    assert [path for _, path in recorder._followed()] == [plan.folder.metrics]
+    assert recorder.close(cut_short=True) == []
