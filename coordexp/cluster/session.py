@@ -76,12 +76,31 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     ):
         started = starter.submit(start_session, threads, debug=debug)
         try:
-            yield started
+            with lost_ray_is_said(address):
+                yield started
         finally:
             started.exception()  # a half-started session cannot be shut down
             ray.shutdown()
             for name in LOOPBACK_ENV.keys() & added:
                 os.environ.pop(name, None)  # a cluster that this process joins later is another matter
+
+
+@contextlib.contextmanager
+def lost_ray_is_said(address: str | None) -> Generator[None]:
+    """Turn what Ray raises in the command itself into one sentence: a head that was replaced knows nothing of us.
+
+    Raises:
+        ResourceError: instead of Ray's own error.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        where = "private Ray of this command" if address is None else f"Ray cluster at {address}"
+        raise ResourceError(
+            f"the {where} was lost or replaced ({type(error).__name__}); where it is whole, the same command goes on"
+        ) from error
 
 
 def _ended_by_ray(address: str | None) -> str:

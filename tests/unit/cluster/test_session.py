@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from ray.exceptions import AuthenticationError
 
 from coordexp.cluster import session
 from coordexp.cluster.capacity import nodes_of
@@ -94,3 +95,9 @@ def test_a_path_that_cannot_be_reached_is_unseen():
     """As without permission, or on a network file system that is gone: an error here would count as seen."""
     path = f"/{'x' * 300}"
     assert unseen_of([path], seconds=0.0) == [path]
+
+
+def test_a_head_that_was_replaced_is_said_in_one_sentence():
+    expected = r"the Ray cluster at a:1 was lost or replaced \(AuthenticationError\); .* the same command goes on"
+    with pytest.raises(ResourceError, match=expected), session.lost_ray_is_said("a:1"):
+        raise AuthenticationError("RPC error: WrongClusterID: Perhaps the client is accessing GCS after a restart.")
