@@ -215,8 +215,9 @@ def test_the_dockerfile_installs_as_the_makefile_does_and_ends_as_a_user():
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", steps[0][1])
     installs = [text for verb, text in steps if verb == "RUN" and "pip install" in text]
     make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    options = re.findall(r"-m pip install (.*?) \$\(TORCH_INSTALL_ARGS\) torch", make)
-    assert [text.split("install ")[1] for text in installs] == [f"{options[0]} torch", f'{options[0]} ".[server]"']
+    (options,) = re.findall(r"^PIP_INSTALL := .* -m pip install (.*)$", make, re.MULTILINE)
+    assert "$(PIP_INSTALL) $(TORCH_INSTALL_ARGS) torch" in make
+    assert [text.split("install --quiet ")[1] for text in installs] == [f"{options} torch", f'{options} ".[server]"']
     copied = [shlex.split(text)[:-1] for verb, text in steps if verb == "COPY"]
     ignored = (KUBERAY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     for source in (source for sources in copied for source in sources):
