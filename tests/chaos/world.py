@@ -24,6 +24,7 @@ from coordexp.config import to_yaml
 from coordexp.config.schema import ExperimentConfig
 from tests.chaos.clock.sitecustomize import CLOCK
 from tests.chaos.processes import adopt_orphans, descendants, kill_tree, send, until
+from tests.integration.fault_support import real_config
 from tests.integration.mlflow_server_support import Postgres, Server, mlflow_server, postgres
 from tests.integration.ray_head_support import ROOT, answers, client_environment, head_command, member_command, wait_for
 from tests.ports_support import free_ports
@@ -205,32 +206,21 @@ class World:
 
     def config(self, name: str) -> ExperimentConfig:
         """Return a small ablation with the real trainer."""
-        return ExperimentConfig.model_validate(
-            {
-                "experiment": {"name": name, "runs_dir": str(self.disk)},
-                "model": {"dtype": "float32"},
-                "data": {"shapes": {"num_train": 24, "num_val": 6}},
-                "training": {
-                    "optimizer": "multimodal_coord_offset",
-                    "per_device_batch_size": 4,
-                    "max_steps": STEPS,
-                    "checkpoint_steps": 2,
-                    "logging_steps": 1,
-                    "num_threads": 1,
+        return real_config(
+            self.disk,
+            name=name,
+            training={"max_steps": STEPS, "checkpoint_steps": 2},
+            evaluation={"decoding": ["constrained"]},
+            cluster={"cpus_per_worker": 1},
+            tracking={"uri": self.tracking.url},
+            ablation={
+                "groups": {
+                    "A": {},
+                    "B": {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}},
+                    "C": {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}},
                 },
-                "custom": {"coord_offset": {"enabled": True, "embed_lr": 1e-2, "head_lr": 1e-2}},
-                "evaluation": {"decoding": ["constrained"], "batch_size": 6, "max_new_tokens": 24, "loss_images": 4},
-                "cluster": {"cpus_per_worker": 1, "max_failures": 2},
-                "tracking": {"uri": self.tracking.url},
-                "ablation": {
-                    "groups": {
-                        "A": {},
-                        "B": {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}},
-                        "C": {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}},
-                    },
-                    "seeds": list(SEEDS),
-                },
-            }
+                "seeds": list(SEEDS),
+            },
         )
 
     def begin(self, name: str, log: Path, *, is_real: bool) -> "subprocess.Popen[bytes]":

@@ -24,12 +24,14 @@ from coordexp.runs.folder import RunFolder
 from tests.integration import fault_support
 from tests.integration.ablation_support import make_base
 from tests.integration.fault_support import (
+    REAL_STEPS,
     Undisturbed,
     attempts,
     fault_config,
     plans_of,
     points,
     progress,
+    real_config,
     run,
     wait_for,
     with_faults,
@@ -40,7 +42,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ray.cloudpickle.register_pickle_by_value(fault_support)
 
-REAL_STEPS = 8
 # Of the clock, not of the training.
 _TIMES = ("speed/",)
 
@@ -187,33 +188,10 @@ def trainer_under_fire(config, *, reporter, print_line):
     train_run(config, reporter=Watched(reporter, where), print_line=print_line)
 
 
-def real_config(runs_dir: Path, **cluster: object) -> ExperimentConfig:
-    """Return a run of the embedded model on a few images."""
-    return ExperimentConfig.model_validate(
-        {
-            "experiment": {"name": "real", "runs_dir": str(runs_dir)},
-            "model": {"dtype": "float32"},
-            "data": {"shapes": {"num_train": 24, "num_val": 6}},
-            "training": {
-                "optimizer": "multimodal_coord_offset",
-                "per_device_batch_size": 4,
-                "max_steps": REAL_STEPS,
-                "checkpoint_steps": 4,
-                "logging_steps": 1,
-                "num_threads": 1,
-            },
-            "custom": {"coord_offset": {"enabled": True, "embed_lr": 1e-2, "head_lr": 1e-2}},
-            "evaluation": {"batch_size": 6, "max_new_tokens": 24, "loss_images": 4},
-            "cluster": {"max_failures": 2, **cluster},
-            "ablation": {"groups": {"C": {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}}},
-        }
-    )
-
-
 def test_the_real_trainer_ends_as_if_nothing_had_happened(tmp_path):
     from coordexp.train import train
 
-    calm = real_config(tmp_path / "calm", executor="inline")
+    calm = real_config(tmp_path / "calm", cluster={"executor": "inline"})
     code, text = run(calm, train)
     assert code == 0, text
 

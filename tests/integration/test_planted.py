@@ -191,20 +191,21 @@ def test_what_changes_after_the_check_is_noticed_by_the_worker(begun, plant, nam
     )
 
 
-def test_other_code_in_the_worker_is_noticed(begun, monkeypatch):
-    monkeypatch.setattr(comparable, "bytes_of_package", lambda: "other")
+def _change_code(monkeypatch, path: str) -> None:
     original = comparable.code_of_run
+    monkeypatch.setattr(comparable, "bytes_of_package", lambda: "other")
+    monkeypatch.setattr(comparable, "code_of_run", lambda terms: {**original(terms), path: "other"})
+
+
+def test_other_code_in_the_worker_is_noticed(begun, monkeypatch):
     path = "coordexp/losses/criterion.py"
-    monkeypatch.setattr(comparable, "code_of_run", lambda terms: {**original(terms), path: "edited"})
+    _change_code(monkeypatch, path)
     assert begun.add_c()[0] == 1
     assert f"not be comparable: {path};" in begun.message()
 
 
 def test_a_metric_that_was_added_is_no_change(begun, monkeypatch):
-    monkeypatch.setattr(comparable, "bytes_of_package", lambda: "other")
-    original = comparable.code_of_run
-    metric = "coordexp/detection/metrics/added.py"
-    monkeypatch.setattr(comparable, "code_of_run", lambda terms: {**original(terms), metric: "added"})
+    _change_code(monkeypatch, "coordexp/detection/metrics/added.py")
     assert begun.add_c()[0] == 0
 
 

@@ -327,14 +327,21 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
-    """Return the last value of everything that a run has logged, which is stored when it ends."""
+    """Return the last value of everything that a run has logged, which is stored when it ends.
+
+    Empty where the store of artifacts does not answer, or needs a package that is not here, as for any other file.
+    """
     run_id = run.info.run_id
     if MLFLOW_STATES[run.info.status] in ("waiting", "running"):
         return {}
-    if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
+    try:
+        with tracking_errors(client.tracking_uri, f"fetch {MEASURED} of run {run_id}"), TemporaryDirectory() as folder:
+            if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
+                return {}
+            file = Path(client.download_artifacts(run_id, MEASURED, folder))
+            return read_model(dict[str, float], file, what=MEASURED)
+    except (TrackingError, ImportError):
         return {}
-    with TemporaryDirectory() as folder:
-        return read_model(dict[str, float], Path(client.download_artifacts(run_id, MEASURED, folder)), what=MEASURED)
 
 
 def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:

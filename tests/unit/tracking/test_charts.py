@@ -1,6 +1,8 @@
 """MLflow's own pages: few sections with AP first, a dozen columns, a colour for each group; and nothing is lost."""
 
+import contextlib
 import json
+import sqlite3
 
 import pytest
 from mlflow import MlflowClient
@@ -67,6 +69,19 @@ def test_what_is_no_chart_is_kept_and_reported(tracker: Tracker, start: Start) -
     assert finished.metrics == metrics
     assert [point.value for point in finished.curves["train_total_loss"]] == [2.0]
     assert MEASURED in {item.path for item in MlflowClient(tracker.uri).list_artifacts(run_id)}
+
+
+@pytest.mark.parametrize("place", ["nowhere://x", "s3://bucket/x"])
+def test_a_store_of_artifacts_that_is_out_of_reach_leaves_what_mlflow_shows(
+    tracker: Tracker, start: Start, place: str
+) -> None:
+    run_id = start()
+    tracker.append_rows(run_id, [Row(step=3, time=1.0, metrics={"train_total_loss": 2.0})])
+    tracker.finish(run_id, "FINISHED")
+    with contextlib.closing(sqlite3.connect(tracker.uri.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE runs SET artifact_uri = ?", (place,))
+    (run,) = load_runs(tracker.uri, "t", [run_id]).runs
+    assert run.metrics == {"train_total_loss": 2.0}
 
 
 def test_an_experiment_opens_on_its_runs_by_ap(tracker: Tracker) -> None:
