@@ -114,7 +114,7 @@ def test_a_process_that_ray_names_is_seen_and_one_of_the_cluster_is_not(monkeypa
     monkeypatch.setattr(processes, "descendants", lambda: [psutil.Process()] * len(names))
     again = itertools.cycle(names)
     monkeypatch.setattr(processes, "name_of", lambda process: next(again))
-    assert processes.left_behind(0, 0.1) == names[:1]
+    assert processes.left_behind(-1, 0.1) == names[:1]  # 0 would be every session of another namespace
 
 
 def test_records_are_read_again_and_the_last_one_of_a_scenario_counts(tmp_path):
