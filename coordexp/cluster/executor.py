@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 from coordexp.cluster.capacity import count_slots
 from coordexp.cluster.driver import drive
 from coordexp.cluster.live_metrics import QueueMetrics
-from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress, free_leaked_placement_groups
+from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress, free_leaked_placement_groups, hide_deaths
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
@@ -70,6 +70,7 @@ class RayExecutor:
         shutil.rmtree(records, ignore_errors=True)
         for name in ("ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # runs say by their statuses how they failed
+        hide_deaths()
         results = tune.Tuner(
             tune.with_resources(trial, ON_HEAD_NODE),
             tune_config=tune.TuneConfig(

@@ -8,9 +8,9 @@ import sys
 
 import ray
 import ray._private.state as ray_state
+import ray._private.worker as ray_worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.services import canonicalize_bootstrap_address
-from ray._private.worker import global_worker
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue] - compiled, without annotations
 from ray.core.generated.gcs_pb2 import (
     GcsNodeInfo,  # pyright: ignore[reportAttributeAccessIssue] - generated, without annotations
@@ -22,6 +22,8 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 ON_HEAD_NODE = {"node:__internal_head__": 0.001}
 # What Ray Train remembers of a run's checkpoints, beside them.
 CHECKPOINT_RECORD = "checkpoint_manager_snapshot.json"
+_DEATH = "A worker died or was killed while executing a task"
+_print_message = ray_worker.print_to_stdstream
 
 if __name__ != "__main__":  # as a script this file only asks what a cluster has; Ray Train takes a second to import
     from ray.train.torch import TorchTrainer
@@ -60,6 +62,16 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
         return inner if isinstance(inner, Exception) else error
 
 
+def hide_deaths() -> None:
+    """Keep off the screen what Ray says of every process that has ended: runs say by their statuses how they did."""
+
+    def print_others(data: dict[str, list[str]], ignore_prefix: bool) -> None:
+        if not any(_DEATH in line for line in data["lines"]):
+            _print_message(data, ignore_prefix)
+
+    ray_worker.print_to_stdstream = print_others
+
+
 def is_actor_dead(actor_id: str) -> bool:
     """Return whether Ray knows that an actor is dead; False for an id that is not an actor's, such as the job's own."""
     return ray_state.actors(actor_id).get("State") == "DEAD"
@@ -71,7 +83,7 @@ def free_leaked_placement_groups() -> None:
     Ray frees those of a controller that died after its workers had started. Before that nobody does, and
     what they hold is lost to the job (ray#62753).
     """
-    job = global_worker.current_job_id.binary()
+    job = ray_worker.global_worker.current_job_id.binary()
     accessor = ray_state.state._connect_and_get_accessor()  # pyright: ignore[reportPrivateUsage]
     for packed in accessor.get_placement_group_table():
         group = PlacementGroupTableData.FromString(packed)

@@ -159,7 +159,7 @@ def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_
     assert [path.read_text() for path in ready] == ["True"] * 4  # ready is not begun
 
 
-def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
+def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path, capsys):
     """Not even the run whose processes are there already, and wait for the place of the one that is stopped."""
     plans = make_plans(tmp_path, groups=3, seeds=1, gpus_per_worker=4.0)
 
@@ -178,6 +178,8 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path):
     assert [plan.status() for plan in plans[1:]] == [None, None]
     assert [(plan.run_dir / ".controller").exists() for plan in plans] == [True, True, False]
     assert not (plans[0].run_dir / "error.log").exists()
+    time.sleep(2)  # Ray says of a process that has ended what it has to say
+    assert capsys.readouterr().out == ""
 
 
 def test_a_budget_begins_no_seed_it_does_not_hold(ray_with_four_gpus, tmp_path):

@@ -61,6 +61,7 @@ RAY = (
     PrivateName("ray._private.state.actors", "seeing that the controller of a run is dead", ("actor_id",)),
     PrivateName("ray._private.state.state._connect_and_get_accessor", "finding leaked placement groups"),
     PrivateName("ray._private.worker.global_worker", "recognising our own placement groups", (), ("current_job_id",)),
+    PrivateName("ray._private.worker.print_to_stdstream", "a stop without a line of Ray's", ("data", "ignore_prefix")),
     PrivateName("ray._raylet.GcsClient", "asking a cluster what it has"),
     PrivateName("ray._raylet.InnerGcsClient.get_all_node_info", "the same; what GcsClient hands calls on to"),
     PrivateName("ray._private.services.canonicalize_bootstrap_address", "the meaning of RAY_ADDRESS=auto", ("addr",)),
