@@ -8,7 +8,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.preparation import check_dry_run, steps_note
+from coordexp.ablation.preparation import check_dry_run, check_files, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.keys import deciding, identity
@@ -33,10 +33,11 @@ _SECONDS_AROUND_A_RUN = 20.0
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
-    """Print what would run.
+    """Print what would run; the plan is printed even where the data is on another machine.
 
     Raises:
         ConfigError: if the name exists with another configuration, or a run cannot be done as configured.
+        DataError: behind the plan, if an annotation file or a folder of images is missing.
     """
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
@@ -52,6 +53,7 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     console.print(plan_table(plans))
     for line in [*summary(config, plans), *(f"epochs          {note}" for note in notes)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    check_files(plans)
 
 
 def plan_table(plans: Sequence[RunPlan]) -> Table:
@@ -94,7 +96,7 @@ def _not_checked(plans: Sequence[RunPlan]) -> str:
     models = {(plan.config.model.path, plan.config.model.revision) for plan in plans}
     away = sorted(path for path, revision in models if local_checkpoint(path, revision=revision) is None)
     hub = f"; {', '.join(away)}, which is not on this machine and is looked for on the hub" if away else ""
-    return f"images and weights, which coordexp doctor looks at{hub}"
+    return f"what is in annotations, images and weights, which coordexp doctor looks at{hub}"
 
 
 def _notes(plans: Sequence[RunPlan]) -> list[str]:

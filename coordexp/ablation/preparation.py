@@ -8,7 +8,8 @@ from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_d
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.source import source_of
+from coordexp.data.sources.source import SPLITS, source_of
+from coordexp.data.splits import missing_files
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import kept_model, sha256_of_file, write_json, write_text
@@ -58,6 +59,19 @@ def check_dry_run(plans: Sequence[RunPlan]) -> None:
         directory = local_checkpoint(config.model.path, revision=config.model.revision)
         if directory is not None:
             require(check_base(config, directory, weights=False))
+
+
+def check_files(plans: Sequence[RunPlan]) -> None:
+    """Look whether the annotations and image folders of all runs are there; neither is read.
+
+    Raises:
+        DataError: with the path that is missing, and its key.
+    """
+    for config in {deciding(plan.config, "data"): plan.config for plan in plans}.values():
+        for split in SPLITS:
+            source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
+            if source.generated is None:
+                require(missing_files(source.annotations, source.images, split))
 
 
 def _check_keys(config: ExperimentConfig) -> None:

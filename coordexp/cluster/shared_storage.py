@@ -12,13 +12,12 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sources.source import Split, source_of
+from coordexp.data.sources.source import SPLITS, source_of
 from coordexp.errors import ResourceError
 from coordexp.runs.folder import ExperimentFolder
 
 ANSWER_SECONDS = 90.0  # a node's first process imports Ray, and fetches the job's working directory
 _LOOK_SECONDS = 10.0  # a network file system may show a new file to others a little later
-_SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SECONDS) -> None:
@@ -59,7 +58,7 @@ def check_shared_storage(config: ExperimentConfig, *, seconds: float = ANSWER_SE
 def input_paths(config: ExperimentConfig) -> dict[str, str]:
     """Return the files and folders a run reads besides its experiment's directory, by configuration key."""
     paths: dict[str, Path] = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
         if source.generated is None:
             paths |= {f"data.{split}_annotations": source.annotations, f"data.{split}_images": source.images}

@@ -16,7 +16,7 @@ from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
 from coordexp.files import KnownHashes, sha256_of_file, sha256_of_text
-from coordexp.findings import Check, Finding, failure, ok, require, warning
+from coordexp.findings import Check, failure, ok, require, warning
 
 HASHED_BYTES = 64 * 2**30  # of a folder's images
 _SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
@@ -48,7 +48,7 @@ def check_split(
     """Look whether the files of a split are there, and read them; arguments and errors are those of ``load_split``."""
     source = source_of(data, split, data_dir=data_dir)
     if source.generated is None:
-        missing = [*_missing_files(source.annotations, source.images, split)]
+        missing = [*missing_files(source.annotations, source.images, split)]
         if missing:
             yield from missing
             return None
@@ -119,7 +119,8 @@ def _part(data: SplitData, chosen: Iterable[int], why: str) -> SplitData:
     return replace(data, samples=part, counts=counts)
 
 
-def _missing_files(annotations: Path, images: Path, split: Split) -> Iterator[Finding]:
+def missing_files(annotations: Path, images: Path, split: Split) -> Check[None]:
+    """Look whether the annotation file and the image folder of a split are there; neither is read."""
     if not annotations.is_file():
         key = f"data.{split}_annotations"
         missing = f"{annotations}: file not found; put the annotations there, or set {key}"

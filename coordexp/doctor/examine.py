@@ -12,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
-from coordexp.data.sources.source import Split
+from coordexp.data.sources.source import SPLITS, Split
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
@@ -31,7 +31,6 @@ from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
 
-_SPLITS: tuple[Split, ...] = ("train", "val")
 _DESCRIPTION_TOKENS = 4  # of a category's name, where no tokenizer or file says
 _ORDINARY_OBJECTS = 10  # COCO's images have seven on average
 
@@ -118,7 +117,7 @@ def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBa
 
 def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         found = yield from examine_split(run, split)
         if found is not None:
             facts[split] = found

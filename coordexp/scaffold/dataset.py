@@ -11,7 +11,7 @@ import numpy as np
 from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig
 from coordexp.data.sample import SplitData
-from coordexp.data.sources.source import Split, source_of
+from coordexp.data.sources.source import SPLITS, Split, source_of
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import facts_of, of_both_splits, open_images
 from coordexp.doctor.examine import longest_sequence
@@ -30,7 +30,6 @@ _NO_LIMIT = 1_000_000
 _MOST_OBJECTS = 100  # of a target: more cost memory in every batch, for few images
 _LARGEST_BATCH = 32
 _PASSES, _FEWEST_STEPS, _CHECKPOINTS, _EVALUATIONS, _ROWS = 2, 300, 10, 6, 30
-_SPLITS: tuple[Split, ...] = ("train", "val")
 _Value = TypeVar("_Value")
 
 
@@ -72,7 +71,7 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
         draft.choose(f"data.{split}_annotations", str(files.annotations.absolute()))
         draft.choose(f"data.{split}_images", str(files.images.absolute()))
     findings, data = _checked(draft.load())
-    about = [f"{split}: {_described(data[split])}" for split in _SPLITS]
+    about = [f"{split}: {_described(data[split])}" for split in SPLITS]
     most = max(len(sample.objects) for sample in data["train"].samples)
     draft.choose("data.max_objects", max(1, min(most, _MOST_OBJECTS)), f"the most crowded training image has {most}")
     found, base = collect(guarded("checkpoint", examine_checkpoint(draft.load())))
@@ -89,7 +88,7 @@ def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitDat
     """Return what the run's own checks found of both splits, and the splits; raise what would stop a run."""
     findings: list[Finding] = []
     data: dict[Split, SplitData] = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         loaded = _passed(check_split_of(run, split), findings)
         assert loaded is not None  # a missing file was a failure
         _passed(open_images(split, loaded.samples), findings)

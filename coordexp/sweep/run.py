@@ -21,6 +21,7 @@ from coordexp.ablation.campaign import (
 from coordexp.ablation.preparation import (
     check_disk_for,
     check_dry_run,
+    check_files,
     fingerprint_runs,
     prepare_all,
     shared_metrics,
@@ -254,16 +255,19 @@ def without_model(function: TrainFunction) -> TrainFunction:
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
-    """Print what would run.
+    """Print what would run; the plan is printed even where the data is on another machine.
 
     Raises:
         ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
+        DataError: behind the plan, if an annotation file or a folder of images is missing.
     """
     check_experiment(sweep.config)
-    check_dry_run([RunPlan(sweep.config)])
+    plans = [RunPlan(sweep.config)]
+    check_dry_run(plans)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
     for line in [*_summary(sweep), *_point_lines(sweep)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    check_files(plans)
 
 
 def _summary(sweep: Sweep) -> list[str]:

@@ -13,6 +13,7 @@ from coordexp.data.sources.shapes import ShapesSource, ShapesSpec
 from coordexp.errors import ConfigError
 
 Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 class Source(Protocol):

@@ -13,7 +13,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.image_file import read_image
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.data.sources.source import Split, source_of
+from coordexp.data.sources.source import SPLITS, source_of
 from coordexp.data.splits import data_fingerprint
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import read_ground_truth
@@ -62,8 +62,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
     check_attention_of(config)
     train = read_split(config, "train")
     val = read_split(config, "val")
-    splits: tuple[Split, ...] = ("train", "val")
-    sources = [source_of(config.data, split, data_dir=ExperimentFolder.of(config).data) for split in splits]
+    sources = [source_of(config.data, split, data_dir=ExperimentFolder.of(config).data) for split in SPLITS]
     if not any(source.generated for source in sources):
         _check_images([*train.samples, *val.samples])
     # A bad annotation or alias would otherwise show only after training.
@@ -90,8 +89,7 @@ def prepare_experiment(config: ExperimentConfig) -> PreparedExperiment:
 def data_hash(config: ExperimentConfig) -> str:
     """Hash the annotations and images of both splits, see :func:`coordexp.data.splits.data_fingerprint`."""
     folder = ExperimentFolder.of(config)
-    splits: tuple[Split, ...] = ("train", "val")
-    sources = [source_of(config.data, split, data_dir=folder.data) for split in splits]
+    sources = [source_of(config.data, split, data_dir=folder.data) for split in SPLITS]
     return data_fingerprint(
         [path for one in sources for path in (one.annotations, one.images)],
         known=folder.data_hashes,

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from coordexp.cli.main import main
+from coordexp.data.sources.source import SPLITS
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.model.expand import cast_checkpoint
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+ROOT = Path(__file__).parents[3]
+EXPERIMENTS = ROOT / "experiments"
 TINY_BASE = local_checkpoint("embedded", revision=None)
 TINY = EXPERIMENTS / "tiny.yaml"
 ALONE = "ablation.groups={}"
@@ -113,10 +115,45 @@ def test_every_verb_that_starts_runs_finds_it(verb, capsys, tmp_path, monkeypatc
     assert "has nothing to share" in capsys.readouterr().err
 
 
+COCO_TINY = ROOT / "examples" / "coco_tiny"
+PATHS = {
+    "data.format": "coco",
+    **{f"data.{split}_annotations": COCO_TINY / "annotations" / f"instances_{split}.json" for split in SPLITS},
+    **{f"data.{split}_images": COCO_TINY / "images" / split for split in SPLITS},
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "last_of_plan"),
+    [
+        (["ablation", "--config", str(TINY)], "tracking "),
+        (["train", "--config", str(TINY)], "  allow_differences:"),
+        (["sweep", "--config", str(EXPERIMENTS / "sweeps" / "lambda_coord.yaml")], "t004 "),
+    ],
+    ids=lambda value: value[0].strip(),
+)
+def test_a_missing_path_of_data_ends_a_dry_run_behind_its_plan(verb, last_of_plan, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = [*verb, "--dry-run", *(f"{key}={path}" for key, path in PATHS.items())]
+    assert main(command) == 0
+    plan = capsys.readouterr().out
+    assert f"\n{last_of_plan}" in plan
+    for key in list(PATHS)[1:]:
+        assert main([*command, f"{key}={tmp_path / 'none.json'}"]) == 2
+        said = capsys.readouterr()
+        what = "file not found; put the annotations" if "annotations" in key else "no such image folder; put the images"
+        assert said.err == f"error: {tmp_path / 'none.json'}: {what} there, or set {key}\n"
+        assert f"\n{last_of_plan}" in said.out
+    (tmp_path / "empty").mkdir()
+    assert main([*command, f"data.val_images={tmp_path / 'empty'}"]) == 2
+    assert "the image folder is empty" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("coordexp.ablation.preparation.local_checkpoint", lambda path, revision: None)
+    monkeypatch.setattr("coordexp.ablation.describe.check_files", lambda plans: None)  # COCO is not here
     assert main(["ablation", "--config", str(path), "--dry-run", "custom.coord_offset.enabled=false"]) == 0
     said = capsys.readouterr().out
     assert "multimodal_coord_offset: without offsets it has the groups of multimodal" in said
