@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordexp.config.explain import nearest_of
 from coordexp.errors import ConfigError, TrackingError
 from coordexp.metrics import BOX_KINDS, BoxKind, headline, subset_headline
 from coordexp.report.study.data import Point, State
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 MLFLOW_SECONDS = 10.0
+WAITING_SECONDS = 60.0  # for an experiment that is begun after its watcher
 _QUIET_SECONDS = 30.0
 _KEPT_PAUSES = 50
 _GLOBAL_BATCH_SIZE = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
@@ -140,6 +142,11 @@ class FolderSource:
             ended=is_over or is_left,
         )
 
+    def is_at_work(self) -> bool:
+        """Return whether a command holds the experiment's lock, as far as this machine can tell."""
+        holder = last_holder(self._folder)
+        return holder is not None and not holder.has_ended()
+
     def _expected(self) -> list[tuple[str, int]]:
         """Return group and seed of the planned runs, whole seeds first as they are done, and of those found."""
         record = self._record
@@ -207,7 +214,7 @@ class FolderSource:
 
 
 class MlflowSource:
-    """Reads the newest runs of an experiment; a server that is away delays what it shows."""
+    """Reads the newest runs of an experiment; a server that goes away delays what it shows."""
 
     def __init__(self, uri: str, experiment: str | None) -> None:
         """Follow an experiment, or the one in which a run was started last."""
@@ -225,19 +232,18 @@ class MlflowSource:
             now: Unix time.
 
         Raises:
-            TrackingError: at the first look, for a URI that can never work.
+            TrackingError: until it has answered once, if it does not; a NothingRecordedError where it has no such
+                experiment, or no run of it yet.
         """
         kept = self._kept
         try:
             self._kept = self._read()
             self._reached = now
-        except NothingRecordedError as error:
-            return Snapshot(kept.experiment, kept.source, note=f"waiting, until Ctrl-C: {error}")
         except TrackingError as error:
-            if self._reached is None and not isinstance(error, ServerUnreachableError):
+            if self._reached is None or isinstance(error, NothingRecordedError):
                 raise
-            since = "" if self._reached is None else f" for {now - self._reached:.0f} s"
-            return Snapshot(kept.experiment, kept.source, kept.runs, kept.started, note=f"no news{since}: {error}")
+            note = f"no news for {now - self._reached:.0f} s: {error}"
+            return Snapshot(kept.experiment, kept.source, kept.runs, kept.started, note=note)
         return self._kept
 
     def _read(self) -> Snapshot:
@@ -247,6 +253,9 @@ class MlflowSource:
                 experiment = find_experiment(client, self._uri, self._name)
                 self._name, self._experiment_id = experiment.name, experiment.experiment_id
             parent, runs, _ = newest_runs(client, self._experiment_id)
+        if parent is None and not runs:
+            where = without_secrets(self._uri)
+            raise NothingRecordedError(f"experiment {self._name!r} in MLflow at {where} has no runs yet")
         rows = [self._row(run) for run in runs]
         not_begun = waiting_runs(parent, {(row.group, row.seed) for row in rows})
         rows += [RunRow(f"{group}-s{seed}", group, seed) for group, seed in not_begun]
@@ -295,7 +304,7 @@ class MlflowSource:
 
 
 class ChosenSource:
-    """The run directories where they are at hand, else MLflow: asked again until one of them has it."""
+    """The run directories where they are at hand, else MLflow: asked again for a minute, until one of them has it."""
 
     def __init__(self, experiment: str | None, *, runs_dir: Path, uri: str, is_remote: bool) -> None:
         """Look for an experiment.
@@ -311,18 +320,59 @@ class ChosenSource:
         self._is_remote = is_remote
         self._files: FolderSource | None = None
         self._mlflow = MlflowSource(uri, experiment)
-        self._kept: Snapshot | None = None
-        self._asked = -MLFLOW_SECONDS
+        self._source = f"MLflow at {without_secrets(uri)}"
+        self._kept: Snapshot | TrackingError | None = None
+        self._asked = 0.0
+        self._waits_since: float | None = None
 
     def read(self, now: float) -> Snapshot:
-        """Return where the experiment stands; MLflow is not asked at each look."""
+        """Return where the experiment stands; MLflow is not asked at each look.
+
+        Args:
+            now: Unix time.
+
+        Raises:
+            TrackingError: if it is nowhere and has not come for a minute, or for a URI that can never work.
+        """
+        try:
+            found = self._read(now)
+        except (NothingRecordedError, ServerUnreachableError) as error:
+            self._waits_since = now if self._waits_since is None else self._waits_since
+            if now - self._waits_since >= WAITING_SECONDS:
+                raise TrackingError(f"waited for a minute: {self._nothing_here()}{error}") from error
+            return Snapshot(self._experiment or "", self._source, note=f"waiting, for a minute at most: {error}")
+        self._waits_since = None
+        return found
+
+    def _read(self, now: float) -> Snapshot:
         files = None if self._is_remote else self._found()
         if files is not None:
-            return files.read(now)
+            found = files.read(now)
+            self._source = found.source
+            if not found.runs and not files.is_at_work():
+                raise NothingRecordedError(f"{found.source} holds no run yet")
+            return found
         if self._kept is None or time.monotonic() - self._asked >= MLFLOW_SECONDS:
-            self._kept = self._mlflow.read(now)
+            try:
+                self._kept = self._mlflow.read(now)
+            except TrackingError as error:
+                self._kept = error
             self._asked = time.monotonic()
+        if isinstance(self._kept, TrackingError):
+            raise self._kept
         return self._kept
+
+    def _nothing_here(self) -> str:
+        """Return which folder was looked through, and what is in it, as the beginning of a sentence."""
+        if self._is_remote:
+            return ""
+        folder = self._runs_dir.absolute()
+        names = [one.name for one in experiments_in(self._runs_dir)]
+        if self._experiment is None or not names:
+            return f"{folder} has no experiment that has begun, and "
+        if self._experiment in names:
+            return ""
+        return f"{folder} has no experiment {self._experiment!r} ({nearest_of(self._experiment, names)}), and "
 
     def _found(self) -> FolderSource | None:
         """Return the run directories; once there, they stay the source even while ``--fresh`` moves them away."""

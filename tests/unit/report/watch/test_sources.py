@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from coordexp.report.study.data import Point
 from coordexp.report.watch.rows import Snapshot
 from coordexp.report.watch.sources import ChosenSource, FolderSource, MlflowSource, newest_experiment
 from coordexp.report.watch.watch import state_word
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.reporter import Row
 from coordexp.runs.status import RunStatus
 from coordexp.tracking import open_tracker
@@ -281,8 +283,77 @@ def test_a_wrong_name_is_answered_with_the_names_there_are(uri: str) -> None:
         MlflowSource(uri, "tinny").read(NOW)
 
 
-def test_where_nothing_is_recorded_yet_a_name_is_waited_for(uri: str) -> None:
-    assert MlflowSource(uri, "tiny").read(NOW).note.startswith("waiting, until Ctrl-C")
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask MLflow at each look."""
+    monkeypatch.setattr("coordexp.report.watch.sources.MLFLOW_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_what_is_not_recorded_yet_is_waited_for_a_minute(uri: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    source = ChosenSource("tiny", runs_dir=runs, uri=uri, is_remote=False)
+    assert source.read(NOW).note.startswith("waiting, for a minute at most: MLflow at sqlite")
+    assert not source.read(NOW + 59).ended
+    with pytest.raises(TrackingError, match=rf"^waited for a minute: {runs} has no experiment that has begun, and MLf"):
+        source.read(NOW + 60)
+    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
+    assert "experiment 'tiny' in MLflow at" in source.read(NOW + 50).note, "and no run of it is there"
+    tracker.start_parent("tiny/1", {}, {})
+    assert source.read(NOW + 61).note == ""
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_wrong_folder_or_name_is_said_after_a_minute_with_what_is_there(experiment: Path, tmp_path: Path) -> None:
+    for folder, name, found in (
+        (experiment.parent, "tinny", r"runs has no experiment 'tinny' \(did you mean tiny\?\), and there is no MLf"),
+        (experiment.parent, "shapes", r"runs has no experiment 'shapes' \(there is tiny\), and there is no MLf"),
+        (tmp_path / "wrong", "tiny", rf"{tmp_path}/wrong has no experiment that has begun, and there is no MLflow"),
+        (tmp_path / "wrong", None, rf"{tmp_path}/wrong has no experiment that has begun, and there is no MLflow"),
+    ):
+        source = ChosenSource(name, runs_dir=folder, uri=f"sqlite:///{folder}/mlflow.db", is_remote=False)
+        assert not source.read(NOW).ended
+        with pytest.raises(TrackingError, match=found):
+            source.read(NOW + 60)
+
+
+def test_a_folder_without_runs_is_no_experiment_for_ever(experiment: Path, tmp_path: Path) -> None:
+    (experiment.parent / "looked_at" / "inspect").mkdir(parents=True)
+    source = ChosenSource("looked_at", runs_dir=experiment.parent, uri=f"sqlite:///{tmp_path}/no.db", is_remote=False)
+    assert "looked_at holds no run yet" in source.read(NOW).note
+    with pytest.raises(TrackingError, match=r"has no experiment 'looked_at' .*looked_at holds no run yet$"):
+        source.read(NOW + 60)
+    lock = ExperimentFolder(experiment.parent / "looked_at").lock
+    lock.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+    assert source.read(NOW + 99).note == "", "a command is at work, such as a sweep that divides its images"
+    lock.unlink()
+    shutil.copytree(experiment, experiment.parent / "looked_at", dirs_exist_ok=True)
+    assert len(source.read(NOW + 61).runs) == 4
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_a_server_that_never_answers_is_waited_for_a_minute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(uri: str) -> None:
+        raise ServerUnreachableError("connection refused")
+
+    monkeypatch.setattr("coordexp.report.watch.sources.open_client", refuse)
+    source = ChosenSource("tiny", runs_dir=tmp_path, uri="http://127.0.0.1:9", is_remote=True)
+    assert source.read(NOW).note == "waiting, for a minute at most: connection refused"
+    with pytest.raises(TrackingError, match="^waited for a minute: connection refused$"):
+        source.read(NOW + 60)
+
+
+def test_the_command_ends_with_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("coordexp.report.watch.sources.WAITING_SECONDS", 0.1)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    command = ["report", "pets", "--watch", "--runs-dir", str(tmp_path / "here"), "--interval", "0.1"]
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert "waiting, for a minute at most: there is no MLflow database" in " ".join(said.out.split())
+    assert said.err.startswith(f"error: waited for a minute: {tmp_path}/here has no experiment that has begun, and ")
+    assert said.err.count("\n") == 1
 
 
 def test_the_newest_life_of_a_name_is_shown(uri: str) -> None:
