@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 import json
 import platform
 import subprocess
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordexp.config.identity.code import PACKAGE, bytes_of_package, code_of_run, is_metric
+from coordexp.config.identity.libraries import installed_version
 from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
@@ -19,8 +19,8 @@ from coordexp.files import JsonValue, parse_model, sha256_of_text
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
 PACKAGE_BYTES = "package"  # in ``source``
 _PACKAGES = (
-    "accelerate", "deepspeed", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors", "tokenizers", "torch",
-    "transformers",
+    "accelerate", "deepspeed", "llvmlite", "numba", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors",
+    "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
 
 def package_versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that can change a number."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {name: installed_version(name) for name in _PACKAGES}
 
 
 @functools.cache

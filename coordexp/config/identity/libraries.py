@@ -18,6 +18,11 @@ _WHOLE_BYTES = 32 * 2**20
 _END_BYTES = 2**20
 _SOURCES: dict[str, tuple[str, ...]] = {
     "accelerate": ("**/*.py",),
+    "llvmlite": ("*.py", "binding/*.py", "ir/*.py"),
+    "numba": (  # compiles what computes AP
+        "*.py", "cloudpickle/*.py", "core/**/*.py", "cpython/**/*.py", "experimental/**/*.py", "misc/**/*.py",
+        "np/**/*.py", "parfors/**/*.py", "stencils/*.py", "typed/*.py", "types/*.py",
+    ),
     "numpy": ("_core/*.py", "lib/*.py", "random/*.py"),
     "peft": ("**/*.py",),
     "PIL": ("*.py",),
@@ -54,7 +59,7 @@ def _version_and_hash(name: str) -> str | None:
     digest = hashlib.sha256()
     for path in _files(name, folder):
         digest.update(f"{os.path.relpath(path, folder)} {_hash(path)}\n".encode())
-    return f"{_version(name)} ({digest.hexdigest()[:12]})"
+    return f"{installed_version(name)} ({digest.hexdigest()[:12]})"
 
 
 def changed_since_installed(name: str) -> list[str]:
@@ -82,7 +87,8 @@ def _folder(name: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
-def _version(name: str) -> str:
+def installed_version(name: str) -> str:
+    """Return the version that the installer noted of a package; some, as copied ones, have no such note."""
     try:
         return importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:

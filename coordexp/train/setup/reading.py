@@ -4,11 +4,13 @@ The switches are read from torch, after everything that sets one has set it; the
 libraries read by themselves and tell nobody of.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,13 +22,17 @@ from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.files import JsonValue, sha256_of_text
 from coordexp.train.setup.components import Components
 
-# Read by cuBLAS, MKL, oneDNN, NCCL and OpenMP themselves. Threads are not among them: torch says how many it has.
+# Read by cuBLAS, MKL, oneDNN, OpenBLAS, numpy, NCCL and OpenMP themselves. Threads are not among them: torch says how
+# many it has.
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA",
     "MKL_CBWR", "MKL_DYNAMIC", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_PROTO",
-    "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "OMP_DYNAMIC",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA", "OMP_DYNAMIC", "OPENBLAS_CORETYPE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
 )  # fmt: skip
+# numba has a hundred: how it compiles the loops of AP, and where compiled ones lie. None of those loops has threads.
+_NUMBA, _NUMBA_THREADS, _NUMBA_FILE = "NUMBA_", "NUMBA_NUM_THREADS", ".numba_config.yaml"
 _OF_NO_INFLUENCE = ("_name_or_path", "transformers_version")  # of a model's configuration
 
 
@@ -42,12 +48,24 @@ def read_worker(config: ExperimentConfig, parts: Components) -> dict[str, JsonVa
     if not on_gpu:  # a GPU's numbers do not depend on them
         found["threads"] = torch.get_num_threads()
     found |= read_switches() | _settings(parts)
-    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    found |= {f"environment.{name}": value for name, value in read_variables(os.environ).items()}
     used = libraries(
         deepspeed=config.cluster.strategy != "ddp",
         flash_attention=config.model.attn_implementation == "flash_attention_2",
     )
     return found | {f"libraries.{name}": value for name, value in used.items()}
+
+
+def read_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that libraries read by themselves, and a hash of the file that numba reads its own from."""
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name in _VARIABLES or (name.startswith(_NUMBA) and name != _NUMBA_THREADS)
+    }
+    if (file := Path(_NUMBA_FILE)).is_file():
+        found[_NUMBA_FILE] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return found
 
 
 def read_switches() -> dict[str, JsonValue]:

@@ -2,13 +2,18 @@
 
 import base64
 import hashlib
+import importlib.metadata
 import os
+import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 from coordexp.config.identity import libraries
+from coordexp.config.identity.fingerprint import package_versions
 from coordexp.config.identity.libraries import changed_since_installed
+from coordexp.detection import kernels
 
 NAME = "a_library_of_a_test"
 
@@ -73,7 +78,30 @@ def test_the_libraries_of_this_environment_are_found():
     libraries._version_and_hash.cache_clear()
     found = libraries.libraries()
     assert found.keys() == {
-        "PIL", "accelerate", "numpy", "peft", "pycocotools", "safetensors", "tokenizers", "torch", "transformers",
+        "PIL", "accelerate", "llvmlite", "numba", "numpy", "peft", "pycocotools", "safetensors", "tokenizers", "torch",
+        "transformers",
     }  # fmt: skip
     assert libraries.libraries(deepspeed=True).keys() - found.keys() == {"deepspeed"}
     assert len({value.partition("(")[2] for value in found.values()}) == len(found)  # no two alike: none without a file
+
+
+def test_every_module_of_numba_that_the_kernels_import_is_among_the_files():
+    """The rules of AP are compiled by it: a patched line there is a patched AP."""
+    assert kernels.numba is numba
+    for name in ("numba", "llvmlite"):
+        folder = libraries._folder(name)
+        assert folder is not None
+        read = set(libraries._files(name, folder))
+        modules = [module for key, module in sys.modules.items() if key.partition(".")[0] == name]
+        files = {Path(module.__file__) for module in modules if getattr(module, "__file__", None)}
+        assert len(files) > 20
+        assert files - read == set()
+
+
+def test_a_package_without_a_note_of_its_installer_has_a_version_for_the_fingerprint(monkeypatch: pytest.MonkeyPatch):
+    def not_noted(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    assert package_versions()["numba"] == numba.__version__
+    monkeypatch.setattr(importlib.metadata, "version", not_noted)
+    assert package_versions()["numba"] == "unknown version"

@@ -1,0 +1,38 @@
+"""What a worker reads back of its environment."""
+
+from pathlib import Path
+
+import pytest
+
+from coordexp.train.setup.reading import read_variables
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MKL_CBWR",
+        "NPY_DISABLE_CPU_FEATURES",
+        "NUMBA_CACHE_DIR",
+        "NUMBA_CPU_NAME",
+        "NUMBA_DISABLE_JIT",
+        "OPENBLAS_CORETYPE",
+        "TORCH_BLAS_PREFER_CUBLASLT",
+    ],
+)
+def test_a_variable_that_a_library_reads_by_itself_is_recorded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_variables({name: "1", "HOME": "/", "NUMBA_NUM_THREADS": "2"}) == {name: "1"}
+
+
+def test_numbas_own_file_of_settings_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_variables({}) == {}
+    file = tmp_path / ".numba_config.yaml"
+    file.write_text("disable_jit: 1\n")
+    (before,) = read_variables({}).items()
+    file.write_text("disable_jit: 0\n")
+    (after,) = read_variables({}).items()
+    assert before[0] == after[0] == ".numba_config.yaml"
+    assert before[1] != after[1]
