@@ -58,12 +58,14 @@ class Measure:
         head: how tables and charts call it.
         description: one line.
         direction: which direction is better.
+        ends: where it lies whatever the images, a share by default; None: anywhere.
     """
 
     name: str
     head: str
     description: str
     direction: Direction = "lower"
+    ends: tuple[float, float] | None = (0.0, 1.0)
 
 
 def _rank_name(low: int, high: int | None, between: str) -> str:
@@ -72,7 +74,7 @@ def _rank_name(low: int, high: int | None, between: str) -> str:
 
 AP50 = Measure("AP50", "AP50", "COCO AP at IoU .50", "higher")
 ERRORS = tuple(
-    Measure(f"tide_{name}", name, f"AP50 lost to {words} (TIDE, arXiv 2008.08115)")
+    Measure(f"tide_{name}", name, f"AP50 lost to {words} (TIDE, arXiv 2008.08115)", ends=(-1.0, 1.0))
     for name, words in (
         ("classification", "well-placed boxes of the wrong category"),
         ("localisation", "boxes of the right category with an IoU of .1 to .5"),

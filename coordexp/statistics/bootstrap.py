@@ -205,7 +205,7 @@ def _differences(drawn: Mapping[str, Drawn]) -> dict[tuple[str, str], Difference
     for i, a in enumerate(drawn):
         for b in list(drawn)[:i]:
             value, change = drawn[a].value - drawn[b].value, drawn[a].draws - drawn[b].draws
-            interval = estimate(value, change)
+            interval = estimate(value, change).of_difference()
             forth = Difference(value=value, low=interval.low, high=interval.high, p=p_of_zero(value, change))
             found[(a, b)], found[(b, a)] = forth, forth.reversed()
     return found

@@ -220,7 +220,7 @@ def _pair(
     return PairResult(
         a=a,
         b=b,
-        difference=found.estimate,
+        difference=found.estimate.of_difference(),
         p_swap=p_swap,
         p_holm=1.0,  # known once there are all pairs
         image_std=found.image_std,

@@ -132,15 +132,16 @@ def _describe(
                     step=int(step),
                     num_images=_count(num_images, group, int(step)),
                     num_supervised_tokens=_count(num_supervised_tokens, group, int(step)),
-                    metric=total([group_part(curve.point(i))], seed=seed).estimate,
+                    metric=total([group_part(curve.point(i))], seed=seed).estimate.of_precision(),
                 )
                 for i, step in enumerate(curve.steps)
             )
             for group, curve in curves.items()
         },
-        area={group: total([group_part(area)], seed=seed).estimate for group, area in areas.items()},
+        area={group: total([group_part(area)], seed=seed).estimate.of_precision() for group, area in areas.items()},
         area_difference={
-            (a, b): total(difference_parts(areas[a], areas[b]), seed=seed).estimate for a, b in combinations(areas, 2)
+            (a, b): total(difference_parts(areas[a], areas[b]), seed=seed).estimate.of_difference()
+            for a, b in combinations(areas, 2)
         },
         steps_to=steps_to,
         steps_to_difference=difference,

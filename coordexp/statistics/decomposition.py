@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Shares = Mapping[str, tuple[Floats, Floats]]
 """More measures of one file by name: ``[N]`` parts and ``[N]`` wholes of the images by id, for a sum over a sum."""
+Ends = tuple[float, float]
 _Run = tuple[str, int]
 """Group and training seed."""
 _ByMeasure = dict[str, list[dict[int, Drawn]]]
@@ -40,6 +41,7 @@ def decompose(
     detections: Mapping[str, Mapping[int, FilePath]],
     *,
     shares: Mapping[str, Mapping[int, Shares]] | None = None,
+    ends: Mapping[str, Ends | None] | None = None,
     resamples: int = 500,
     seed: int = 0,
     threads: int | None = None,
@@ -52,6 +54,7 @@ def decompose(
         detections: group -> training seed -> detections in COCO's results format.
         shares: group -> training seed -> what else is measured on its images; a group of which one run lacks a
             measure does not have it.
+        ends: where what else is measured lies whatever the images, by name; None, or no entry: anywhere.
         resamples: number of resamples of images (and seeds), the same for all groups.
         seed: of the resamples: with the same one, the first resamples of the comparison of AP.
         threads: number of threads; None for one per usable core.
@@ -92,7 +95,8 @@ def decompose(
         for at, value in enumerate(file.measure(unit_weights(num_images))):
             own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
             drawn[group][at][number] = Drawn(float(value), own)
-    values, pairs = _estimated(drawn, names, seed=seed)
+    known = {measure.name: measure.ends for measure in MEASURES} | dict(ends or {})
+    values, pairs = _estimated(drawn, {name: known.get(name) for name in names}, seed=seed)
     return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
 
 
@@ -129,19 +133,27 @@ def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floa
 
 
 def _estimated(
-    drawn: _ByMeasure, names: Sequence[str], *, seed: int
+    drawn: _ByMeasure, ends: Mapping[str, Ends | None], *, seed: int
 ) -> tuple[dict[str, dict[str, Estimate]], tuple[PairParts, ...]]:
-    """Return the measures of each group, and their differences, as far as they are defined in all runs."""
+    """Return the measures of each group, and their differences, as far as they are defined in all runs.
 
-    def estimates(parts: list[list[Part]]) -> dict[str, Estimate]:
-        found = {name: total(part, seed=seed).estimate for name, part in zip(names, parts, strict=True)}
-        return {name: estimate for name, estimate in found.items() if not np.isnan(estimate.value)}
+    ``ends`` has each measure's name, in order, and where it lies.
+    """
+
+    def estimates(parts: list[list[Part]], within: Sequence[Ends | None]) -> dict[str, Estimate]:
+        found = {name: total(part, seed=seed).estimate for name, part in zip(ends, parts, strict=True)}
+        return {
+            name: estimate if own is None else estimate.within(*own)
+            for (name, estimate), own in zip(found.items(), within, strict=True)
+            if not np.isnan(estimate.value)
+        }
+
+    of_one = list(ends.values())
+    of_two = [None if own is None else (own[0] - own[1], own[1] - own[0]) for own in of_one]
 
     def difference(a: str, b: str) -> PairParts:
         both = zip(drawn[a], drawn[b], strict=True)
-        return PairParts(a, b, estimates([difference_parts(*two) for two in both]))
+        return PairParts(a, b, estimates([difference_parts(*two) for two in both], of_two))
 
-    values = {group: estimates([[group_part(one)] for one in own]) for group, own in drawn.items()}
-    for own in values.values():
-        own |= {names[0]: own[names[0]].of_precision()} if names[0] in own else {}
+    values = {group: estimates([[group_part(one)] for one in own], of_one) for group, own in drawn.items()}
     return values, tuple(difference(a, b) for a, b in combinations(drawn, 2))

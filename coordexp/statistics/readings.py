@@ -5,7 +5,7 @@ from typing import Literal
 
 from coordexp.metrics import BoxKind, Decoding
 from coordexp.statistics.results import Comparison, PairResult
-from coordexp.statistics.verdict import p_text
+from coordexp.statistics.verdict import p_is
 
 ReadingName = Literal["own", "expected", "argmax", "free"]
 READINGS: tuple[ReadingName, ...] = ("own", "expected", "argmax", "free")
@@ -78,7 +78,7 @@ def _outcome(pair: PairResult) -> str | None:
 
 
 def _written(pair: PairResult) -> str:
-    return f"there {pair.a} - {pair.b} = {pair.difference.value:+.4f}, p = {p_text(pair)}"
+    return f"there {pair.a} - {pair.b} = {pair.difference.value:+.4f}, {p_is(pair.p_holm)}"
 
 
 def _and(words: list[str]) -> str:

@@ -31,10 +31,18 @@ class Estimate:
         """Whether there is an interval, and 0 is not in it."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
 
-    def of_precision(self) -> "Estimate":
-        """Return it with its ends between 0 and 1, where an average precision lies; draws may be spread beyond."""
-        low, high = (None if end is None else min(max(end, 0.0), 1.0) for end in (self.low, self.high))
+    def within(self, lowest: float, highest: float) -> "Estimate":
+        """Return it with its ends where the measure itself can be; draws may be spread beyond."""
+        low, high = (None if end is None else min(max(end, lowest), highest) for end in (self.low, self.high))
         return Estimate(self.value, low, high)
+
+    def of_precision(self) -> "Estimate":
+        """Return it with its ends between 0 and 1, where an average precision lies."""
+        return self.within(0.0, 1.0)
+
+    def of_difference(self) -> "Estimate":
+        """Return it with its ends between -1 and 1, where a difference of two average precisions lies."""
+        return self.within(-1.0, 1.0)
 
     def reversed(self) -> "Estimate":
         """Return second minus first, of a difference."""

@@ -59,8 +59,8 @@ def verdict(comparison: Comparison, words: Wording = RUNS) -> str:
     best, beaten, open_, above = _against_best(comparison)
     ours = [*beaten, *open_, *above]
     if not has_learned(comparison, *comparison.groups):
-        highest = f"the highest {comparison.metric} is {comparison.value[best].value:.4f}, of {best}"
-        return f"{words.nothing}: {highest}. Below {LEARNED} no winner is named."
+        highest = f"The highest {comparison.metric} is {comparison.value[best].value:.4f}, of {best}"
+        return f"{words.nothing}. {highest}. Below {LEARNED} no winner is named."
     if above:
         return _contradiction(comparison, above, words)
     if not beaten:
@@ -128,8 +128,8 @@ def open_reason(pair: PairResult, num_pairs: int) -> str:
     if pair.significant or not pair.difference.excludes_zero:
         return ""
     if pair.p_swap >= ALPHA:
-        return f"both tests have to agree, and p of the swap test is {pair.p_swap:.2g}"
-    return f"that interval is of this pair alone, and p corrected for {num_pairs} pairs is {p_text(pair)}"
+        return f"both tests have to agree, and p of the swap test is {p_value(pair.p_swap)}"
+    return f"that interval is of this pair alone, and p corrected for {num_pairs} pairs is {p_value(pair.p_holm)}"
 
 
 def _alone(comparison: Comparison, words: Wording) -> str:
@@ -186,7 +186,7 @@ def _above(beaten: list[PairResult]) -> str:
     return (
         f"{_by(nearest)} above {nearest.b}, the next, and {others[0].difference.value:.4f} to "
         f"{others[-1].difference.value:.4f} above {len(others)} others "
-        f"(each p at most {p_text(max(others, key=lambda pair: pair.p_holm))})"
+        f"(each {p_is(max(pair.p_holm for pair in others)).replace('=', 'at most')})"
     )
 
 
@@ -210,25 +210,30 @@ def _although(pairs: list[PairResult], num_pairs: int) -> str:
 
 
 def _open(pair: PairResult) -> str:
-    found = f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, p = {p_text(pair)}"
+    found = f"{pair.a} - {pair.b} = {pair.difference.value:+.4f}{_interval(pair.difference)}, {p_is(pair.p_holm)}"
     if not pair.detectable:
         return found
     return f"{found}, smallest detectable about {pair.detectable:.3f}"
 
 
 def _by(pair: PairResult) -> str:
-    return f"{pair.difference.value:.4f}{_interval(pair.difference, p=p_text(pair))}"
+    return f"{pair.difference.value:.4f}{_interval(pair.difference, p=pair.p_holm)}"
 
 
-def _interval(found: Estimate, *, p: str | None = None) -> str:
+def _interval(found: Estimate, *, p: float | None = None) -> str:
     parts = [] if found.low is None or found.high is None else [f"95 % interval {found.low:.4f} to {found.high:.4f}"]
-    parts += [] if p is None else [f"p = {p}"]
+    parts += [] if p is None else [p_is(p)]
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def p_text(pair: PairResult) -> str:
-    """Return the corrected p-value of a pair as sentences have it."""
-    return f"{pair.p_holm:.2g}" if pair.p_holm >= 0.001 else f"{pair.p_holm:.1e}"
+def p_value(p: float) -> str:
+    """Return a p-value as people write it, in tables and in sentences: ``0.012``, or ``< 0.001``."""
+    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def p_is(p: float) -> str:
+    """Return ``p = 0.012``, or ``p < 0.001``."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
 
 
 def _scope(pairs: list[PairResult], words: Wording) -> str:

@@ -116,8 +116,9 @@ def why_charts(study: Study) -> list[Chart]:
         if AP50.name in values
     ]
     note = (
-        "Dark: AP50. Then what fixing one kind of error alone would add: classification, localisation, both, "
-        "duplicate, background, missed, in this order. The parts overlap, so a bar does not end at 1."
+        "Dark: AP50. Then what fixing one kind of error alone would add, in this order: classification (cls), "
+        "localisation (loc), both at once (both), duplicate (dup), background (bkg), missed (miss). "
+        "The parts overlap, so a bar does not end at 1."
     )
     charts: list[Chart] = [StackChart(title="AP50 and what each kind of error costs", bars=bars, x="AP50", note=note)]
     for pair in shown_pairs(found):
@@ -133,7 +134,7 @@ def why_charts(study: Study) -> list[Chart]:
             )
         )
     recalls = _by_class(study, found, RECALLS, "Recall by rank of the object", "rank of the object")
-    note = "Rank: place in the order in which objects are written, from the top of the image."
+    note = "Rank: place in the order in which objects are written, from the top of the image. Bands: 95 % intervals."
     charts.append(replace(recalls, y=AxisRange("recall at IoU .50", 0.0, 1.0), note=note))
     margins = _by_class(study, found, MARGINS, "Stop margin by objects written", "objects that the answer has already")
     y = AxisRange("log-odds of another object")

@@ -31,8 +31,9 @@ from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
 from coordexp.report.text.about import about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
-from coordexp.report.text.heads import meaning
+from coordexp.report.text.heads import meaning, words_of
 from coordexp.report.text.notes import next_commands, notes, summary
+from coordexp.report.text.render import all_tables
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
 from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
@@ -107,6 +108,7 @@ class Page:
     edges: Sequence[DrawnEdge]
     fairness: FairnessView | None
     commands: Sequence[tuple[str, str]]
+    words: Sequence[tuple[str, str]]
     footer: str
     script: Markup
     script_hash: str
@@ -125,8 +127,8 @@ def _page(study: Study) -> Page:
     found, convergence = study_tables(study), convergence_tables(study)
     return Page(
         title=data.title,
-        brief=brief,
-        verdict=_unbroken(study.verdict),
+        brief=_unbroken(brief),
+        verdict=_numbers(study.verdict, brief),
         summary=summary(data),
         about=about_lines(study),
         terms=terms_table(study.about),
@@ -162,6 +164,7 @@ def _page(study: Study) -> Page:
         edges=_edges(study),
         fairness=_fairness(study.fairness) if study.fairness is not None and len(data.runs) > 1 else None,
         commands=next_commands(data),
+        words=words_of(all_tables(study)),
         footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
         script=Markup(_script()),  # ours, from the package
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
@@ -186,7 +189,13 @@ def _edges(study: Study) -> list[DrawnEdge]:
 def _brief(study: Study) -> str:
     if study.comparison is None:
         return "There is nothing to compare yet."
-    return _unbroken(brief_verdict(study.comparison, RUNS if study.data.trained else FILES))
+    return brief_verdict(study.comparison, RUNS if study.data.trained else FILES)
+
+
+def _numbers(verdict: str, brief: str) -> str:
+    """Return a verdict for the place beneath its short form, which it does not repeat word for word."""
+    before, _, after = verdict.partition(brief.removesuffix("."))
+    return _unbroken(f"{before}{after.lstrip(':. ')}".strip().removesuffix(":"))
 
 
 def _unbroken(text: str) -> str:
@@ -207,6 +216,7 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
         ("free", "Answers", bool(study.data.trained)),
         ("fairness", "Fairness", is_compared and study.fairness is not None),
         ("runs", "Runs" if study.data.trained else "Files", True),
+        ("words", "What the words mean", True),
         ("again", "Compute it again", True),
     )
     return [(name, title) for name, title, is_there in sections if is_there]

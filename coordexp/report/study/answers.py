@@ -22,17 +22,19 @@ MARGINS = tuple(
         f"stop margin {(after := name.rpartition('/')[2].replace('_', ' '))}",
         f"mean log-odds of another object against the end, {after} objects",
         "none",
+        ends=None,
     )
     for name in STOP_MARGINS
 )
 SAMPLED = tuple(
-    Measure(f"{name}50", head, f"{description}, at IoU .50", "higher")
-    for name, head, description in (
-        ("plain_recall", "found by one answer", "share of objects that the one answer finds"),
-        ("oracle_recall", "found by any sample", "share of objects that any of the sampled answers finds"),
-        ("unsaid_recall", "seen but not said", "the second minus the first"),
+    Measure(f"{name}50", head, f"{description}, at IoU .50", "higher", ends)
+    for name, head, description, ends in (
+        ("plain_recall", "found by one answer", "share of objects that the one answer finds", (0.0, 1.0)),
+        ("oracle_recall", "found by any sample", "share of objects that any of the sampled answers finds", (0.0, 1.0)),
+        ("unsaid_recall", "seen but not said", "found by any sample minus found by one answer", (-1.0, 1.0)),
     )
 )
+ENDS = {measure.name: measure.ends for measure in (CUT_OFF, *MARGINS, *SAMPLED)}
 
 
 def answer_shares(truth: GroundTruth, detections: Path, *, objects: Path | None, samples: Path | None) -> Shares:

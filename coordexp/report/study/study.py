@@ -345,7 +345,7 @@ class _StudyMaker:
         ]
 
         def compute() -> Decomposition:
-            from coordexp.report.study.answers import answer_shares
+            from coordexp.report.study.answers import ENDS, answer_shares
             from coordexp.statistics.decomposition import decompose
 
             truth = read_ground_truth(annotations)
@@ -357,6 +357,7 @@ class _StudyMaker:
                 annotations,
                 detections,
                 shares=shares,
+                ends=ENDS,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self._settings.seed,
                 on_progress=lambda done, total: self._report("finding errors", done, total),

@@ -1,23 +1,30 @@
-"""What the heads of tables mean, shown where one points at them."""
+"""What the heads of tables and the names of rows mean: listed at a page's end, and shown where one points at a head."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
+from coordexp.report.study.answers import CUT_OFF, MARGINS, SAMPLED
+from coordexp.report.text.tables import COUNTED, FILE, Table
+
+PAGE = "docs/reading-a-report.md"
+"""What explains a whole report; the line below a terminal's tables names it."""
 
 _MEANINGS: Mapping[str, str] = {
+    "AP": "average precision as COCO defines it, mean over IoU .50 to .95",
     "read by": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "boxes": "which number of a coordinate's distribution is taken for the box: the most likely bin, or the mean",
     "seeds": "the runs behind the row; numbers are their means",
-    "95 % interval": "95 % confidence interval: 2,000 draws of images, and of seeds where there are several",
+    "95 % interval": "95 % confidence interval: draws of images, and of seeds where there are several",
     "pair": "the first group minus the second; the better one stands first",
     "difference": "of the first group minus the second, on the same images",
-    "p, swaps": "how often chance gives as large a difference if each image's detections are swapped by a coin",
+    "p, random swaps": "how often chance gives as large a difference if each image's detections are swapped by a coin",
     "p, bootstrap": "how often chance gives as large a difference, from the same draws as the interval",
     "p, corrected": "the larger of the two p-values, corrected for all pairs (Holm): below .05 a difference is told",
     "detectable": "the smallest true difference that would have been found four times in five",
-    "std. error, images": "the part of the difference's standard error that comes from which images there are",
-    "std. error, seeds": "the part of the difference's standard error that comes from which seeds there are",
+    "standard error, images": "the part of the difference's standard error that comes from which images there are",
+    "standard error, seeds": "the part of the difference's standard error that comes from which seeds there are",
     "mean AP": "mean height of the curve of AP over steps, on the subset of images evaluated in training",
     "own reading": "each group read as its loss suggests",
     "all by expectation": "every group read by the mean of each coordinate's distribution",
@@ -26,12 +33,95 @@ _MEANINGS: Mapping[str, str] = {
     "repeated boxes": "boxes that repeat a better one of the same image and category",
     "share of steps clipped": "steps whose gradient was longer than the limit and was scaled down to it",
     "mean norm": "mean length of the gradient before it is scaled down",
+    "smallest logged": "shortest gradient of the steps that were logged",
+    "largest logged": "longest gradient of the steps that were logged",
+    "limit": "length to which a longer gradient is scaled down",
+    "seconds": "wall time of training",
+    "total loss": "the weighted sum of all terms, which training minimises: not comparable where the terms differ",
+    COUNTED: "which detections the row's F1 is of",
+    "all detections": "F1 of every detection, in whatever image",
+    "positive-only": "F1 after detections of categories that are not annotated in their image are deleted, in the "
+    "arithmetic of other papers, whose defects flatter it",
+    "protocol's part": "positive-only minus all detections: how much of the F1 comes from the protocol",
+    "argmax": "boxes of the most likely bin of each coordinate",
+    "expected": "boxes of the mean of each coordinate's distribution",
+    FILE: "boxes as the file of detections has them",
+    "frame": "how the file writes boxes",
+    "scores": "lowest and highest score in the file",
+    "not told apart": "no difference can be shown",
+    "nothing learned": "no group reaches AP .01, so that a difference says nothing",
+    "AP, expectation": "AP of boxes of the mean of each coordinate's distribution",
+    "AP, argmax": "AP of boxes of the most likely bin of each coordinate",
+    "one answer": "recall of the one answer that is evaluated",
+    "all samples": "recall of all sampled answers together",
 }
+# Begin of a head or row -> how the list calls all that begin so, and what they mean.
+_FAMILIES: Mapping[str, tuple[str, str]] = {
+    "recall, rank ": (
+        "recall, rank …",
+        "share found, at IoU .50, of the objects with that place in the order in which objects are written, from the "
+        "top of the image",
+    ),
+    "stop margin after ": (
+        "stop margin after …",
+        "mean log-odds of another object against the end, after so many objects",
+    ),
+    "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
+    "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
+    "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
+    "AP with stop": ("AP with stop", "AP if an object that repeats the one before it ended its answer"),
+    "ended, ": ("ended", "answers that an object which repeats the one before it would end"),
+    "px:": (
+        "px:xywh and the like",
+        "how a file writes boxes, unit before layout: px are pixels, norm1000 thousandths of each side; x and y the "
+        "upper left corner, w and h width and height, xyxy two corners, cx and cy the centre",
+    ),
+}
+_FAMILIES = _FAMILIES | dict.fromkeys(("norm", "longest", "shortest", "letterbox", "smart", "scale"), _FAMILIES["px:"])
+# Words of titles and sentences; each is explained where a table has it in its title or a head.
+_PHRASES: Mapping[str, str] = {
+    "constrained": "decoding under a grammar, which makes every box four coord tokens",
+    "free": "decoding without the grammar: a model may write what is no object",
+    "convergence": "how fast a group learns: AP over the steps of training",
+}
+_ALWAYS: Mapping[str, str] = {
+    "IoU": "overlap of two boxes over their union: 1 is the same box",
+    "AP50": "AP at IoU .50",
+    "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
+}
+_ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "frame", "verdict")
 
 
-def meaning(head: str) -> str:
-    """Return what a head means in a sentence; "" where it says so itself."""
-    if head in _MEANINGS:
-        return _MEANINGS[head]
+def meaning(word: str) -> str:
+    """Return what a head or the name of a row means in a sentence; "" where it says so itself."""
+    if word in _MEANINGS:
+        return _MEANINGS[word]
+    if (family := _family(word)) is not None:
+        return family[1]
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
-    return next((metric.description for metric in metrics if metric.column == head), "")
+    found = next((metric.description for metric in metrics if metric.column == word), "")
+    measures = (*MEASURES, CUT_OFF, *MARGINS, *SAMPLED)
+    return found or next((measure.description for measure in measures if measure.head == word), "")
+
+
+def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
+    """Return what tables have in heads and rows that is no plain word, each with its meaning once, by the alphabet."""
+    words = list(dict.fromkeys(word for table in tables for word in (*table.columns, *_names_of_rows(table))))
+    said = " ".join([*words, *(table.title for table in tables)])
+    found = {name: text for name, text in (_ALWAYS | _PHRASES).items() if name.lower() in said.lower()}
+    if words:
+        found["IoU"] = _ALWAYS["IoU"]  # in the meaning of AP
+    for word in words:
+        if text := meaning(word):
+            found[(_family(word) or (word,))[0]] = text
+    return sorted(found.items(), key=lambda entry: entry[0].lower())
+
+
+def _family(word: str) -> tuple[str, str] | None:
+    return next((family for begin, family in _FAMILIES.items() if word.startswith(begin)), None)
+
+
+def _names_of_rows(table: Table) -> Iterable[str]:
+    for at, head in enumerate(table.columns):
+        if head in _ROWS_OF_WORDS:
+            yield from (row.cells[at] for row in table.rows)

@@ -20,6 +20,7 @@ from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
 from coordexp.report.text.about import ABOUT, about_lines, terms_table
 from coordexp.report.text.answers import free_tables, stop_tables
+from coordexp.report.text.heads import PAGE as HEADS_PAGE
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
 from coordexp.report.text.rich_tables import fitting_parts, rich_table
 from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
@@ -65,6 +66,7 @@ def render_report(study: Study, console: Console) -> None:
             console.print(f"• {escape(line)}", highlight=False)
     for table in all_tables(study):
         _print_table(table, console)
+    console.print(f"\nWhat the heads and rows mean: {HEADS_PAGE}", highlight=False)
     console.print()
     if study.fairness is not None:
         style = "" if study.fairness.comparable else "red"

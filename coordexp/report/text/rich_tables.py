@@ -60,15 +60,16 @@ def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
             overflow="fold" if wrap else "ellipsis",
         )
     has_means = any(row.is_mean for row in table.rows)
-    previous = ""
+    previous: tuple[str, ...] = ()
     for row in table.rows:
-        if has_means and previous not in ("", row.cells[0]):
+        if has_means and previous and previous[0] != row.cells[0]:
             rich.add_section()
-        previous = row.cells[0]
         cells, style = row.cells, "bold" if row.is_mean else ""
-        if has_means and not row.is_mean:
-            # The group stands in the row of its mean.
+        if has_means:
             seed = table.columns.index("seed")
-            cells, style = (*[""] * seed, *cells[seed:]), "dim"
+            if previous[:seed] == cells[:seed]:
+                # The group stands in the row of its mean.
+                cells, style = (*[""] * seed, *cells[seed:]), "dim"
+        previous = row.cells
         rich.add_row(*(escape(cell) for cell in cells), style=style)
     return rich

@@ -16,7 +16,7 @@ from coordexp.metrics import (
     loss_head,
 )
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
-from coordexp.report.text.tables import FILE, UNDEFINED, Table, TableRow, mean_of, own_value, written
+from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, own_value, written
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def quality_tables(data: ExperimentData) -> list[Table]:
 
 def f1_tables(data: ExperimentData) -> list[Table]:
     """Return macro F1 with every detection, in the positive-only protocol, and how much of that is the protocol."""
-    names = {f".{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean .50:.95": ""}
+    names = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
 
     def protocols_part(suffix: str, run: RunData) -> float | None:
         honest, positive = (own_value("constrained", f"F1_{kind}{suffix}", run) for kind in ("macro", "positive"))
@@ -100,7 +100,7 @@ def f1_tables(data: ExperimentData) -> list[Table]:
     return [
         Table(
             "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers",
-            ("group", "F1 of", "seed", *names),
+            ("group", COUNTED, "seed", *names),
             tuple(rows),
         )
     ]
@@ -161,7 +161,7 @@ def files_table(data: ExperimentData) -> Table:
         for run in data.runs
         if run.foreign is not None
     ]
-    heads = ("group", "seed", "file", "frame", "boxes", "images with boxes", "scores")
+    heads = ("group", "seed", "file", "frame", "detections", "images with detections", "scores")
     return Table("Files of detections", heads, tuple(rows))
 
 

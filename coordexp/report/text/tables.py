@@ -14,15 +14,17 @@ from coordexp.report.study.study import Study
 from coordexp.statistics.rarity import FEW_IMAGES, widening
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
-from coordexp.statistics.verdict import has_learned, open_reason
+from coordexp.statistics.verdict import has_learned, open_reason, p_value
 
 UNDEFINED = "-"
 FILE = "its file"
 """What a group is read by that has one kind of boxes, since a file brings it."""
+COUNTED = "detections counted"
+"""Head of what an F1 is of."""
 _TEXT_COLUMNS = {
     "group",
     "boxes",
-    "F1 of",
+    COUNTED,
     "read by",
     "reading",
     "seed",
@@ -167,11 +169,6 @@ def written(value: float | None, *, signed: bool = False, digits: int = 3) -> st
     return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
 
 
-def p_value(p: float) -> str:
-    """Return a p-value as people write it, with as many digits as the verdict has."""
-    return "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
 def num_objects(number: int) -> str:
     """Return how many objects a number rests on, and that they are too few where they are."""
     few = "" if number >= MIN_OBJECTS else " (too few)"
@@ -257,8 +254,8 @@ def _open_notes(comparison: Comparison) -> list[str]:
 
 
 _PAIR_HEADS = (
-    "pair", "difference", "95 % interval", "p, swaps", "p, bootstrap", "p, corrected", "detectable",
-    "std. error, images", "std. error, seeds", "verdict",
+    "pair", "difference", "95 % interval", "p, random swaps", "p, bootstrap", "p, corrected", "detectable",
+    "standard error, images", "standard error, seeds", "verdict",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.statistics import compare, from_json, paired_bootstrap, to_json, verdict
 from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Estimate, PairResult
-from coordexp.statistics.verdict import brief_verdict, open_reason
+from coordexp.statistics.verdict import brief_verdict, open_reason, p_value
 from tests.unit.detection.detection_support import DtRow, GtRow, Scene, write_rows
 
 NUM_IMAGES = 40
@@ -253,6 +253,18 @@ def test_sentences() -> None:
     assert said.startswith("No difference of AP can be shown between A, the highest, and B or C: ")
 
 
+def test_a_small_p_is_written_as_in_the_tables() -> None:
+    few = result(0.00096, "A", "B", -0.05)
+    said = verdict(of({"A": 0.30, "B": 0.35}, few))
+    assert "p < 0.001) above A" in said
+    assert "e-" not in said
+    assert [p_value(p) for p in (0.00096, 0.001, 0.0149, 0.5)] == ["< 0.001", "0.001", "0.015", "0.5"]
+    names = [f"G{i}" for i in range(6)]
+    value = {name: 0.9 - 0.05 * i for i, name in enumerate(names)}
+    pairs = [result(0.0002, a, b, value[a] - value[b]) for i, a in enumerate(names) for b in names[i + 1 :]]
+    assert "above 4 others (each p < 0.001)" in verdict(of(value, *pairs))
+
+
 def test_the_headline_says_the_same_without_numbers() -> None:
     won, open_, far = result(0.001, "A", "B", -0.05), result(0.4, "A", "C", 0.01), result(0.001, "B", "C", 0.06)
     value = {"A": 0.30, "B": 0.35, "C": 0.29}
@@ -279,7 +291,7 @@ def test_the_headline_says_the_same_without_numbers() -> None:
 def test_groups_that_learned_nothing_have_no_winner() -> None:
     tiny, some = result(0.001, "A", "C", -0.005), result(0.001, "A", "C", -0.012)
     assert verdict(of({"A": 0.001, "C": 0.006}, tiny)) == (
-        "No group has learned to detect anything yet: the highest AP is 0.0060, of C. Below 0.01 no winner is named."
+        "No group has learned to detect anything yet. The highest AP is 0.0060, of C. Below 0.01 no winner is named."
     )
     assert "highest AP, 0.013" in verdict(of({"A": 0.001, "C": 0.013}, some))
 

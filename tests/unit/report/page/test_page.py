@@ -12,8 +12,9 @@ from coordexp.report.study.about import About
 from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
 from coordexp.report.study.fairness import Fairness, FairnessRow
 from coordexp.report.study.study import Study
-from coordexp.report.text.tables import Table, TableRow
+from coordexp.report.text.tables import Table, TableRow, verdict_of
 from coordexp.statistics.results import Convergence, Estimate
+from coordexp.statistics.verdict import verdict
 from tests.unit.report.report_support import SPITEFUL
 
 _VOID = {"meta", "link", "img", "input", "br", "hr"}
@@ -70,11 +71,52 @@ def test_every_part_is_there_and_every_tag_closed(text: str) -> None:
     assert outline.open == []
     sections = [name for name in re.findall(r'<h2 id="([\w-]+)"', text) if name != "missing-title"]
     assert sections == [
-        "about", "results", "why", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "again",
+        "about", "results", "why", "curves", "boxes", "gallery", "distributions", "free", "fairness", "runs", "words",
+        "again",
     ]  # fmt: skip
     assert len(outline.ids) == len(set(outline.ids))
     assert text.count('class="picture"') == 6
     assert text.count("<rect") > 30
+
+
+def test_what_words_mean_is_listed_and_not_only_said_where_one_points(text: str, paired: Study) -> None:
+    words = text.partition('<h2 id="words">')[2].partition("</section>")[0]
+    assert '<details class="words" open>' in words, "a print shows it"
+    pointed_at = dict(re.findall(r'<abbr title="([^"]+)">([^<]+)</abbr>', text))
+    assert len(pointed_at) > 20
+    assert [meaning for meaning in pointed_at if f"<dd>{meaning}</dd>" not in words] == []
+    listed = re.findall(r"<dt>([^<]+)</dt>", words)
+    assert {"boxes in bursts", "both", "background", "missed", "localisation", "p, random swaps"} <= set(listed)
+    assert "positive-only" not in listed, "no table of this page has it"
+    assert 'href="#words"' in text
+    note = text.partition("AP50 and what each kind of error costs")[2].partition("</figcaption>")[0]
+    for short in ("cls", "loc", "both", "dup", "bkg", "miss"):
+        assert f"({short})" in note
+
+
+def test_each_section_with_lines_of_groups_has_a_legend(text: str) -> None:
+    for name in ("why", "curves", "boxes", "distributions"):
+        section = text.partition(f'<h2 id="{name}">')[2].partition("</section>")[0]
+        assert section.count('class="legend"') == 1, name
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_numbers_do_not_repeat_the_headline(paired: Study) -> None:
+    comparison = paired.comparison
+    assert comparison is not None
+    assert "not told apart" in {verdict_of(pair, comparison) for pair in comparison.pairs}
+    page = render_page(dataclasses.replace(paired, verdict=f"Without B-s1: {verdict(comparison)} It holds so."))
+    (headline,) = re.findall(r'<p class="verdict">(.*?)</p>', page)
+    (numbers,) = re.findall(r'<p class="numbers">(.*?)</p>', page)
+    assert headline.startswith("No difference of AP can be shown between")
+    assert "No difference of AP can be shown" not in numbers
+    assert re.match(r"Without B-s1: \S+ - \S+ = [+-]0\.\d{4} ", numbers)
+    assert numbers.endswith("It holds so.")
+    low = {group: Estimate(0.001, 0.0, 0.002) for group in comparison.value}
+    nothing = dataclasses.replace(comparison, value=low)
+    page = render_page(dataclasses.replace(paired, comparison=nothing, verdict=verdict(nothing)))
+    assert '<p class="verdict">No group has learned to detect anything yet.</p>' in page
+    assert '<p class="numbers">The highest AP is 0.0010, of ' in page
 
 
 def test_headings_go_down_one_level_at_a_time(text: str) -> None:

@@ -34,6 +34,12 @@ def test_the_tables_fit_100_columns(bare: Study) -> None:
     assert "AP_medium" in text
 
 
+def test_the_line_below_the_tables_names_the_page_that_explains_them(bare: Study) -> None:
+    (line,) = [line for line in printed(bare, 100) if line.startswith("What the heads and rows mean: ")]
+    page = Path(__file__).parents[4] / line.rpartition(" ")[2].strip()
+    assert page.read_text(encoding="utf-8").startswith("# Reading a report")
+
+
 def test_markdown_has_as_many_cells_in_every_line(bare: Study) -> None:
     lines = to_markdown(bare).splitlines()
     widths = [line.count(" | ") for line in lines if line.startswith("| ")]

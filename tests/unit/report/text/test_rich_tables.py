@@ -51,6 +51,20 @@ def test_each_part_begins_with_what_a_row_is_and_has_each_column_once() -> None:
         console.print(rich_table(part))
 
 
+def test_a_group_with_one_seed_keeps_its_name_below_one_with_several() -> None:
+    rows = (TableRow(("A", "mean of 2", "0.2"), is_mean=True), TableRow(("A", "0", "0.1")), TableRow(("A", "1", "0.3")))
+    table = Table("AP", ("group", "seed", "AP"), (*rows, TableRow(("B", "7", "0.5"))))
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(rich_table(table))
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert [line for line in lines if line][-4:] == [
+        ["A", "mean", "of", "2", "0.2"],
+        ["0", "0.1"],
+        ["1", "0.3"],
+        ["B", "7", "0.5"],
+    ]
+
+
 def test_a_column_alone_that_is_too_wide_is_still_printed() -> None:
     table = Table("t", ("part", "difference", "other"), (TableRow(("x" * 50, "1" * 50, "2")),))
     parts = fitting_parts(table, Console(file=io.StringIO(), width=40))

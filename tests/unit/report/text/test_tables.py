@@ -8,11 +8,11 @@ from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
 from coordexp.report.text.answers import free_tables, stop_tables
-from coordexp.report.text.heads import meaning
+from coordexp.report.text.heads import meaning, words_of
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import all_tables, run_tables
 from coordexp.report.text.run_tables import gradients_table, quality_tables, runs_table
-from coordexp.report.text.tables import Table, comparison_tables, num_objects, sample_notes
+from coordexp.report.text.tables import COUNTED, Table, TableRow, comparison_tables, num_objects, sample_notes
 
 
 def cells(table: Table, *lead: str) -> dict[str, str]:
@@ -100,14 +100,29 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
 
 
 def test_every_head_that_is_no_plain_word_is_explained(paired: Study) -> None:
-    plain = {"group", "seed", "verdict", "reading", "state", "steps", "seconds", "part", "objects", *paired.data.groups}
+    plain = {"group", "seed", "verdict", "reading", "state", "steps", "part", *paired.data.groups}
     heads = {head for table in all_tables(paired) for head in table.columns} - plain
-    say_it = re.compile(" \u2212 |^steps to|loss$|^F1 |^AP, ")
-    unexplained = {head for head in heads if not meaning(head) and not say_it.search(head)}
-    assert unexplained <= {"smallest logged", "largest logged", "limit", "tokens per object, constrained"}, unexplained
-    assert "chance" in meaning("p, swaps")
+    rows = {row.cells[0] for table in all_tables(paired) if table.columns[0] == "part" for row in table.rows}
+    assert {"boxes in bursts", "both", "seen but not said", "stop margin after 3", "recall, rank 3 to 4"} <= rows
+    say_it = re.compile(" \u2212 |(text|coord|coord ce) loss$")
+    assert {word for word in heads | rows if not meaning(word) and not say_it.search(word)} == set()
+    assert "chance" in meaning("p, random swaps")
     assert meaning("AP_small") == "COCO AP of boxes under 32x32 px"
     assert meaning("AP, ideal scores").startswith("AP if each score")
+
+
+def test_the_list_of_words_has_what_the_tables_have_and_nothing_else(paired: Study) -> None:
+    words = dict(words_of(all_tables(paired)))
+    assert words["boxes in bursts"] == "share of detections in images with 10 or more repeated boxes"
+    assert words["both"].startswith("AP50 lost to boxes that are wrong in place and category")
+    assert words["recall, rank …"].startswith("share found")
+    assert {"IoU", "constrained", "free", "argmax", "not told apart", "p, random swaps"} <= set(words)
+    assert not {"positive-only", "frame", "px:xywh and the like", "limit", "recall, rank 1", "group", "A"} & set(words)
+    rows = tuple(TableRow(("A", kind, "0", "0.1")) for kind in ("positive-only", "protocol's part"))
+    f1 = Table("F1", ("group", COUNTED, "seed", "IoU .50"), rows)
+    files = Table("Files", ("group", "frame"), (TableRow(("A", "px:xywh")), TableRow(("B", "norm1000:xyxy"))))
+    few = [word for word, _ in words_of([f1, files])]
+    assert few == [COUNTED, "F1", "frame", "IoU", "positive-only", "protocol's part", "px:xywh and the like"]
 
 
 def test_runs_say_where_they_stand(tiny: ExperimentData) -> None:
