@@ -68,7 +68,7 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
 
 def _run_annotations(options: argparse.Namespace) -> None:
     """Write COCO or LVIS annotations as JSONL and say what is in them."""
-    from coordexp.cli.views import manifest_table, rejected_lines
+    from coordexp.cli.views import manifest_table, rejected_lines, warning_lines
     from coordexp.config import load_config
     from coordexp.data.prepare import PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_table
@@ -96,7 +96,7 @@ def _run_annotations(options: argparse.Namespace) -> None:
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
     console.print(manifest_table(prepared.manifest))
-    for line in rejected_lines(prepared.manifest):
+    for line in [*warning_lines(prepared.manifest), *rejected_lines(prepared.manifest)]:
         show(console, line)
     show(console, f"next: {_next_command(spec)}")
 

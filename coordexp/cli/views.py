@@ -179,6 +179,12 @@ def rejected_lines(manifest: "Manifest") -> list[str]:
     return ["rejected:", *shown, *([f"  and {more:,} more, all in manifest.json"] if more else [])]
 
 
+def warning_lines(manifest: "Manifest") -> list[str]:
+    """Return what looks wrong with the whole file, a line each; a manifest of an older version says nothing of it."""
+    warnings = manifest.get("warnings")
+    return [f"warning: {sentence}" for sentence in warnings] if isinstance(warnings, list) else []
+
+
 def _number(manifest: "Manifest", group: str, name: str) -> int:
     values = manifest[group]
     value = values.get(name, 0) if isinstance(values, dict) else 0

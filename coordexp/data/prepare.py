@@ -299,6 +299,7 @@ def _manifest(
         "categories": _categories(table, is_target, image_of),
         "max_bad_fraction": spec.max_bad_fraction,
         "rejected": [asdict(record) for record in table.rejections.all()],
+        "warnings": list(table.warnings),
     }
 
 

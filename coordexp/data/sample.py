@@ -235,12 +235,14 @@ class SplitData:
             objects are then those of the part; ``of_rejected_images``, annotations lost with their image;
             ``repeated_file_names``, images whose file an earlier image names too. A format counts only what it knows.
         categories: name of each category id; empty where the format has no categories.
+        warnings: what looks wrong with the file as a whole, and stops nothing.
     """
 
     samples: Sequence[Sample]
     rejected: tuple[Rejected, ...]
     counts: dict[str, int]
     categories: dict[int, str]
+    warnings: tuple[str, ...] = ()
 
 
 class Rejections:
@@ -258,7 +260,7 @@ class Rejections:
         """Return how many records of ``kind`` are bad."""
         return sum(1 for found, _, _ in self._found if found == kind)
 
-    def accept(self, totals: Mapping[str, int], *, max_bad_fraction: float) -> tuple[Rejected, ...]:
+    def accept(self, totals: Mapping[str, int], *, max_bad_fraction: float, cause: str = "") -> tuple[Rejected, ...]:
         """Return the bad records, unless they are too many.
 
         The fraction is taken for each kind on its own: 100 missing images of 100 are all of them,
@@ -267,14 +269,15 @@ class Rejections:
         Args:
             totals: number of records of each kind, good and bad.
             max_bad_fraction: largest accepted fraction of bad records; 0 accepts none.
+            cause: what they have in common, with the cure, where that is known.
 
         Raises:
-            DataError: if there are more; it shows the first few.
+            DataError: if there are more; it shows the first few, or the cause and the first one.
         """
         bad = Counter(kind for kind, _, _ in self._found)
         over = [kind for kind in bad if bad[kind] > max_bad_fraction * totals[kind]]
         if over:
-            raise DataError(self._message(over, bad, totals, max_bad_fraction))
+            raise DataError(self._message(over, bad, totals, max_bad_fraction, cause))
         return self.all()
 
     def all(self) -> tuple[Rejected, ...]:
@@ -282,14 +285,16 @@ class Rejections:
         return tuple(Rejected(where=f"{self._source}: {entry}", reason=reason) for _, entry, reason in self._found)
 
     def _message(
-        self, over: list[str], bad: Mapping[str, int], totals: Mapping[str, int], max_bad_fraction: float
+        self, over: list[str], bad: Mapping[str, int], totals: Mapping[str, int], max_bad_fraction: float, cause: str
     ) -> str:
         counts = ", ".join(f"{bad[kind]} of {totals[kind]} {kind}" for kind in over)
         found = [f"{entry}: {reason}" for kind, entry, reason in self._found if kind in over]
-        shown = "; ".join(found[:_NUM_REJECTED_SHOWN])
-        more = f"; and {len(found) - _NUM_REJECTED_SHOWN} more" if len(found) > _NUM_REJECTED_SHOWN else ""
+        why = f"{cause}; " if cause else ""
+        num_shown = 1 if cause else _NUM_REJECTED_SHOWN
+        shown = "; ".join(found[:num_shown])
+        more = f"; and {len(found) - num_shown} more" if len(found) > num_shown else ""
         return (
-            f"{self._source}: {counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
+            f"{self._source}: {why}{counts} cannot be used (data.max_bad_fraction accepts {max_bad_fraction:g}): "
             f"{shown}{more}. Correct them, or raise data.max_bad_fraction (prepare: --max-bad-fraction) to leave them "
             "out"
         )

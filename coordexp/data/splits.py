@@ -69,6 +69,8 @@ def check_split(
         f"{split} annotations",
         f"{len(loaded.samples):,} images, {loaded.counts['boxes']:,} boxes{categories}, each checked",
     )
+    for sentence in loaded.warnings:
+        yield warning(f"{split} annotations", sentence)
     for rejected in loaded.rejected[:1]:
         yield warning(
             f"{split} annotations",

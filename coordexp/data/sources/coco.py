@@ -3,7 +3,7 @@
 Shapes: I images, N objects.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from coordexp.data.image_file import ImageFolder, size_problem
 from coordexp.data.sample import Rejections, Samples, SplitData
 from coordexp.data.sources.coco_file import (
     SECTIONS,
+    Annotation,
     AnnotationColumns,
     BadEntry,
     Category,
@@ -25,7 +26,7 @@ from coordexp.data.sources.coco_file import (
     Section,
     read_coco_file,
 )
-from coordexp.data.sources.frame import frame_problem
+from coordexp.data.sources.frame import frame_doubt, frame_problem
 from coordexp.errors import DataError, is_text, show
 
 TARGET, CROWD, IGNORED = 0, 1, 2
@@ -56,6 +57,7 @@ class CocoTable:
         categories: entry of each category id.
         counts: see :class:`coordexp.data.sample.SplitData`.
         rejections: what was left out, with reasons.
+        warnings: what looks wrong with the whole file, and was accepted.
     """
 
     images: list[CocoImage]
@@ -67,6 +69,7 @@ class CocoTable:
     categories: dict[int, Category]
     counts: dict[str, int]
     rejections: Rejections
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def read_coco(
         boxes_norm_xyxy=table.boxes_norm_xyxy[is_target],
     )
     categories = {key: entry.name for key, entry in table.categories.items()}
-    return SplitData(samples, table.rejections.all(), table.counts, categories)
+    return SplitData(samples, table.rejections.all(), table.counts, categories, table.warnings)
 
 
 def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float) -> CocoTable:
@@ -166,6 +169,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
             f"{file.path}: {looks_like}; expected left, top, width, height in pixels of each image. Correct them, or "
             "set data.max_bad_fraction (prepare: --max-bad-fraction) to 1 to take them as they are"
         )
+    odd = looks_like or frame_doubt(objects.box_px_xywh, sizes[image_index])
     boxes, was_clipped = _clipped(objects.box_px_xywh, sizes[image_index])
     outside = (boxes[:, 0] >= boxes[:, 2]) | (boxes[:, 1] >= boxes[:, 3])
     for i in _places(outside):
@@ -183,7 +187,12 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
     for section in SECTIONS:
         for entry in sorted(bad[section], key=lambda entry: entry.place):
             rejections.add(section, shown_entry(section, entry), entry.reason)
-    rejections.accept(totals, max_bad_fraction=max_bad_fraction)
+    cause = _off_by_one(
+        file.annotations.good,
+        images={image.image_id for image in images} | lost_ids,
+        categories={*categories, *(entry.key for entry in bad_categories)},
+    )
+    rejections.accept(totals, max_bad_fraction=max_bad_fraction, cause=cause)
     if not images:
         raise DataError(f"{file.path}: there is no image to use; expected at least one entry in images")
 
@@ -216,6 +225,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
         categories=categories,
         counts=counts,
         rejections=rejections,
+        warnings=tuple(filter(None, (odd, cause))),
     )
 
 
@@ -292,19 +302,25 @@ def _usable_annotations(
     orphans = ~np.isin(found.image_id, image_ids)
     refuse(orphans, [f"no image has the id {key}" for key in found.image_id[orphans]])
     nameless = ~np.isin(found.category_id, np.array(sorted(categories), np.int64))
-    hint = _shifted(found.category_id, categories)
-    refuse(nameless, [f"no usable category has the id {key}{hint}" for key in found.category_id[nameless]])
+    refuse(nameless, [f"no usable category has the id {key}" for key in found.category_id[nameless]])
 
     by_id = np.argsort(image_ids)
     index = by_id[np.searchsorted(image_ids[by_id], found.image_id)] if images else np.zeros(0, np.int64)
     return found, index, bad, num_lost
 
 
-def _shifted(category_ids: NDArray[np.int64], categories: Collection[int]) -> str:
-    """Return a hint where all annotations would have a category, were their ids one more or one less."""
-    for shift, words in ((1, "one less"), (-1, "one more")):
-        if {key + shift for key in set(category_ids.tolist())} <= set(categories):
-            return f" (every id is {words} than that of a category: one list begins at 0, the other at 1)"
+def _off_by_one(
+    annotations: Sequence[Annotation], *, images: Collection[int | None], categories: Collection[int | None]
+) -> str:
+    """Return what to do where all annotations would have a category, or an image, were their ids one more or less."""
+    for what, used, known in (
+        ("category", {one.category_id for one in annotations}, set(categories)),
+        ("image", {one.image_id for one in annotations}, set(images)),
+    ):
+        if not used <= known:
+            for shift, cure in ((1, "add 1 to"), (-1, "subtract 1 from")):
+                if {key + shift for key in used} <= known:
+                    return f"{what} ids look off by one: {cure} each {what}_id"
     return ""
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 _FEWEST = 20
 """Boxes that show a frame; fewer may lie anywhere."""
 _FEWEST_OF_SMALLER = 200
+_SUSPICIOUS_REACH, _WRONG_REACH = 0.5, 0.6
+"""Of an image's side; half is where copies of half the size end, and where few boxes may end by chance."""
 _SLACK = 0.02
 """Of an image's side: annotations reach a little beyond their image everywhere."""
 
@@ -37,9 +39,27 @@ def frame_problem(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float
             f"{is_beyond.mean():.0%} of the boxes reach beyond their image: they look like pixels of larger copies, or "
             "of other images"
         )
-    if len(reach) >= _FEWEST_OF_SMALLER and reach.max() < 0.6:
+    if len(reach) >= _FEWEST_OF_SMALLER and reach.max() < _WRONG_REACH:
         return (
             f"no box reaches beyond {reach.max():.0%} of its image's width or height: they look like pixels of smaller "
             "copies"
         )
     return None
+
+
+def frame_doubt(boxes_px_xywh: NDArray[np.float64], sizes_px: NDArray[np.float64]) -> str | None:
+    """Return what is odd about the boxes of a whole file that are too few for :func:`frame_problem`; else None.
+
+    Args:
+        boxes_px_xywh: ``[N, 4]`` as the file has them.
+        sizes_px: ``[N, 2]`` width and height of each box's image.
+    """
+    if len(boxes_px_xywh) < _FEWEST:
+        return None
+    reach = ((boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]) / sizes_px).max()
+    if reach > _SUSPICIOUS_REACH + _SLACK:
+        return None
+    return (
+        f"no box reaches beyond {reach:.0%} of its image's width or height: if objects are elsewhere too, these are "
+        "pixels of smaller copies (coordexp inspect draws them)"
+    )

@@ -62,7 +62,7 @@ def start_lines(
 
 
 def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = None) -> list[str]:
-    """Return lines for a person: one that counts, one for each of the first records left out.
+    """Return lines for a person: one that counts, one a warning, one for each of the first records left out.
 
     Args:
         name: of the split.
@@ -78,6 +78,7 @@ def data_lines(name: str, data: SplitData, dataset: DetectionDataset | None = No
         }
         parts += [f"{number:,} {text}" for text, number in limits.items() if number]
     lines = [f"{name}: {'; '.join(parts)}"]
+    lines += [f"{name}: warning: {sentence}" for sentence in data.warnings]
     if data.rejected:
         shown = data.rejected[:_NUM_REJECTED_SHOWN]
         lines.append(f"{name}: {len(data.rejected):,} records are left out:")

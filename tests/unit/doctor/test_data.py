@@ -43,6 +43,18 @@ def test_a_good_split(tmp_path):
     assert facts == DataFacts(frozenset({(64, 48)}), 1, ("red circle",), ("red circle",))
 
 
+def test_what_looks_wrong_with_a_whole_file_is_a_warning(tmp_path):
+    annotations, images = write_coco(tmp_path)
+    config = _config(annotations, images, tmp_path)
+    (box,) = json.loads(annotations.read_text())["annotations"][:1]
+    boxes = [{**box, "id": at, "bbox": [at, at, 4, 4]} for at in range(20)]
+    _edited(annotations, lambda data: data.update(annotations=boxes))
+    verdict, sentence = _examine(config)[1]["train annotations"]
+    assert (verdict, sentence[:31]) == ("warning", "no box reaches beyond 48% of it")
+    _edited(annotations, lambda data: data["annotations"][0].update(bbox=[60, 40, 4, 4]))
+    assert _examine(config)[1]["train annotations"][0] == "ok"
+
+
 def test_each_fault_has_its_sentence(tmp_path):
     annotations, images = write_coco(tmp_path)
     config = _config(annotations, images, tmp_path)

@@ -1,6 +1,7 @@
 """Files whose boxes stand in another frame are told from good ones, and stop before anything is trained."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,8 +66,48 @@ def test_real_looking_boxes_are_not_mistaken(seed: int) -> None:
     assert frame_problem(boxes[:19] * 3, sizes[:19]) is None, "too few to tell"
 
 
-@pytest.mark.parametrize("shift", [-1, 1])
-def test_ids_of_categories_that_are_off_by_one_are_said(shapes: Path, tmp_path: Path, shift: int) -> None:
+def test_few_boxes_in_the_upper_left_are_a_doubt_and_no_reason_to_stop(shapes: Path, tmp_path: Path) -> None:
+    path = changed(shapes, tmp_path, lambda box, width, height: [side / 2 for side in box])
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["annotations"] = document["annotations"][:199]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    (found,) = read_coco(path, shapes / "val").warnings
+    assert re.match(r"no box reaches beyond (49|50)% of its image's width or height: .* smaller copies", found)
+    document["annotations"] = document["annotations"][:19]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert not read_coco(path, shapes / "val").warnings, "too few to tell"
+    assert not read_coco(shapes / "instances_val.json", shapes / "val").warnings
+
+
+def test_what_was_accepted_is_still_said(shapes: Path, tmp_path: Path) -> None:
+    path = changed(shapes, tmp_path, lambda b, w, h: [b[0] / w, b[1] / h, b[2] / w, b[3] / h])
+    (found,) = read_coco(path, shapes / "val", max_bad_fraction=1.0).warnings
+    assert "look like fractions" in found
+
+
+@pytest.mark.parametrize(("shift", "cure"), [(-1, "add 1 to"), (1, "subtract 1 from")])
+def test_ids_of_categories_that_are_off_by_one_are_said_once(
+    shapes: Path, tmp_path: Path, shift: int, cure: str
+) -> None:
     path = changed(shapes, tmp_path, lambda box, width, height: box, shift=shift)
-    with pytest.raises(DataError, match=r"one list begins at 0, the other at 1"):
+    sentence = f"category ids look off by one: {cure} each category_id"
+    with pytest.raises(DataError) as caught:
         read_coco(path, shapes / "val")
+    said = str(caught.value)
+    assert said.startswith(f"{path}: {sentence}; ")
+    assert said.count("off by one") == said.count("no usable category has the id") == 1
+    assert len(said.replace(str(path), "")) < 360
+    taken = read_coco(path, shapes / "val", max_bad_fraction=1.0)
+    assert taken.warnings == (sentence,), "what has a category, another one, stays"
+    assert 0 < len(taken.rejected) < taken.counts["annotations"]
+
+
+def test_ids_of_images_that_are_off_by_one_are_said_once(shapes: Path, tmp_path: Path) -> None:
+    document = json.loads((shapes / "instances_val.json").read_text(encoding="utf-8"))
+    for one in document["annotations"]:
+        one["image_id"] -= 1
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(DataError, match="json: image ids look off by one: add 1 to each image_id; ") as caught:
+        read_coco(path, shapes / "val")
+    assert str(caught.value).count("no image has the id") == 1

@@ -1,5 +1,7 @@
 """The lines a run prints: every lost box is in a count, and every bad record has its place."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordexp.config.schema import ExperimentConfig
@@ -58,10 +60,10 @@ def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
     assert batch_lines(config, sampler, num_ranks=num_ranks) == expected
 
 
-def test_clean_data_take_one_line(coco):
-    assert data_lines("train", read_coco(coco.annotations, coco.images)) == [
-        "train: 2 images; 2 boxes; 1 images without objects"
-    ]
+def test_clean_data_take_one_line_and_doubtful_data_one_more(coco):
+    data = read_coco(coco.annotations, coco.images)
+    assert data_lines("train", data) == ["train: 2 images; 2 boxes; 1 images without objects"]
+    assert data_lines("train", replace(data, warnings=("odd",)))[1:] == ["train: warning: odd"]
 
 
 def test_what_is_lost_is_counted(coco, native, prompt, image_spec):
