@@ -8,7 +8,7 @@ from math import ceil
 from rich.console import Console
 from rich.table import Table
 
-from coordexp.ablation.preparation import check_dry_run, check_files, steps_note
+from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.keys import deciding, identity
@@ -33,11 +33,10 @@ _SECONDS_AROUND_A_RUN = 20.0
 
 
 def describe(config: ExperimentConfig, console: Console) -> None:
-    """Print what would run; the plan is printed even where the data is on another machine.
+    """Print what would run; data may be on another machine.
 
     Raises:
         ConfigError: if the name exists with another configuration, or a run cannot be done as configured.
-        DataError: behind the plan, if an annotation file or a folder of images is missing.
     """
     recorded = check_experiment(config)
     plans = plan_runs(config, instance=recorded.instance if recorded else "")
@@ -53,7 +52,6 @@ def describe(config: ExperimentConfig, console: Console) -> None:
     console.print(plan_table(plans))
     for line in [*summary(config, plans), *(f"epochs          {note}" for note in notes)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    check_files(plans)
 
 
 def plan_table(plans: Sequence[RunPlan]) -> Table:
@@ -86,6 +84,7 @@ def summary(config: ExperimentConfig, plans: Sequence[RunPlan]) -> list[str]:
         f"can detect      {_detectable(config)}",
         *_notes(plans),
         f"not checked     {_not_checked(plans)}",
+        *data_not_here(plans),
         f"directory       {plans[0].run_dir.parent}",
         f"tracking        {config.tracking.uri}",
     ]

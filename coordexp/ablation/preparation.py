@@ -13,7 +13,7 @@ from coordexp.data.splits import missing_files
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.errors import ConfigError, DataError
 from coordexp.files import kept_model, sha256_of_file, write_json, write_text
-from coordexp.findings import require
+from coordexp.findings import collect, require
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, directory_bytes
@@ -61,17 +61,16 @@ def check_dry_run(plans: Sequence[RunPlan]) -> None:
             require(check_base(config, directory, weights=False))
 
 
-def check_files(plans: Sequence[RunPlan]) -> None:
-    """Look whether the annotations and image folders of all runs are there; neither is read.
-
-    Raises:
-        DataError: with the path that is missing, and its key.
-    """
+def data_not_here(plans: Sequence[RunPlan]) -> list[str]:
+    """Return what of the runs' annotations and image folders is not on this machine, with its key; none is read."""
+    found: dict[str, None] = {}
     for config in {deciding(plan.config, "data"): plan.config for plan in plans}.values():
         for split in SPLITS:
             source = source_of(config.data, split, data_dir=ExperimentFolder.of(config).data)
             if source.generated is None:
-                require(missing_files(source.annotations, source.images, split))
+                missing, _ = collect(missing_files(source.annotations, source.images, split))
+                found |= dict.fromkeys(finding.sentence for finding in missing)
+    return [f"not here        {sentence}" for sentence in found]
 
 
 def _check_keys(config: ExperimentConfig) -> None:

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     seed = config.experiment.seed if options.seed is None else options.seed
     if options.dry_run:
         from coordexp.ablation.describe import num_train_images, steps_line
-        from coordexp.ablation.preparation import check_dry_run, check_files
+        from coordexp.ablation.preparation import check_dry_run, data_not_here
         from coordexp.runs.plan import RunPlan
 
         one = group_config(config, group, seed)
@@ -37,6 +37,6 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(to_yaml(one))
         if one.training.epochs is not None:
             sys.stdout.write(f"# {steps_line(one, num_train_images(one))}\n")
-        check_files(plans)
+        sys.stdout.writelines(f"# {line}\n" for line in data_not_here(plans))
         return 0
     return run_and_report(single_run(config, group, seed), console=output_console(), debug=options.debug)

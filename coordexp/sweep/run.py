@@ -21,7 +21,7 @@ from coordexp.ablation.campaign import (
 from coordexp.ablation.preparation import (
     check_disk_for,
     check_dry_run,
-    check_files,
+    data_not_here,
     fingerprint_runs,
     prepare_all,
     shared_metrics,
@@ -255,19 +255,17 @@ def without_model(function: TrainFunction) -> TrainFunction:
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:
-    """Print what would run; the plan is printed even where the data is on another machine.
+    """Print what would run; data may be on another machine.
 
     Raises:
         ConfigError: if the name exists with another configuration or search, or a trial cannot be done as configured.
-        DataError: behind the plan, if an annotation file or a folder of images is missing.
     """
     check_experiment(sweep.config)
     plans = [RunPlan(sweep.config)]
     check_dry_run(plans)
     console.print(to_yaml(sweep.config), markup=False, highlight=False, soft_wrap=True)
-    for line in [*_summary(sweep), *_point_lines(sweep)]:
+    for line in [*_summary(sweep), *data_not_here(plans), *_point_lines(sweep)]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    check_files(plans)
 
 
 def _summary(sweep: Sweep) -> list[str]:

@@ -124,36 +124,33 @@ PATHS = {
 
 
 @pytest.mark.parametrize(
-    ("verb", "last_of_plan"),
+    "verb",
     [
-        (["ablation", "--config", str(TINY)], "tracking "),
-        (["train", "--config", str(TINY)], "  allow_differences:"),
-        (["sweep", "--config", str(EXPERIMENTS / "sweeps" / "lambda_coord.yaml")], "t004 "),
+        ["ablation", "--config", str(TINY)],
+        ["train", "--config", str(TINY)],
+        ["sweep", "--config", str(EXPERIMENTS / "sweeps" / "lambda_coord.yaml")],
     ],
-    ids=lambda value: value[0].strip(),
+    ids=lambda value: value[0],
 )
-def test_a_missing_path_of_data_ends_a_dry_run_behind_its_plan(verb, last_of_plan, capsys, tmp_path, monkeypatch):
+def test_a_dry_run_says_which_data_is_not_here(verb, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = [*verb, "--dry-run", *(f"{key}={path}" for key, path in PATHS.items())]
     assert main(command) == 0
-    plan = capsys.readouterr().out
-    assert f"\n{last_of_plan}" in plan
+    assert "not here" not in capsys.readouterr().out
     for key in list(PATHS)[1:]:
-        assert main([*command, f"{key}={tmp_path / 'none.json'}"]) == 2
-        said = capsys.readouterr()
+        assert main([*command, f"{key}={tmp_path / 'none.json'}"]) == 0  # it may be where the runs will be
+        said = capsys.readouterr().out
         what = "file not found; put the annotations" if "annotations" in key else "no such image folder; put the images"
-        assert said.err == f"error: {tmp_path / 'none.json'}: {what} there, or set {key}\n"
-        assert f"\n{last_of_plan}" in said.out
+        assert f"not here        {tmp_path / 'none.json'}: {what} there, or set {key}\n" in said
     (tmp_path / "empty").mkdir()
-    assert main([*command, f"data.val_images={tmp_path / 'empty'}"]) == 2
-    assert "the image folder is empty" in capsys.readouterr().err
+    assert main([*command, f"data.val_images={tmp_path / 'empty'}"]) == 0
+    assert "the image folder is empty" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_one_switch_turns_the_offset_off_anywhere(path, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("coordexp.ablation.preparation.local_checkpoint", lambda path, revision: None)
-    monkeypatch.setattr("coordexp.ablation.describe.check_files", lambda plans: None)  # COCO is not here
     assert main(["ablation", "--config", str(path), "--dry-run", "custom.coord_offset.enabled=false"]) == 0
     said = capsys.readouterr().out
     assert "multimodal_coord_offset: without offsets it has the groups of multimodal" in said
