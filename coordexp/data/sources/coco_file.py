@@ -33,7 +33,7 @@ MAX_ID = 2**63 - 1
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 50_000
 _SMALL_BYTES = 16 * 2**20
 
@@ -356,7 +356,7 @@ def _read_utf8(path: Path) -> bytes:
     """Return the bytes of a file that holds UTF-8, packed by gzip or not."""
     try:
         content = path.read_bytes()
-        if content.startswith(_GZIP_MAGIC):
+        if content.startswith(GZIP_MAGIC):
             content = gzip.decompress(content)
         if not content.isascii():
             content.decode("utf-8")

@@ -27,6 +27,7 @@ class ForeignFile:
     Attributes:
         path: the file that was given.
         detections: the same in COCO's results format; another file where the given one is in another frame.
+        annotations: what it was measured on; where they were packed, a file that pycocotools reads too.
         analysis: what was measured on it, as an evaluation leaves it.
         num_detections: boxes in it.
         num_images: images with at least one of them.
@@ -37,6 +38,7 @@ class ForeignFile:
 
     path: Path
     detections: Path
+    annotations: Path
     analysis: Path
     num_detections: int
     num_images: int

@@ -1,5 +1,6 @@
 """Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
 
+import gzip
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coordexp.data.sources.coco_file import GZIP_MAGIC
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import Detections, Results, detections_of, write_detections
 from coordexp.detection.frames import Frame
@@ -17,6 +19,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.analysis import analyse_boxes
+from coordexp.files import write_text
 from coordexp.metrics import MetricName
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
@@ -61,6 +64,7 @@ def foreign_rows(
     params = {"data.format": form, "data.val_annotations": str(annotations)}
     if images is not None:
         params["data.val_images"] = str(images)
+    plain = _unpacked(annotations, scratch)
     first, are_paired = max(taken, default=-1) + 1, len({len(several) for several in files.values()}) == 1
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
         rows: list[Future[RunData]] = []
@@ -68,7 +72,7 @@ def foreign_rows(
             start = first if are_paired else first + len(rows)
             for seed, results in enumerate(several, start=start):
                 folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
-                kind = partial(_row, frame=frame, params=params, folder=folder)
+                kind = partial(_row, frame=frame, params=params, annotations=plain, folder=folder)
                 rows.append(pool.submit(kind, group, seed, results, truth))
         return [row.result() for row in rows]
 
@@ -116,6 +120,16 @@ def with_files(
     return replace(data, runs=(*data.runs, *rows))
 
 
+def _unpacked(annotations: Path, folder: Path) -> Path:
+    """Return annotations as pycocotools reads them: unpacked into a folder where they are packed."""
+    content = annotations.read_bytes()
+    if not content.startswith(GZIP_MAGIC):
+        return annotations
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "annotations.json", gzip.decompress(content).decode())
+    return folder / "annotations.json"
+
+
 def _refuse_twins(files: Sequence[Results]) -> None:
     """Refuse detections that stand under two names: their difference from themselves is 0, whatever they are."""
     seen: dict[bytes, Path] = {}
@@ -139,6 +153,7 @@ def _row(
     *,
     frame: Frame,
     params: Mapping[str, str],
+    annotations: Path,
     folder: Path,
 ) -> RunData:
     path, is_plain = results.path, results.is_plain and frame == Frame()
@@ -153,6 +168,7 @@ def _row(
     found = ForeignFile(
         path=path,
         detections=path if is_plain else folder / "detections.json",
+        annotations=annotations,
         analysis=DecodingFolder(folder).analysis,
         num_detections=len(detections),
         num_images=len(np.unique(detections.image_ids)),

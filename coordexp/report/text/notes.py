@@ -14,6 +14,7 @@ from coordexp.report.study.data import ExperimentData, RunData, by_group
 from coordexp.report.text.about import READ_BY
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.shipped import python_command
 from coordexp.tracking.connection import sqlite_path, without_secrets
 
 CLIPPING_DIFFERS = 0.25  # of the steps, between two groups
@@ -141,18 +142,26 @@ def _ui(data: ExperimentData) -> str:
     page = f"{server}/#/experiments{chosen}?workflowType=machine_learning"
     if not is_database:
         return f"open {page} in a browser"
-    return f"python -m mlflow ui --backend-store-uri {shlex.quote(without_secrets(data.uri))}\n# and open {page}"
+    return (
+        f"{python_command('-m', 'mlflow', 'ui', '--backend-store-uri', without_secrets(data.uri))}\n# and open {page}"
+    )
 
 
 def _recompute(data: ExperimentData, run: RunData) -> str:
     detections = final_detections(run)
     place = f"{run.name}/{detections.name}" if run.foreign is None else str(run.foreign.detections)
-    fetch = (
-        f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} python -m mlflow artifacts download "
-        f"--run-id {shlex.quote(run.run_id)} --artifact-path {shlex.quote(str(detections))} "
-        f"--dst-path {shlex.quote(run.name)}"
+    download = python_command(
+        "-m", "mlflow", "artifacts", "download", "--run-id", run.run_id, "--artifact-path", detections,
+        "--dst-path", run.name,
+    )  # fmt: skip
+    lines = (
+        [] if run.foreign is not None else [f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(data.uri))} {download}"]
     )
-    annotations, found = json.dumps(_annotations(data, run)), json.dumps(place)
+    truth = _annotations(data, run)
+    if truth.endswith(".gz"):  # which neither judge unpacks
+        packed, truth = truth, f"{run.name}/annotations.json"
+        lines.append(f"gzip -dc {shlex.quote(packed)} > {shlex.quote(truth)}")
+    annotations, found = json.dumps(truth), json.dumps(place)
     evaluate = (
         f'from lvis import LVISEval; e = LVISEval({annotations}, {found}, "bbox"); e.run(); e.print_results()'
         if _is_lvis(run)
@@ -160,11 +169,12 @@ def _recompute(data: ExperimentData, run: RunData) -> str:
         f'gt = COCO({annotations}); e = COCOeval(gt, gt.loadRes({found}), "bbox"); '
         "e.evaluate(); e.accumulate(); e.summarize()"
     )
-    again = f"python -c {shlex.quote(evaluate)}"
-    return again if run.foreign is not None else f"{fetch}\n{again}"
+    return "\n".join([*lines, python_command("-c", evaluate)])
 
 
 def _annotations(data: ExperimentData, run: RunData) -> str:
+    if run.foreign is not None:
+        return str(run.foreign.annotations)
     experiment = RunFolder(Path(run.run_dir)).experiment if run.run_dir else ExperimentFolder(Path("runs") / data.name)
     source = recorded_source(run.params, "val", data_dir=experiment.data)
     return "annotations.json" if source is None else str(source.ground_truth_file)

@@ -80,7 +80,7 @@ def test_the_report_is_that_of_an_experiment_without_what_only_training_has(
 ) -> None:
     files = [f"a b={data}/good.json,{data}/fair.json", f"c={data}/poor.json,{data}/other.json"]
     assert compare(data, *files, "--images", str(data / "val"), "--pictures", "3", "--output", "out") == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().out.replace("docs/reading-a-report.md", "")
     assert "Comparison of a b and c: 2 detectors, 4 files of detections" in said
     for absent in ("Training", "training", "loss", "mlflow", "reading", "Free decoding", "fingerprint", "checkpoint"):
         assert absent not in said
@@ -126,6 +126,27 @@ def test_a_packed_file_and_one_with_names_for_categories_are_the_same(
     assert groups["a"] == groups["b"] == numbers(capsys)["groups"]["c"]
     assert compare(data, f"a={data}/fair.json", "c=packed.json.gz") == 2
     assert "packed.json.gz and" in capsys.readouterr().err, "packing makes no other detector"
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_the_printed_command_gives_the_ap_again(
+    is_packed: bool, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = data / "instances_val.json"
+    if is_packed:
+        truth = tmp_path / "packed truth.json.gz"
+        truth.write_bytes(gzip.compress((data / "instances_val.json").read_bytes()))
+    assert coordexp(["compare", "--annotations", str(truth), *QUICK, f"a={data}/fair.json", "--output", "out"]) == 0
+    said = capsys.readouterr().out
+    command = said.partition("AP of a-s0 again, by pycocotools alone:\n")[2].partition("\n\n")[0]
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (ap,) = re.findall(r"Average Precision .*IoU=0\.50:0\.95 \| area=   all \| maxDets=100 \] = (0\.\d+)", done.stdout)
+    assert float(ap) == pytest.approx(
+        json.loads((tmp_path / "out" / "report.json").read_text())["groups"]["a"]["mean"]["constrained/expected/AP"],
+        abs=5e-4,
+    )
 
 
 @pytest.mark.usefixtures("undrawn")

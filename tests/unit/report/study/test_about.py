@@ -113,7 +113,9 @@ def test_data_files_are_named_without_their_folders(tmp_path: Path) -> None:
 
 
 def test_files_of_other_detectors_alone_have_none(tmp_path: Path) -> None:
-    foreign = ForeignFile(tmp_path / "a.json", tmp_path / "a.json", tmp_path / "b.json", 1, 1, "none")
+    foreign = ForeignFile(
+        tmp_path / "a.json", tmp_path / "a.json", tmp_path / "t.json", tmp_path / "b.json", 1, 1, "none"
+    )
     data = ExperimentData("x", "", (RunData("", "a", 0, "finished", foreign=foreign),))
     assert about(data, Artifacts(data, cache=tmp_path, runs_dir=tmp_path)) is None
 
