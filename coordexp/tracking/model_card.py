@@ -6,6 +6,7 @@ import yaml
 
 from coordexp.config.keys import identity
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.trees import Tree, merged
 from coordexp.data.sources.source import source_of
 from coordexp.errors import ComparisonError, DataError
 from coordexp.files import write_text
@@ -32,6 +33,7 @@ def write_model_card(config: ExperimentConfig, *, metrics: Mapping[str, float]) 
     )
     on = [(weighted.term, weighted.weight) for weighted in weighted_terms(config) if weighted.weight > 0]
     losses = "\n".join(f"| `{term.name}` | {weight:g} | {term.formula.replace('|', '&#124;')} |" for term, weight in on)
+    verb = "train" if config.cluster.num_workers == 1 else "ablation"  # on Ray: this process is one worker
     text = f"""---
 library_name: transformers
 pipeline_tag: image-text-to-text
@@ -61,13 +63,23 @@ The instruction of training was `{config.data.prompt}`; images had {_pixels(conf
 
 ## Make it again
 
-Save this as `run.yaml` and run `coordexp train --config run.yaml`:
+Save this as `run.yaml` and run `coordexp {verb} --config run.yaml`:
 
 ```yaml
-{yaml.safe_dump(identity(config), sort_keys=False, allow_unicode=True).strip()}
+{yaml.safe_dump(_again(config), sort_keys=False, allow_unicode=True).strip()}
 ```
 """
     write_text(RunFolder.of(config).merged / "README.md", text)
+
+
+def _again(config: ExperimentConfig) -> Tree:
+    """Return the keys that make a run again; of several workers it is the one run of an ablation, on Ray."""
+    tree, cluster = identity(config), config.cluster
+    if cluster.num_workers == 1:
+        return tree
+    workers: Tree = {"gpus_per_worker": cluster.gpus_per_worker, "cpus_per_worker": cluster.cpus_per_worker}
+    plan: Tree = {"groups": {}, "seeds": [config.experiment.seed]}
+    return merged(tree, {"cluster": workers, "ablation": plan})
 
 
 def _tuning(config: ExperimentConfig) -> str:
