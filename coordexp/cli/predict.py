@@ -9,6 +9,7 @@ their coordinates.
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from coordexp.cli.arguments import positive
@@ -40,14 +41,15 @@ def run(options: argparse.Namespace) -> None:
     """Predict, write the files and print them."""
     from coordexp.cli.views import prediction_table
     from coordexp.evaluate.job import check_output, unlike_training
-    from coordexp.evaluate.predict import predict, predictions_json
+    from coordexp.evaluate.predict import predict, predictions_json, turned
     from coordexp.files import write_text
     from coordexp.model.checkpoint.adapter import is_adapter
     from coordexp.report.charts.prediction import draw_prediction
 
     check_output(options.output)
     adapter = Path(options.model) if is_adapter(Path(options.model)) else None
-    for sentence in unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels):
+    unlike = unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels)
+    for sentence in [*unlike, *turned(options.pictures)]:
         sys.stderr.write(f"warning: {sentence}\n")
     with stage_bars() as progress:
         done = 0
@@ -79,6 +81,9 @@ def run(options: argparse.Namespace) -> None:
         return
     for item, (png, _) in zip(found, drawn, strict=True):
         console.print(prediction_table(item))
+        if options.decoding == "free":
+            kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(item.malformed).items()).replace("_", " ")
+            show(console, f"malformed pieces of the answer: {len(item.malformed)}{f' ({kinds})' if kinds else ''}")
         if item.truncated:
             show(console, f"the answer was cut at {options.max_new_tokens} tokens; --max-new-tokens sets the limit")
         show(console, f"drawn in {png}\n")

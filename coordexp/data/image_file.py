@@ -78,6 +78,20 @@ def stored_size(path: Path) -> tuple[int, int]:
         return picture.size
 
 
+def orientation(path: Path) -> int:
+    """Return how a viewer turns a picture by its EXIF tag, 2 to 8; 1 where it shows the stored pixels.
+
+    Raises:
+        DataError: if the file is missing, or is no image.
+    """
+    with _opened(path) as picture:
+        try:
+            found = picture.getexif().get(ExifTags.Base.Orientation)
+        except _DECODE_ERRORS:  # damaged metadata of a picture that may be whole
+            return 1
+        return found if found in range(2, 9) else 1
+
+
 def size_problem(width: int, height: int) -> str | None:
     """Return why an image of this size in pixels cannot be used; None if it can."""
     if width * height > MAX_IMAGE_PIXELS:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.coord_tokens.bins import NUM_BINS, decode_array
-from coordexp.data.image_file import stored_size
+from coordexp.data.image_file import orientation, stored_size
 from coordexp.data.sample import Objects, Sample
 from coordexp.detection.boxes import to_boxes_px_xywh
 from coordexp.detection.ground_truth import GroundTruth
@@ -126,7 +126,23 @@ def predict(
     return [found[number] for number in range(len(samples))]
 
 
+def turned(pictures: Sequence[Path]) -> list[str]:
+    """Return a sentence for each picture that a viewer shows otherwise than it is stored, as it is read here.
+
+    Raises:
+        DataError: if one cannot be read.
+    """
+    found = {picture: orientation(picture) for picture in pictures if not picture.is_dir()}
+    return [
+        f"{picture}: stored turned or mirrored (EXIF orientation {how}); boxes are of the stored pixels"
+        for picture, how in found.items()
+        if how != 1
+    ]
+
+
 def _sample(number: int, picture: Path) -> Sample:
+    if picture.is_dir():
+        raise DataError(f"{picture}: that is a folder; expected image files, such as {picture}/*.jpg")
     width, height = stored_size(picture)
     return Sample(picture, width, height, number, Objects((), np.zeros((0, 4))))
 

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from coordexp.cli.main import main
+from coordexp.data.patches import ImageSpec
 from coordexp.detection.boxes import iou_table
 from coordexp.evaluate.predict import predict
+from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
+from coordexp.model.tiny.parts import build_image_processor
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "results" / "demo"
@@ -24,6 +29,23 @@ def test_the_picture_s_objects_are_found() -> None:
     overlaps = iou_table(np.array([item["bbox"] for item in truth]), boxes)
     assert overlaps.max(axis=1).min() > 0.5
     assert all(len(item.distributions) == 4 for item in found.objects)
+
+
+def test_the_checkpoint_says_what_it_was_trained_with_and_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = (DEMO / "model" / "README.md").read_text(encoding="utf-8")
+    data = yaml.safe_load(card.partition("```yaml\n")[2].partition("```")[0])["data"]
+    spec = ImageSpec.from_processor(
+        build_image_processor(), min_pixels=data["min_pixels"], max_pixels=data["max_pixels"]
+    )
+    expected = TrainedWith(data["prompt"], spec.min_pixels, spec.max_pixels)
+    assert read_trained_with(DEMO / "model") == expected
+    ask = ["predict", "--model", str(DEMO / "model"), str(DEMO / "picture.jpg"), "--output", str(tmp_path)]
+    assert main([*ask, "--max-pixels", "4096"]) == 0
+    assert "was trained on images of at most 9,216 pixels and is asked with 4,096" in capsys.readouterr().err
+    assert main(ask) == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_plain_transformers_reads_the_same_boxes(

@@ -1,7 +1,10 @@
 """``coordexp predict``: the same answers as an evaluation, in pixels, with their distributions, printed and drawn."""
 
+import dataclasses
 import json
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +12,9 @@ from PIL import Image
 
 import coordexp
 from coordexp.cli.main import main
-from coordexp.evaluate.distributions import NUM_OBJECTS, Distributions
-from coordexp.evaluate.predict import predict
+from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, Distributions
+from coordexp.evaluate.predict import PredictedObject, Prediction, predict
+from coordexp.report.charts.prediction import draw_prediction
 from tests.integration.evaluate_support import arguments
 
 pytestmark = pytest.mark.timeout(240)
@@ -114,12 +118,69 @@ def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsy
     assert [thing["bins"] for thing in alone["objects"]] == [thing["bins"] for thing in told[0]["objects"]]
 
 
+def test_a_turned_picture_is_said_and_read_as_it_is_stored(checkpoint, shapes, tmp_path, capsys):
+    upright = sorted((shapes / "val").iterdir())[0]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(upright) as picture:
+        picture.convert("RGB").save(tmp_path / "photo.png", exif=exif)
+    ask = ["predict", "--model", str(checkpoint), "--output", str(tmp_path / "out"), *LIMITS, "--format", "json"]
+    assert main([*ask, str(upright), str(tmp_path / "photo.png")]) == 0
+    told = capsys.readouterr()
+    warnings = [line for line in told.err.splitlines() if line.startswith("warning: ")]
+    said = "stored turned or mirrored (EXIF orientation 6); boxes are of the stored pixels"
+    assert warnings == [f"warning: {tmp_path / 'photo.png'}: {said}"]
+    plain, photo = json.loads(told.out)
+    assert plain["objects"]
+    assert photo == plain | {"picture": str(tmp_path / "photo.png")}
+
+
+def test_free_decoding_says_how_many_pieces_are_malformed(checkpoint, shapes, tmp_path, capsys):
+    picture = sorted((shapes / "val").iterdir())[0]
+    ask = ["predict", "--model", str(checkpoint), str(picture), "--output", str(tmp_path / "out"), *LIMITS]
+    assert main([*ask, "--decoding", "free"]) == 0
+    (kept,) = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert kept["malformed"], "a checkpoint without training writes pieces that are no object"
+    assert f"malformed pieces of the answer: {len(kept['malformed'])} (" in capsys.readouterr().out
+    assert main(ask) == 0
+    assert "malformed" not in capsys.readouterr().out
+
+
+def test_a_drawing_names_its_axis_and_score_and_leaves_no_row_empty(checkpoint, shapes, tmp_path):
+    found = predict(checkpoint, sorted((shapes / "val").iterdir()), max_new_tokens=40)
+    item = next(item for item in found if len(item.objects) >= 3)
+    item = dataclasses.replace(item, objects=item.objects[:3])
+    _, svg = draw_prediction(item, tmp_path / "drawn")
+    text = svg.read_text()
+    assert text.count("bin (thousandths") == 4
+    assert f"score {item.objects[0].score:.2f}" in text
+    with Image.open(tmp_path / "drawn.png") as drawn:
+        dark = np.asarray(drawn.convert("L")) < 250
+    right = dark[:, int(0.55 * dark.shape[1]) :]
+    assert np.flatnonzero(right.any(axis=1)).max() > 0.9 * dark.shape[0], "the rows reach the drawing's foot"
+
+
+def test_the_page_explains_every_field_of_the_json(checkpoint, shapes):
+    page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE))
+    fields = {field.name for field in dataclasses.fields(Prediction)}
+    fields |= {f"objects.{field.name}" for field in dataclasses.fields(PredictedObject)}
+    fields |= {f"objects.distributions.{field.name}" for field in dataclasses.fields(BinCurve)}
+    assert explained == fields
+
+
 @pytest.mark.parametrize(
     ("picture", "sentence"),
-    [("none.jpg", "none.jpg: image not found"), ("text.jpg", "text.jpg: image does not decode")],
+    [
+        ("none.jpg", "none.jpg: image not found"),
+        ("text.jpg", "text.jpg: image does not decode"),
+        ("folder", "folder: that is a folder; expected image files, such as "),
+        ("folder", "folder/*.jpg"),
+    ],
 )
 def test_a_picture_that_is_none_is_said(checkpoint, tmp_path, capsys, picture, sentence):
     (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "folder").mkdir()
     command = ["predict", "--model", str(checkpoint), str(tmp_path / picture), "--output", str(tmp_path / "out")]
     assert main(command) == 2
     assert sentence in capsys.readouterr().err

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 8
 _COORDINATES = ("x1", "y1", "x2", "y2")
-_PICTURE_PX, _ROW_PX, _CURVE_PX = 420, 110, 130
+_UNIT = "bin (thousandths\nof the side)"
+_PICTURE_PX, _ROW_PX, _MAX_ROW_PX, _CURVE_PX = 420, 110, 240, 130
 _HEADROOM = 1.25
 _MIN_SPAN = 40  # bins
 _TAIL = 0.003  # of the probability, at either end, need not be drawn
@@ -43,16 +44,21 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
         left, right = figure.add_gridspec(1, 2, width_ratios=(_PICTURE_PX, width - _PICTURE_PX or 1))
         _draw_boxes(figure.add_subplot(left), prediction)
         if shown:
-            rest = max(height - _ROW_PX * len(shown), 1)
-            cells = right.subgridspec(len(shown) + 1, 4, height_ratios=[_ROW_PX] * len(shown) + [rest])
+            row_px = min(height / len(shown), _MAX_ROW_PX)  # rows share the height of the picture
+            rest = max(height - row_px * len(shown), 1)
+            cells = right.subgridspec(len(shown) + 1, 4, height_ratios=[row_px] * len(shown) + [rest])
             for row, item in enumerate(shown):
                 for column, curve in enumerate(item.distributions):
                     axes = figure.add_subplot(cells[row, column])
                     _draw_curve(axes, item, curve, at=column, color=Look.of(row).color)
                     if row == 0:
                         axes.set_title(_COORDINATES[column], loc="center")
+                    if row == len(shown) - 1:
+                        axes.set_xlabel(_UNIT, fontsize=8)
                     if column == 0:
-                        axes.set_ylabel(f"{row + 1}  {item.desc}\n{item.score:.2f}", rotation=0, ha="right", color=INK)
+                        axes.set_ylabel(
+                            f"{row + 1}  {item.desc}\nscore {item.score:.2f}", rotation=0, ha="right", color=INK
+                        )
         return save_figure(figure, stem)
 
 
