@@ -24,7 +24,7 @@ from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
-from coordexp.tracking.connection import check_names_file, connect, sqlite_path, without_secrets
+from coordexp.tracking.connection import check_names_file, connect, server_of, sqlite_path
 from coordexp.tracking.publish import tracking_uri
 from coordexp.train.setup.strategy import check_strategy
 
@@ -176,7 +176,7 @@ def _check_slots(run: ExperimentConfig, nodes: Nodes, where: str) -> Check[None]
 
 def _ask_server(uri: str) -> Check[None]:
     connect(uri)
-    yield ok("mlflow", f"{without_secrets(uri)} answers")
+    yield ok("mlflow", f"{server_of(uri)} answers")
 
 
 def _check_database(uri: str, path: Path) -> Check[None]:

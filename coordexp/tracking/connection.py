@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError
@@ -86,13 +86,8 @@ def connect(uri: str) -> "MlflowClient":
         raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    elif uri.startswith(("http://", "https://")) and urlsplit(uri).hostname:
-        _probe(uri)
     else:
-        raise TrackingError(
-            f"tracking URI {without_secrets(uri)!r} cannot be used: expected sqlite:////absolute/path/mlflow.db or "
-            "http(s)://host:port of an MLflow server (MLflow's file store is no longer supported)"
-        )
+        _probe(uri)
     from mlflow import MlflowClient
 
     with tracking_errors(uri, "open it"):
@@ -102,6 +97,14 @@ def connect(uri: str) -> "MlflowClient":
 def sqlite_path(uri: str) -> Path | None:
     """Return the database file of a sqlite URI, or None for a server."""
     return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
+
+
+def server_of(uri: str) -> str:
+    """Return what a sentence calls an address: a database's, or scheme, host and port of a server alone."""
+    if address_problem(uri) is not None:
+        return "an address that cannot be used"
+    scheme, _, rest = uri.partition("://")
+    return uri if sqlite_path(uri) else f"{scheme}://{rest.partition('/')[0]}"
 
 
 def without_secrets(text: str) -> str:
@@ -136,10 +139,10 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
     except MlflowException as error:
         is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
         kind = TrackingError if is_final else ServerUnreachableError
-        raise kind(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
+        raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
     # requests' errors are OSErrors; a damaged database gives text that is none.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
-        raise ServerUnreachableError(f"MLflow at {without_secrets(uri)}: cannot {doing}: {_reason(error)}") from error
+        raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
 
 
 def _prepare_mlflow() -> None:
@@ -195,9 +198,9 @@ def _probe(uri: str) -> None:
         verify_rest_response(response, _PROBE)
     except MlflowException as error:
         if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-            raise TrackingError(f"tracking server {without_secrets(uri)} refuses: {_reason(error)}") from error
+            raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
         raise ServerUnreachableError(
-            f"tracking server {without_secrets(uri)} does not answer as MLflow ({_reason(error)}): "
+            f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
             "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
         ) from error
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from coordexp.errors import TrackingError
 from coordexp.files import parse_model
 from coordexp.runs.reporter import Row
-from coordexp.tracking.connection import ServerUnreachableError, without_secrets
+from coordexp.tracking.connection import ServerUnreachableError, server_of
 from coordexp.tracking.store import Tracker
 
 _MAX_BYTES_PER_PASS = 4 * 2**20
@@ -103,7 +103,7 @@ class RowSync:
         if not path.exists():
             return None
         rows = path.read_bytes().count(b"\n") - sent.rows
-        reason = sent.error or f"MLflow at {without_secrets(self._tracker.uri)} was not done in time"
+        reason = sent.error or f"MLflow at {server_of(self._tracker.uri)} was not done in time"
         return UnsentRows(run_id, path, rows, reason) if rows > 0 else None
 
     def _run(self) -> None:
@@ -119,7 +119,7 @@ class RowSync:
         if self._away == reached:
             self._away = not reached
             news = "does not answer: rows and results wait in their files" if self._away else "is back"
-            _log.warning("MLflow at %s %s", without_secrets(self._tracker.uri), news)
+            _log.warning("MLflow at %s %s", server_of(self._tracker.uri), news)
         return reached
 
     def _pass(self) -> bool:

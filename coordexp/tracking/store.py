@@ -15,7 +15,7 @@ from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, chart_of, view_of_runs
-from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
 
@@ -63,7 +63,7 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
         found = client.get_experiment_by_name(experiment) or _create(client, uri, experiment, artifact_root)
         if found.lifecycle_stage != "active":
             raise TrackingError(
-                f"experiment {experiment!r} was deleted in MLflow at {without_secrets(uri)}: expected another "
+                f"experiment {experiment!r} was deleted in MLflow at {server_of(uri)}: expected another "
                 f"experiment name, or `mlflow experiments restore --experiment-id {found.experiment_id}`"
             )
         if EXPERIMENT_TAG not in found.tags:

@@ -26,6 +26,18 @@ IN_ADDRESSES = [
     )
     # A file's name may hold any of these characters; it is no place for a secret.
     if not (scheme == "sqlite" and any(mark in form for mark in ("#token", ";auth", "host\n")))
+] + [
+    # Not one of these has a place that is made for a secret.
+    f"databricks://{SECRET}",
+    f"databricks://profile:{SECRET}",
+    f"me:{SECRET}@host",
+    f"//me:{SECRET}@host",
+    f"http://host/me:{SECRET}@x/",
+    f"http://host\\me:{SECRET}@x/",
+    f"http://host/0123{SECRET}",
+    f"http://127.0.0.1:9/5f2b1c3e-1234-4abc-9def-{SECRET}",
+    f"file:///{SECRET}",
+    SECRET,
 ]
 IN_VARIABLES = (
     "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN",

@@ -198,7 +198,7 @@ def test_a_secret_in_a_refused_uri_is_not_in_pydantics_own_words_to_a_reader() -
 
 
 def test_a_tracking_uri_without_secrets_is_taken() -> None:
-    for uri in ("sqlite:////data/a@b/mlflow.db", "https://mlflow.example:5000/a@b", None):
+    for uri in ("sqlite:////data/a@b/mlflow.db", "https://mlflow.example:5000/a_b", None):
         assert Tracking(uri=uri).uri == uri
 
 

@@ -17,7 +17,7 @@ from coordexp.files import parse_model, read_model
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
 from coordexp.tracking.charts import MEASURED, chart_of, logged
-from coordexp.tracking.connection import connect, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
 from coordexp.tracking.store import (
     COMMIT,
     EXPERIMENT_TAG,
@@ -156,7 +156,7 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
         NothingRecordedError: if it is not there yet; where there are others, the sentence names the nearest one.
     """
     known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
-    where = f"MLflow at {without_secrets(uri)}"
+    where = f"MLflow at {server_of(uri)}"
     if name in known:
         return known[name]
     if name is not None and known:
@@ -205,9 +205,7 @@ def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | N
 def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> ExperimentData:
     parent, shown, num_older = newest_runs(client, experiment.experiment_id)
     if not shown:
-        raise NothingRecordedError(
-            f"experiment {experiment.name!r} in MLflow at {without_secrets(uri)} has no runs yet"
-        )
+        raise NothingRecordedError(f"experiment {experiment.name!r} in MLflow at {server_of(uri)} has no runs yet")
     runs = [_run(client, run, experiment.name) for run in shown]
     not_begun = waiting_runs(parent, {(run.group, run.seed) for run in runs})
     reason = parent.data.tags.get(WHY_NOT_BEGUN, "") if parent else ""

@@ -31,7 +31,7 @@ from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import ProgressRow, parse_progress
 from coordexp.runs.status import read_status
 from coordexp.tracking.charts import chart_of, logged
-from coordexp.tracking.connection import ServerUnreachableError, tracking_errors, without_secrets
+from coordexp.tracking.connection import ServerUnreachableError, server_of, tracking_errors
 from coordexp.tracking.store import LAST_STEP, MESSAGE
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class MlflowSource:
         self._experiment_id: str | None = None
         self._subset_ap: dict[str, dict[int, float]] = {}
         self._reached: float | None = None
-        self._kept = Snapshot(experiment or "", f"MLflow at {without_secrets(uri)}")
+        self._kept = Snapshot(experiment or "", f"MLflow at {server_of(uri)}")
 
     def read(self, now: float) -> Snapshot:
         """Return where the experiment stands, or where it stood when MLflow answered last.
@@ -254,7 +254,7 @@ class MlflowSource:
                 self._name, self._experiment_id = experiment.name, experiment.experiment_id
             parent, runs, _ = newest_runs(client, self._experiment_id)
         if parent is None and not runs:
-            where = without_secrets(self._uri)
+            where = server_of(self._uri)
             raise NothingRecordedError(f"experiment {self._name!r} in MLflow at {where} has no runs yet")
         rows = [self._row(run) for run in runs]
         not_begun = waiting_runs(parent, {(row.group, row.seed) for row in rows})
@@ -320,7 +320,7 @@ class ChosenSource:
         self._is_remote = is_remote
         self._files: FolderSource | None = None
         self._mlflow = MlflowSource(uri, experiment)
-        self._source = f"MLflow at {without_secrets(uri)}"
+        self._source = f"MLflow at {server_of(uri)}"
         self._kept: Snapshot | TrackingError | None = None
         self._asked = 0.0
         self._waits_since: float | None = None

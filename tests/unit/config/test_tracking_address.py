@@ -22,6 +22,19 @@ BAD = (
     f"http://host/api/token={SECRET}",
     f"http://host/{SECRET}0123456789abcdefghij/",
     f"https://host/%74oken%3D{SECRET}",
+    f"databricks://{SECRET}",
+    f"me:{SECRET}@host",
+    f"//me:{SECRET}@host",
+    f"http://host/me:{SECRET}@x/",
+    f"http://host\\me:{SECRET}@x/",
+    f"http://host/S3cr3t{SECRET}",
+    f"http://host/5f2b1c3e-1234-4abc-9def-{SECRET}",
+    f"http://host/aGVsbG8gd29ybGQ{SECRET}",
+    f"file:///{SECRET}",
+    f"/home/{SECRET}",
+    f"sqlite://{SECRET}/mlflow.db",
+    f"http:///{SECRET}",
+    SECRET,
 )
 
 
@@ -49,6 +62,9 @@ def test_a_bad_address_is_refused_in_one_line_without_what_it_holds(
         "http://host:5000",
         "https://host/mlflow",
         "https://host/our-mlflow-2026/team_a",
+        "https://dagshub.com/someone/CheXNet.mlflow",
+        "http://mlflow.k8s.svc.cluster.local:5000/k8s/api/2.0/",
+        "http://[::1]:5000",
         "sqlite:////home/me/my runs/a#b;c/mlflow.db",
     ],
 )

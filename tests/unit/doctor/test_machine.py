@@ -282,7 +282,3 @@ def test_databases(tmp_path, monkeypatch):
     assert "cannot be written" in _tracking(f"sqlite:///{path}").sentence
     assert "cannot be written" in _tracking(f"sqlite:///{tmp_path}/other/mlflow.db").sentence
     assert "names no database file" in _tracking("sqlite:///relative.db").sentence
-
-
-def test_an_address_of_another_kind():
-    assert "cannot be used" in _tracking("file:///tmp/mlruns").sentence
