@@ -49,8 +49,8 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         type=Path,
-        help="the experiment whose model and training it takes (default: coco_qwen3vl_4b where there is a GPU, else "
-        "coco_tiny, whose embedded model is a check and no more)",
+        help="the experiment whose model and training it takes (default: coco_qwen3vl_4b where there is a GPU or "
+        "model.path=..., else coco_tiny, whose embedded model is a check and no more)",
     )
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what the file is to hold, such as model.path=DIR"
@@ -99,6 +99,8 @@ def _dataset(options: argparse.Namespace) -> None:
 
         folder: Path = options.folder
         machine = Machine.here()
+        # Another model's images are not those of the embedded one, of 96 x 96 pixels.
+        has_model = any(text.startswith("model.path=") and text != "model.path=embedded" for text in options.overrides)
         name = options.name or re.sub(r"[^A-Za-z0-9_.-]+", "_", folder.absolute().name).strip("_.-") or "data"
         wanted = NewDataset(
             name=name,
@@ -108,7 +110,7 @@ def _dataset(options: argparse.Namespace) -> None:
                 ),
                 "val": find_split(folder, "val", annotations=options.val_annotations, images=options.val_images),
             },
-            config=options.config or Path("coco_qwen3vl_4b" if machine.gpu_names else "coco_tiny"),
+            config=options.config or Path("coco_qwen3vl_4b" if machine.gpu_names or has_model else "coco_tiny"),
             overrides=options.overrides,
             output=options.output or Path(f"{name}.yaml"),
         )

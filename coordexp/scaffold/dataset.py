@@ -16,8 +16,9 @@ from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import facts_of, of_both_splits, open_images
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
-from coordexp.doctor.memory import EVALUATION, TRAINING, SequenceSize
+from coordexp.doctor.memory import EVALUATION, TRAINING, ParameterCounts, SequenceSize, expanded_base
 from coordexp.findings import Check, Finding, collect, guarded, ok
+from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.scaffold.coco_folder import SplitFiles
 from coordexp.scaffold.draft import Draft
@@ -29,6 +30,7 @@ _ROUND_TO = 64  # tokens
 _NO_LIMIT = 1_000_000
 _MOST_OBJECTS = 100  # of a target: more cost memory in every batch, for few images
 _LARGEST_BATCH = 32
+_NO_RESULT = "a check of the path, no result"
 _PASSES, _FEWEST_STEPS, _CHECKPOINTS, _EVALUATIONS, _ROWS = 2, 300, 10, 6, 30
 _Value = TypeVar("_Value")
 
@@ -74,11 +76,15 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
     about = [f"{split}: {_described(data[split])}" for split in SPLITS]
     most = max(len(sample.objects) for sample in data["train"].samples)
     draft.choose("data.max_objects", max(1, min(most, _MOST_OBJECTS)), f"the most crowded training image has {most}")
-    found, base = collect(guarded("checkpoint", examine_checkpoint(draft.load())))
+    run = draft.load()
+    _choose_model(draft, run, data)
+    found, base = collect(guarded("checkpoint", examine_checkpoint(run)))
     findings += found
     if base is None:
+        about.insert(0, f"model: {run.model.path}")
         about.append("Lengths and batches are those of the other experiment, since the model's shape is unknown here.")
     else:
+        about.insert(0, _model_line(run.model.path, base))
         about.append(_choose_by_model(draft, base, data, machine))
     write_new({wanted.output: draft.text(wanted.output, about)})
     return findings, about
@@ -122,6 +128,23 @@ def _described(data: SplitData) -> str:
         f"{len(samples):,} images of {small_w} x {small_h} to {large_w} x {large_h} pixels, {sum(counts):,} objects of "
         f"{categories} categories, {np.mean(counts):.1f} an image and at most {max(counts)}"
     )
+
+
+def _choose_model(draft: Draft, run: ExperimentConfig, data: Mapping[Split, SplitData]) -> None:
+    """State the model and its image size in the file, though they are those of the other experiment."""
+    is_small = run.model.path == EMBEDDED
+    draft.choose("model.path", run.model.path, f"{_NO_RESULT}; else " * is_small + "a directory or a hub id")
+    largest = max(sample.width * sample.height for split in SPLITS for sample in data[split].samples)
+    limit = "the limit of the model's own" if run.data.max_pixels is None else "larger images are shrunk to it"
+    draft.choose("data.max_pixels", run.data.max_pixels, f"{limit}; the largest here has {largest:,}")
+
+
+def _model_line(path: str, base: Base) -> str:
+    """Say which model is trained, and what the one that ships is for."""
+    num = ParameterCounts.of(expanded_base(base.model, num_tokens=0, dtype=base.dtype)).num
+    size = f"{num / 1e6:.1f} million" if num < 1e9 else f"{num / 1e9:.1f} billion"
+    line = f"model: {path}, {size} parameters"
+    return f"{line}: {_NO_RESULT}. For Qwen3-VL: --config coco_qwen3vl_4b" if path == EMBEDDED else line
 
 
 def _choose_by_model(draft: Draft, base: Base, data: Mapping[Split, SplitData], machine: Machine) -> str:

@@ -56,7 +56,7 @@ class Draft:
         lines = [
             f"# Made by coordexp new dataset from {self._path.name}: values to start from, not results.",
             *(f"# {line}" for line in about),
-            f"# coordexp ablation --config {shlex.quote(output.name)}",
+            f"# coordexp ablation --config {shlex.quote(str(output))}",
             f"extends: {flow(tree.pop('extends'))}",
         ]
         for section, value in tree.items():

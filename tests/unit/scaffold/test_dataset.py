@@ -81,6 +81,25 @@ def test_the_command_checks_measures_writes_and_says_what_comes_next(folder, cap
     )
 
 
+def test_the_embedded_model_is_said_to_be_no_result(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Machine, "here", lambda: NO_GPU)
+    assert main(["new", "dataset", "my set", "--output", "new runs/pets.yaml"]) == 0
+    sentence = "model: embedded, 1.8 million parameters: a check of the path, no result. For Qwen3-VL: --config coco_"
+    assert f"\n  {sentence}" in capsys.readouterr().out
+    written = Path("new runs/pets.yaml").read_text(encoding="utf-8")
+    assert f"\n# {sentence}" in written
+    assert re.search(
+        r"\nmodel:\n(  .*\n)*  path: embedded +# a check of the path, no result; else a directory", written
+    )
+    assert re.search(r"\n  max_pixels: 9216 +# larger images are shrunk to it; the largest here has 76,800\n", written)
+    assert "\n# coordexp ablation --config 'new runs/pets.yaml'\n" in written, "to be pasted where it was made"
+    # A model of one's own does not see images of 96 x 96 pixels.
+    assert main(["new", "dataset", "my set", "--output", "own.yaml", "model.path=someone/Qwen3-VL-2B-Mine"]) == 0
+    assert "\n  model: someone/Qwen3-VL-2B-Mine, 2.1 billion parameters\n" in capsys.readouterr().out
+    config = load_config("own.yaml")
+    assert (config.model.path, config.data.max_pixels) == ("someone/Qwen3-VL-2B-Mine", 640 * 640)
+
+
 def test_of_another_model_it_takes_training_and_devices(folder, monkeypatch):
     monkeypatch.setattr(sizing, "peak_flops", lambda device, dtype: 312e12)
     findings, about = new_dataset(wanted(folder, config="coco_qwen3vl_4b"), NO_GPU)
@@ -149,7 +168,7 @@ def test_what_is_written_loads_whatever_it_was_made_from(folder, config, text):
     new_dataset(wanted(folder, config=config, output="two words.yaml"), NO_GPU)
     written = Path("two words.yaml").read_text(encoding="utf-8")
     assert "\n# coordexp ablation --config 'two words.yaml'\n" in written
-    assert "model:" not in written
+    assert "\nmodel:\n  path: embedded  " in written
     assert load_config("two words.yaml").experiment.name == "own"
 
 
