@@ -1,6 +1,7 @@
 """``coordexp VERB``: the parser. What a verb needs is imported when it runs, so that ``--help`` is quick."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -65,6 +66,8 @@ VERBS: Mapping[str, Verb] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     options = parse(sys.argv[1:] if argv is None else argv)
+    if not options.debug:  # read when its client is imported, here and in workers: ours is the one sentence on it
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     return run_command(lambda: options.run(options), debug=options.debug)
 
 

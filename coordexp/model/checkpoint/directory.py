@@ -1,9 +1,11 @@
 """A checkpoint directory: found in the package, on disk, in the hub's cache or on the hub, its files checked unread."""
 
 import contextlib
+import functools
 import re
 import shlex
 import socket
+import sys
 from collections.abc import Generator
 from pathlib import Path, PurePath
 from typing import cast
@@ -253,7 +255,15 @@ def read_json(file: Path) -> JsonObject:
     return cast("JsonObject", value)
 
 
+@functools.cache
+def _say_asks(hub_id: str) -> None:
+    """Say once that the hub is asked: where it does not answer, its client tries again for half a minute."""
+    sys.stderr.write(f"asks the hub for {hub_id}\n")
+
+
 def _download(hub_id: str, *, revision: str | None, files: list[str]) -> Path:
+    if not constants.HF_HUB_OFFLINE:
+        _say_asks(hub_id)
     try:
         # The configuration first: another model must not cost the download of its weights.
         config = hf_hub_download(hub_id, "config.json", revision=revision)

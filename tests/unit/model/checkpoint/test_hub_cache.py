@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from PIL import Image
 
 from coordexp.errors import CheckpointError
 from coordexp.model.load import load
@@ -80,6 +81,32 @@ def test_another_model_is_refused_by_its_configuration(offline):
     config.write_text(text)
     with pytest.raises(CheckpointError, match=r"a mixture of experts"):
         load(HUB_ID)
+
+
+@pytest.mark.parametrize(
+    ("verb", "debug"),
+    [
+        (["expand-vocab", "--output", "out"], False),
+        pytest.param(["predict", "a.png"], False, marks=pytest.mark.slow),
+        pytest.param(["predict", "a.png"], True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_hub_out_of_reach_is_two_lines_and_its_client_is_heard_with_debug(verb, debug, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    unset = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_HUB_VERBOSITY")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    program = "import sys, time; time.sleep = print; from coordexp.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, *verb, "--model", "someone/model", *["--debug"] * debug]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    asks, *others, error = done.stderr.splitlines()
+    assert asks == "asks the hub for someone/model"
+    assert error.startswith("error: someone/model: no such directory, and the hub does not give it (it is not in the ")
+    assert any("[Retry 1/5]" in line for line in others) == debug
+    assert debug or not others
 
 
 @pytest.mark.slow
