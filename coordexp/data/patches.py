@@ -26,12 +26,13 @@ class ImageProcessor(Protocol):
     image_mean: list[float]
     image_std: list[float]
     rescale_factor: float
+    resample: int
     size: dict[str, int]
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How images become patches; lengths in pixels."""
+    """How images become patches; lengths in pixels, ``resample`` as PIL counts its filters."""
 
     patch_size: int
     merge_size: int
@@ -41,6 +42,7 @@ class ImageSpec:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     rescale_factor: float
+    resample: int = Image.Resampling.BICUBIC
 
     @classmethod
     def from_processor(
@@ -68,6 +70,7 @@ class ImageSpec:
             mean=(processor.image_mean[0], processor.image_mean[1], processor.image_mean[2]),
             std=(processor.image_std[0], processor.image_std[1], processor.image_std[2]),
             rescale_factor=processor.rescale_factor,
+            resample=int(processor.resample),
         )
 
     def grid(self, *, width: int, height: int) -> tuple[int, int]:
@@ -99,7 +102,7 @@ def to_patches(picture: Image.Image, spec: ImageSpec) -> tuple[NDArray[np.uint8]
     """
     rows, columns = spec.grid(width=picture.width, height=picture.height)
     size, merge = spec.patch_size, spec.merge_size
-    resized = picture.resize((columns * size, rows * size), Image.Resampling.BICUBIC)
+    resized = picture.resize((columns * size, rows * size), Image.Resampling(spec.resample))
     pixels = np.asarray(resized).reshape(rows // merge, merge, size, columns // merge, merge, size, 3)
     patches = pixels.transpose(0, 3, 1, 4, 6, 2, 5)
     return np.ascontiguousarray(patches).reshape(rows * columns, 3 * size * size), (rows, columns)

@@ -22,10 +22,12 @@ from coordexp.coord_tokens.vocab import (
 )
 from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
-from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id
+from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
 from coordexp.model.checkpoint.stored_model import StoredModel, quiet
 from coordexp.model.image_forward import install_image_forward
 from coordexp.model.processor import Processor
+
+_GENERATION_CONFIG = "generation_config.json"
 
 AttnImplementation = Literal["sdpa", "eager", "flash_attention_2"]
 
@@ -146,6 +148,8 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
 def _load_weights(
     directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation
 ) -> Qwen3VLForConditionalGeneration:
+    if (settings := directory / _GENERATION_CONFIG).is_file():
+        read_json(settings)
     with foreign_errors(f"{directory}: the model does not load"), quiet():
         model, report = cast(
             "tuple[Qwen3VLForConditionalGeneration, dict[str, set[str]]]",
@@ -159,8 +163,8 @@ def _load_weights(
                 output_loading_info=True,
             ),
         )
-    # transformers fills what is missing with random numbers and goes on.
-    for kind in ("missing_keys", "mismatched_keys"):
+    # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
+    for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if report[kind]:
             raise CheckpointError(
                 f"{directory}: {len(report[kind])} weights are {kind[:-5]}, e.g. {min(map(str, report[kind]))}"

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, cast
 import torch
 from PIL import Image
 from pydantic import TypeAdapter
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3VLConfig
 
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
-from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of
+from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of, show
 from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.model.chat_template import check_chat_template
-from coordexp.model.checkpoint.directory import foreign_errors, read_json
-from coordexp.model.checkpoint.fields import ImageFields, check_fields
+from coordexp.model.checkpoint.directory import foreign_errors, model_config, read_json
+from coordexp.model.checkpoint.fields import ImageFields, ProcessorFields, check_fields
+from coordexp.model.checkpoint.stored_model import Dimensions
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, Qwen2VLImageProcessorPil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 _IMAGE_CONFIG = "preprocessor_config.json"
 _PROCESSOR_CONFIG = "processor_config.json"
 _IMAGE_PROCESSOR_FILES = (_IMAGE_CONFIG, _PROCESSOR_CONFIG)
@@ -62,16 +64,18 @@ class Processor:
         """Load from a checkpoint directory.
 
         Raises:
-            CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
+            CheckpointError: if tokenizer, image processor or chat template are missing or damaged, or the images it
+                makes are none that the model takes.
         """
         from transformers import Qwen2VLImageProcessorPil  # here: it brings transformers' models along, two seconds
 
+        model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
         tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
-        if (directory / _IMAGE_CONFIG).is_file():
-            check_fields(ImageFields, directory / _IMAGE_CONFIG, read_json(directory / _IMAGE_CONFIG))
+        _check_image_fields(directory)
         with foreign_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
+        _check_images(image_processor, model, directory)
         image_config = None if _is_overruled(directory) else _text_of(directory / _IMAGE_CONFIG)
         return cls(tokenizer, image_processor, image_config, _text_of(directory / _VIDEO_CONFIG))
 
@@ -167,6 +171,7 @@ class ImageNumbers:
     image_mean: list[float]
     image_std: list[float]
     rescale_factor: float
+    resample: int
     size: dict[str, int]
 
 
@@ -182,19 +187,23 @@ class StoredProcessor:
         """Read the files of a checkpoint directory; all is loaded where these leave out numbers of the image processor.
 
         Raises:
-            CheckpointError: if tokenizer, image processor or chat template are missing or damaged.
+            CheckpointError: as :meth:`Processor.from_directory`.
         """
         if _is_overruled(directory):
             return Processor.from_directory(directory)
         try:
             stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
-            known = {"rescale_factor": 1 / 255} | stated  # what Hugging Face's class begins with
+            known = {"rescale_factor": 1 / 255, "resample": 3} | stated  # what Hugging Face's class begins with
             numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
         except (OSError, ValueError, KeyError, TypeError):
             return Processor.from_directory(directory)
         if {"min_pixels", "max_pixels"} & stated.keys() or numbers.size.keys() != {"shortest_edge", "longest_edge"}:
             return Processor.from_directory(directory)
-        return cls(read_tokenizer(directory), numbers)
+        model = model_config(directory)
+        tokenizer = read_tokenizer(directory)
+        _check_image_fields(directory)
+        _check_images(numbers, model, directory)
+        return cls(tokenizer, numbers)
 
 
 def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
@@ -208,6 +217,10 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     for option in _LOADING_OPTIONS:
         tokenizer.init_kwargs.pop(option, None)
+    limit = cast("object", tokenizer.model_max_length)  # as the file says; one without a limit says 10 ** 30
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or limit <= 0:
+        file = directory / _TOKENIZER_CONFIG
+        raise CheckpointError(f"{file}: model_max_length is {show(limit)}; expected a number of tokens")
     legacy = directory / _LEGACY_TEMPLATE
     if not tokenizer.chat_template and legacy.is_file():
         tokenizer.chat_template = _legacy_template(legacy)
@@ -228,6 +241,34 @@ def _is_overruled(directory: Path) -> bool:
     """Return whether the image processor stands in the processor's own file, which transformers takes first."""
     file = directory / _PROCESSOR_CONFIG
     return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
+
+
+def _check_image_fields(directory: Path) -> None:
+    """Hold the settings of the image processor that transformers will read against what they may be."""
+    file, processor_file = directory / _IMAGE_CONFIG, directory / _PROCESSOR_CONFIG
+    if processor_file.is_file():
+        check_fields(ProcessorFields, processor_file, read_json(processor_file))
+    if file.is_file() and not _is_overruled(directory):
+        check_fields(ImageFields, file, read_json(file))
+
+
+def _check_images(processor: ImageProcessor, model: Qwen3VLConfig, directory: Path) -> None:
+    """Refuse an image processor whose images have other patches than the model takes, or no limits of their size."""
+    dimensions = Dimensions.of(model)
+    made = (processor.patch_size, processor.temporal_patch_size, processor.merge_size)
+    taken = (dimensions.patch_size, dimensions.temporal_patch_size, dimensions.merge_size)
+    if made != taken:
+        raise CheckpointError(
+            f"{directory}: the image processor makes patches of {made} (size, frames, merged), the model takes "
+            f"{taken}; they do not belong together"
+        )
+    size = dict(processor.size)
+    if size.keys() != {"shortest_edge", "longest_edge"}:
+        file = _PROCESSOR_CONFIG if _is_overruled(directory) else _IMAGE_CONFIG
+        raise CheckpointError(
+            f"{directory / file}: size is {show(size)}; expected shortest_edge and longest_edge, the fewest and the "
+            "most pixels of an image"
+        )
 
 
 def _text_of(file: Path) -> str | None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, Qwen3VLConfig
+from transformers import AutoConfig, Qwen3VLConfig, Qwen3VLVisionConfig
 
 from coordexp.errors import CheckpointError, CoordExpError, show, summary
 from coordexp.files import parse_json
@@ -131,6 +131,11 @@ def check_config(directory: Path) -> JsonObject:
         )
     if found != MODEL_TYPE:
         raise CheckpointError(f"{file}: model_type is {show(found)}; expected {MODEL_TYPE!r} (a dense Qwen3-VL)")
+    if config.get("quantization_config") is not None:
+        raise CheckpointError(
+            f"{file}: quantization_config is {show(config['quantization_config'])}; expected weights that are plain "
+            "numbers (bfloat16, float16, float32), such as those of the model that was quantized"
+        )
     check_fields(ModelFields, file, config)
     return config
 
@@ -155,6 +160,15 @@ def model_config(directory: Path) -> Qwen3VLConfig:
     with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     assert isinstance(config, Qwen3VLConfig)
+    vision = config.vision_config
+    assert isinstance(vision, Qwen3VLVisionConfig)
+    # transformers takes no features of a layer that is not there, and of one that is named twice once.
+    layers = list(vision.deepstack_visual_indexes)
+    if len(set(layers)) < len(layers) or max(layers, default=0) >= vision.depth:
+        raise CheckpointError(
+            f"{directory / CONFIG_FILE}: vision_config.deepstack_visual_indexes is {show(layers)}; expected some of "
+            f"the vision tower's {vision.depth} layers (0 to {vision.depth - 1}), each once"
+        )
     return config
 
 

@@ -1,6 +1,7 @@
-"""What a checkpoint's and an adapter's configuration may say of the fields that sizes and loops follow from.
+"""What the files beside a checkpoint's or an adapter's weights may say of the fields that its numbers follow from.
 
-transformers and PEFT take most values as they come, and fail, or go on for ever, where one is used.
+transformers and PEFT take most values as they come, and fail, go on for ever, or compute something else where one is
+used.
 """
 
 from pathlib import Path
@@ -18,6 +19,38 @@ _Vocabulary = Annotated[int, Field(ge=1, le=2**24)]
 _Id = Annotated[int, Field(ge=0, le=2**24)]
 _Length = Annotated[int, Field(ge=1, le=2**31)]
 _Small = Annotated[int, Field(ge=1, le=64)]
+_Positive = Annotated[float, Field(gt=0)]
+_Factor = Annotated[float, Field(ge=1)]
+_Part = Annotated[float, Field(ge=0, le=1)]
+_DType = Literal["bfloat16", "float16", "float32"]
+# Of transformers, without those that have weights of their own; its table takes a second to import.
+Activation = Literal[
+    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
+    "hardswish", "laplace", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu",
+    "sqrtsoftplus", "swish", "tanh",
+]  # fmt: skip
+RopeType = Literal["axial", "default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn"]
+
+
+class _Rope(TypedDict, total=False):
+    rope_type: RopeType
+    type: RopeType  # its older name
+    rope_theta: _Positive
+    mrope_section: Annotated[list[Annotated[int, Field(ge=0, le=2**18)]], Field(min_length=3, max_length=3)]
+    mrope_interleaved: bool
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None
+    factor: _Factor
+    original_max_position_embeddings: _Length
+    attention_factor: _Positive | None
+    beta_fast: _Positive | None
+    beta_slow: _Positive | None
+    mscale: _Positive | None
+    mscale_all_dim: _Positive | None
+    truncate: bool
+    short_factor: list[_Positive]
+    long_factor: list[_Positive]
+    low_freq_factor: _Positive
+    high_freq_factor: _Positive
 
 
 class _Text(TypedDict, total=False):
@@ -28,8 +61,17 @@ class _Text(TypedDict, total=False):
     num_attention_heads: _Width
     num_key_value_heads: _Width | None
     head_dim: _Width | None
+    hidden_act: Activation
+    attention_bias: bool
+    attention_dropout: _Part
     max_position_embeddings: _Length
-    rms_norm_eps: float
+    layer_types: list[Literal["full_attention"]] | None  # Qwen3-VL has no others
+    rms_norm_eps: Annotated[float, Field(gt=0, lt=1)]
+    rope_theta: _Positive
+    rope_scaling: _Rope | None
+    rope_parameters: _Rope | None
+    dtype: _DType | None
+    torch_dtype: _DType | None
     tie_word_embeddings: bool
 
 
@@ -38,13 +80,18 @@ class _Vision(TypedDict, total=False):
     hidden_size: _Width
     intermediate_size: _Width
     num_heads: _Width
+    hidden_act: Activation
     in_channels: _Small
     patch_size: _Width
     spatial_merge_size: _Small
     temporal_patch_size: _Small
     out_hidden_size: _Width
     num_position_embeddings: _Vocabulary
-    deepstack_visual_indexes: list[Annotated[int, Field(ge=0, le=1_000)]]
+    deepstack_visual_indexes: list[Annotated[int, Field(ge=0, le=1_000)]]  # model_config() knows the depth
+    rope_scaling: _Rope | None
+    rope_parameters: _Rope | None
+    dtype: _DType | None
+    torch_dtype: _DType | None
 
 
 class ModelFields(TypedDict, total=False):
@@ -56,11 +103,19 @@ class ModelFields(TypedDict, total=False):
     video_token_id: _Id
     vision_start_token_id: _Id
     vision_end_token_id: _Id
+    dtype: _DType | None
+    torch_dtype: _DType | None
     tie_word_embeddings: bool
 
 
 class ImageFields(TypedDict, total=False):
     """Of ``preprocessor_config.json``."""
+
+    # What every image goes through here, whatever a file says.
+    do_resize: Literal[True] | None
+    do_rescale: Literal[True] | None
+    do_normalize: Literal[True] | None
+    resample: Annotated[int, Field(ge=0, le=5)]  # PIL.Image.Resampling
 
     patch_size: _Width
     merge_size: _Small
@@ -71,6 +126,12 @@ class ImageFields(TypedDict, total=False):
     min_pixels: _Length | None
     max_pixels: _Length | None
     size: dict[str, _Length | None] | None
+
+
+class ProcessorFields(TypedDict, total=False):
+    """Of ``processor_config.json``, whose image processor overrules ``preprocessor_config.json``."""
+
+    image_processor: ImageFields | None
 
 
 class LoraFields(TypedDict, total=False):
@@ -95,12 +156,12 @@ class LoraFields(TypedDict, total=False):
     task_type: str | None
 
 
-_ADAPTERS = {kind: TypeAdapter(kind) for kind in (ModelFields, ImageFields, LoraFields)}
+_KINDS = (ModelFields, ImageFields, ProcessorFields, LoraFields)
+_ADAPTERS = {kind: TypeAdapter(kind) for kind in _KINDS}
+_Kind = type[ModelFields] | type[ImageFields] | type[ProcessorFields] | type[LoraFields]
 
 
-def check_fields(
-    kind: type[ModelFields] | type[ImageFields] | type[LoraFields], file: Path, values: dict[str, object]
-) -> None:
+def check_fields(kind: _Kind, file: Path, values: dict[str, object]) -> None:
     """Hold the fields that a file names against what they may be.
 
     Raises:

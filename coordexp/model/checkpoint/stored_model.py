@@ -13,7 +13,7 @@ from transformers import Qwen3VLConfig, Qwen3VLTextConfig, Qwen3VLVisionConfig
 from transformers.utils import logging
 
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint.directory import foreign_errors, model_config
+from coordexp.model.checkpoint.directory import CONFIG_FILE, foreign_errors, model_config
 from coordexp.model.checkpoint.weights import StoredWeights
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedMode
 
     # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
     empty = init_empty_weights(include_buffers=False)
-    with foreign_errors("config.json: no model can be made of it"), quiet(), no_init_weights(), empty:
+    file = Path(config.name_or_path) / CONFIG_FILE  # transformers notes the directory that it was read from
+    with foreign_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
         # A copy, because making a model writes its dtype into the configuration.
         model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
     assert isinstance(model, PreTrainedModel)
@@ -166,15 +167,15 @@ class StoredModel:
     def of_headers(cls, directory: Path, *, title: str | None = None) -> "StoredModel":
         """Hold a checkpoint's headers against its configuration; no weight is read.
 
-        transformers fills what is missing with random numbers, all of a large model if need be, and
-        then only says so.
+        transformers fills what is missing with random numbers, all of a large model if need be, leaves
+        out what the model has no place for, and then only says so.
 
         Args:
             directory: of the checkpoint.
             title: what to call the checkpoint in an error; None for its directory.
 
         Raises:
-            CheckpointError: if a weight is missing, has another shape, or is no plain number.
+            CheckpointError: if a weight is missing, unknown to the model, has another shape, or is no plain number.
         """
         title = title or str(directory)
         config = model_config(directory)
@@ -189,12 +190,13 @@ class StoredModel:
                 f"{title}: {len(other)} weights are mismatched, e.g. {other[0]} is {list(stored[other[0]].shape)}, "
                 f"expected {list(shapes[other[0]])}; config.json and weights do not belong together"
             )
-        return cls(config, weights, shapes, has_tied_head(model))
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Tensors of the files that the model has no place for; a stored tied head is none of them."""
-        return tuple(sorted(self.weights.specs.keys() - self.shapes.keys() - ({HEAD} if self.tied else set())))
+        tied = has_tied_head(model)
+        if unexpected := sorted(stored.keys() - shapes.keys() - ({HEAD} if tied else set())):
+            raise CheckpointError(
+                f"{title}: {len(unexpected)} weights are unexpected, e.g. {unexpected[0]}, for which the model of "
+                "config.json has no place; config.json and weights do not belong together"
+            )
+        return cls(config, weights, shapes, tied)
 
     @property
     def stores_tied_head(self) -> bool:

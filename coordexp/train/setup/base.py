@@ -245,7 +245,6 @@ def _check_tokenizer(
     if num_new and not config.text_arm and config.model.vocab_init == "numeric":
         digit_ids(tokenizer)
     encoding = build_encoding(config, processor)
-    _check_patches(encoding, model, directory)
     ids = encoding.vocab.numbers.ids
     if config.text_arm:
         yield ok("tokenizer", f"{num_before:,} entries, none is added; digits {ids.start}..{ids.stop - 1}")
@@ -271,17 +270,6 @@ def _check_special_ids(tokenizer: PreTrainedTokenizerBase, model: Qwen3VLConfig,
         )
     if not isinstance(tokenizer.pad_token_id, int):
         raise TokenizerError(f"{directory}: the tokenizer has no padding token; expected pad_token in its settings")
-
-
-def _check_patches(encoding: Encoding, model: Qwen3VLConfig, directory: Path) -> None:
-    spec, dimensions = encoding.image_spec, Dimensions.of(model)
-    made = (spec.patch_size, spec.temporal_patch_size, spec.merge_size)
-    taken = (dimensions.patch_size, dimensions.temporal_patch_size, dimensions.merge_size)
-    if made != taken:
-        raise CheckpointError(
-            f"{directory}: the image processor makes patches of {made} (size, frames, merged), the model takes "
-            f"{taken}; they do not belong together"
-        )
 
 
 def _check_offset_ids(config: ExperimentConfig, coords: range) -> Check[None]:

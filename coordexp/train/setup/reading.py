@@ -118,6 +118,7 @@ def _settings(parts: Components) -> dict[str, JsonValue]:
         "processor.image_mean": list(spec.mean),
         "processor.image_std": list(spec.std),
         "processor.rescale_factor": spec.rescale_factor,
+        "processor.resample": spec.resample,
         "processor.min_pixels": spec.min_pixels,
         "processor.max_pixels": spec.max_pixels,
     }

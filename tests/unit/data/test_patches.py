@@ -42,6 +42,18 @@ def test_bit_equal_to_the_hugging_face_processor(size, kind):
     assert spec.num_tokens(width=size[0], height=size[1]) == len(patches) // processor.merge_size**2
 
 
+@pytest.mark.parametrize("resample", range(6))
+def test_images_are_resized_by_the_filter_that_the_processor_names(resample):
+    processor = Qwen2VLImageProcessorPil(resample=resample, **QWEN3_VL)
+    picture = noise(500, 300)
+    spec = ImageSpec.from_processor(processor)
+    patches, _ = to_patches(picture, spec)
+    wanted = processor(images=[picture], return_tensors="pt")["pixel_values"]
+    assert torch.equal(pixel_values(torch.from_numpy(patches), spec), wanted)
+    default = ImageSpec.from_processor(Qwen2VLImageProcessorPil(**QWEN3_VL))
+    assert np.array_equal(patches, to_patches(picture, default)[0]) == (resample == 3)  # bicubic
+
+
 def test_several_images_at_once_are_each_their_own(image_spec):
     pictures = [noise(96, 96, 1), noise(64, 32, 2)]
     wanted = build_image_processor()(images=pictures, return_tensors="pt")["pixel_values"]

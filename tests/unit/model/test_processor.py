@@ -1,6 +1,9 @@
 """Our processor against the data pipeline that training uses, and through save and load."""
 
 import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,17 @@ MESSAGES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "te
 @pytest.fixture(scope="module")
 def processor(make_base) -> Processor:
     return Processor.from_directory(make_base())
+
+
+@pytest.fixture(scope="module")
+def save(make_base) -> Callable[[Processor, Path], None]:
+    """Return what saves a processor beside the configuration of its model."""
+
+    def save_beside_model(processor: Processor, directory: Path) -> None:
+        processor.save_pretrained(directory)
+        shutil.copy(make_base() / "config.json", directory)
+
+    return save_beside_model
 
 
 def test_it_gives_what_training_gives(processor):
@@ -53,9 +67,9 @@ def test_text_alone_and_mismatches(processor):
         processor(text=processor.apply_chat_template(MESSAGES))
 
 
-def test_save_and_load_keep_everything(processor, tmp_path):
+def test_save_and_load_keep_everything(processor, save, tmp_path):
     with_video = Processor(processor.tokenizer, processor.image_processor, video_config='{"fps": 2}')
-    with_video.save_pretrained(tmp_path)
+    save(with_video, tmp_path)
     again = Processor.from_directory(tmp_path)
     assert again.chat_template == processor.chat_template
     assert again.tokenizer.get_vocab() == processor.tokenizer.get_vocab()
@@ -63,9 +77,9 @@ def test_save_and_load_keep_everything(processor, tmp_path):
     assert again.video_config == '{"fps": 2}'
 
 
-def test_files_of_the_processors_are_carried_along_unchanged(processor, tmp_path):
+def test_files_of_the_processors_are_carried_along_unchanged(processor, save, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    processor.save_pretrained(first)
+    save(processor, first)
     file = first / "preprocessor_config.json"
     # As published: a class that needs torchvision here, and the name of the whole processor.
     published = {"image_processor_type": "Qwen2VLImageProcessorFast", "processor_class": "Qwen3VLProcessor"}
@@ -76,8 +90,8 @@ def test_files_of_the_processors_are_carried_along_unchanged(processor, tmp_path
     assert "local_files_only" not in (second / "tokenizer_config.json").read_text()
 
 
-def test_a_template_in_its_old_place_is_found(processor, tmp_path):
-    processor.save_pretrained(tmp_path)
+def test_a_template_in_its_old_place_is_found(processor, save, tmp_path):
+    save(processor, tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(CheckpointError, match=r"no chat template \(expected chat_template.jinja or"):
         Processor.from_directory(tmp_path)
@@ -93,14 +107,13 @@ def test_a_template_in_its_old_place_is_found(processor, tmp_path):
     [
         ({}, True),
         ({"rescale_factor": None}, True),  # None: left out, as the published files do
-        ({"image_mean": [0.48, 0.45, 0.4], "patch_size": 4, "size": {"shortest_edge": 16, "longest_edge": 4096}}, True),
+        ({"image_mean": [0.48, 0.45, 0.4], "resample": 2, "size": {"shortest_edge": 16, "longest_edge": 4096}}, True),
         ({"merge_size": None}, False),
         ({"min_pixels": 64, "max_pixels": 1024}, False),
-        ({"size": {"height": 32, "width": 32}}, False),
     ],
 )
-def test_the_numbers_in_the_file_are_those_of_the_class(processor, tmp_path, stated, is_read):
-    processor.save_pretrained(tmp_path)
+def test_the_numbers_in_the_file_are_those_of_the_class(processor, save, tmp_path, stated, is_read):
+    save(processor, tmp_path)
     file = tmp_path / "preprocessor_config.json"
     settings = json.loads(file.read_text()) | stated
     file.write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
@@ -112,20 +125,69 @@ def test_the_numbers_in_the_file_are_those_of_the_class(processor, tmp_path, sta
         assert stored.tokenizer.get_vocab() == whole.tokenizer.get_vocab()
 
 
-def test_a_damaged_file_is_said_as_ever(processor, tmp_path):
-    processor.save_pretrained(tmp_path)
+def test_a_damaged_file_is_said_as_ever(processor, save, tmp_path):
+    save(processor, tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="preprocessor_config.json: not readable JSON"):
         StoredProcessor.from_directory(tmp_path)
 
 
-def test_the_limits_are_those_of_the_file_that_transformers_takes_first(processor, tmp_path):
-    processor.save_pretrained(tmp_path)
+def test_the_limits_are_those_of_the_file_that_transformers_takes_first(processor, save, tmp_path):
+    save(processor, tmp_path)
     section = json.loads((tmp_path / "preprocessor_config.json").read_text())
     limits = {"shortest_edge": 1024, "longest_edge": 65_536}
     assert dict(processor.image_processor.size) != limits
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {**section, "size": limits}}))
     for kind in (Processor, StoredProcessor):
         assert dict(kind.from_directory(tmp_path).image_processor.size) == limits
-    Processor.from_directory(tmp_path).save_pretrained(tmp_path / "saved")
+    save(Processor.from_directory(tmp_path), tmp_path / "saved")
     assert dict(Processor.from_directory(tmp_path / "saved").image_processor.size) == limits
+
+
+@pytest.mark.parametrize("kind", [Processor, StoredProcessor])
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"size": 5}, "size is 5"),
+        (
+            {"size": {"height": 32, "width": 32}},
+            r"size is \{'height': 32, 'width': 32\}; expected shortest_edge and lon",
+        ),
+        ({"patch_size": 0}, "patch_size is 0"),
+        ({"image_std": [0, 0, 0]}, "image_std.0 is 0"),
+        ({"resample": 99}, "resample is 99"),
+        ({"resample": "x"}, "resample is 'x'"),
+        ({"do_normalize": False}, "do_normalize is False"),
+        (
+            {"merge_size": 7},
+            r"the image processor makes patches of \(8, 2, 7\) \(size, frames, merged\), the model takes",
+        ),
+        (
+            None,
+            r"the image processor makes patches of \(14, 2, 2\) .* the model takes \(8, 2, 2\)",
+        ),  # nothing is stated
+    ],
+)
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
+def test_images_that_the_model_does_not_take_are_refused_in_either_file(
+    processor, save, tmp_path, name, stated, message, kind
+):
+    save(processor, tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    settings = {} if stated is None else json.loads(file.read_text()) | stated
+    if name != file.name:
+        file.write_text(json.dumps({"size": 7}))  # overruled, so that nothing reads it
+    content = settings if name == file.name else {"image_processor": settings}
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message) as found:
+        kind.from_directory(tmp_path)
+    assert str(tmp_path if "patches" in message else tmp_path / name) in str(found.value)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_damaged_file_is_not_blamed_on_another(processor, save, tmp_path, file):
+    save(processor, tmp_path)
+    field, value = ("dtype", "float7") if file == "config.json" else ("model_max_length", "x")
+    (tmp_path / file).write_text(json.dumps(json.loads((tmp_path / file).read_text()) | {field: value}))
+    with pytest.raises(CheckpointError, match=rf"/{file}: {field} is '{value}'"):
+        Processor.from_directory(tmp_path)

@@ -1,22 +1,29 @@
 """Parts of checkpoints and adapters of another type, rank or size, and templates that misbehave: one sentence each."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from coordexp.data.dataset import Prompt
 from coordexp.errors import CheckpointError, CoordExpError, TokenizerError
 from coordexp.model import chat_template
 from coordexp.model.chat_template import check_chat_template
 from coordexp.model.checkpoint.adapter import read_adapter
-from coordexp.model.checkpoint.directory import check_config, foreign_errors
+from coordexp.model.checkpoint.directory import check_config, foreign_errors, model_config
+from coordexp.model.checkpoint.fields import Activation, RopeType
 from coordexp.model.checkpoint.stored_model import StoredModel
+from coordexp.model.load import _load_weights, load
 from coordexp.model.processor import Processor, read_tokenizer
+from tests.unit.model.real_vocabulary import PUBLISHED
 
 DEEP = "[" * 100_000
 MUST_FAIL = ("model", "model.vocab", "pre_tokenizer", "patch_size", "image_mean")
@@ -51,6 +58,19 @@ def _change(file: Path, path: str, value: object) -> None:
         ("text_config.num_attention_heads", [1]),
         ("text_config.vocab_size", 1.5),
         ("text_config.rms_norm_eps", {}),
+        ("text_config.rms_norm_eps", 1e308),
+        ("text_config.hidden_act", "nope"),
+        ("text_config.layer_types", ["nope"]),
+        ("text_config.rope_parameters.factor", 0),
+        ("text_config.rope_parameters.rope_type", "nope"),
+        ("text_config.rope_parameters.rope_theta", -1),
+        ("text_config.rope_parameters.mrope_section", [6, 5]),
+        ("text_config.rope_scaling", {"rope_type": "yarn", "factor": "x"}),
+        ("text_config.dtype", "float7"),
+        ("dtype", "float7"),
+        ("quantization_config", ["x"]),
+        ("quantization_config", {"quant_method": "fp8"}),
+        ("vision_config.hidden_act", 3),
         ("vision_config.depth", True),
         ("vision_config.patch_size", 0),
         ("vision_config.deepstack_visual_indexes", ["0"]),
@@ -65,6 +85,59 @@ def test_a_field_of_the_configuration_is_named_before_a_model_is_made(checkpoint
     with pytest.raises(CheckpointError, match=rf"config\.json: {field}") as found:
         check_config(checkpoint)
     assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("indexes", [[999], [0, 2], [0, 0]])
+def test_layers_that_the_vision_tower_does_not_have_are_named(checkpoint: Path, indexes: list[int]) -> None:
+    """transformers takes the features of those that it finds, and says nothing of the others."""
+    _change(checkpoint / "config.json", "vision_config.deepstack_visual_indexes", indexes)
+    with pytest.raises(
+        CheckpointError,
+        match=r"vision_config.deepstack_visual_indexes is \[.*\]; expected some of .* 2 layers \(0 to 1\)",
+    ):
+        model_config(checkpoint)
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_what_is_published_passes(checkpoint: Path, size: str) -> None:
+    config = copy.deepcopy(PUBLISHED[size])
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    assert model_config(checkpoint).text_config.rope_parameters["mrope_section"] == [24, 20, 20]
+    # As its authors advise for long inputs.
+    config["text_config"]["rope_scaling"] |= {
+        "rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 262_144,
+    }  # fmt: skip
+    (checkpoint / "config.json").write_text(json.dumps(config | {"quantization_config": None}))
+    assert model_config(checkpoint).text_config.rope_parameters["factor"] == 3
+
+
+def test_the_names_that_pass_are_those_of_transformers() -> None:
+    with_weights = {"prelu", "xielu"}
+    assert set(get_args(Activation)) == ACT2FN.keys() - with_weights
+    assert set(get_args(RopeType)) == ROPE_INIT_FUNCTIONS.keys() | {"axial", "default"}
+
+
+def test_a_configuration_of_which_no_model_can_be_made_is_named_with_its_folder(checkpoint: Path) -> None:
+    _change(checkpoint / "config.json", "text_config.pad_token_id", 10**6)  # beyond the vocabulary
+    with pytest.raises(CheckpointError, match=rf"^{checkpoint}/config\.json: no model can be made of it"):
+        StoredModel.of_headers(checkpoint)
+
+
+def test_a_tensor_for_which_the_model_has_no_place_is_refused(checkpoint: Path) -> None:
+    """The configuration names one vision layer less whose features the language model gets: another model."""
+    _change(checkpoint / "config.json", "vision_config.deepstack_visual_indexes", [0])
+    with pytest.raises(
+        CheckpointError, match=r"6 weights are unexpected, e\.g\. model\.visual\.deepstack_merger_list\.1"
+    ):
+        StoredModel.of_headers(checkpoint)
+    with pytest.raises(CheckpointError, match=r"6 weights are unexpected"):
+        _load_weights(checkpoint, dtype="auto", attn_implementation="sdpa")
+
+
+def test_generation_settings_that_are_no_object_are_named(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text('["x"]')
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: holds a list, expected an object"):
+        load(checkpoint)
 
 
 @pytest.mark.parametrize("content", [b"\xff{}", DEEP.encode(), b'{"model_type": NaN}', b"[]", b"1" * 5000])

@@ -108,8 +108,11 @@ def test_a_configuration_of_another_size_is_refused_before_its_weights_are_made(
     """Otherwise transformers fills 4.4 billion numbers with random ones, and warns only afterwards."""
     monkeypatch.setattr(Qwen3VLForConditionalGeneration, "from_pretrained", lambda *_, **__: pytest.fail("made"))
     other = _as(make_base(), tmp_path / "other")
+    images = other / "preprocessor_config.json"
+    images.write_text(json.dumps(json.loads(images.read_text()) | {"patch_size": 16}))
     with pytest.raises(CheckpointError, match=r"other: \d+ weights are missing, e.g. model"):
         load(other)
+    shutil.copy(make_base() / images.name, images)
     (other / "config.json").write_text(
         (make_base() / "config.json").read_text().replace('"hidden_size": 128', '"hidden_size": 64')
     )
