@@ -26,8 +26,12 @@ class ImageProcessor(Protocol):
     image_mean: list[float]
     image_std: list[float]
     rescale_factor: float
-    resample: int
     size: dict[str, int]
+
+    @property
+    def resample(self) -> int:
+        """The filter to resize with, as PIL counts them."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedMode
 
     # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
     empty = init_empty_weights(include_buffers=False)
-    file = Path(config.name_or_path) / CONFIG_FILE  # transformers notes the directory that it was read from
+    file = Path(config.name_or_path or "") / CONFIG_FILE  # transformers notes the directory that it was read from
     with foreign_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
         # A copy, because making a model writes its dtype into the configuration.
         model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
