@@ -89,7 +89,7 @@ def orientation(path: Path) -> int:
             found = picture.getexif().get(ExifTags.Base.Orientation)
         except _DECODE_ERRORS:  # damaged metadata of a picture that may be whole
             return 1
-        return found if found in range(2, 9) else 1
+        return found if isinstance(found, int) and 2 <= found <= 8 else 1
 
 
 def size_problem(width: int, height: int) -> str | None:

@@ -55,6 +55,11 @@ _MEANINGS: Mapping[str, str] = {
     "one answer": "recall of the one answer that is evaluated",
     "all samples": "recall of all sampled answers together",
 }
+_FRAMES = (
+    "px:xywh and the like",
+    "how a file writes boxes, unit before layout: px are pixels, norm1000 thousandths of each side; x and y the upper "
+    "left corner, w and h width and height, xyxy two corners, cx and cy the centre",
+)
 # Begin of a head or row -> how the list calls all that begin so, and what they mean.
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     "recall, rank ": (
@@ -71,13 +76,8 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
     "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
     "AP with stop": ("AP with stop", "AP if an object that repeats the one before it ended its answer"),
     "ended, ": ("ended", "answers that an object which repeats the one before it would end"),
-    "px:": (
-        "px:xywh and the like",
-        "how a file writes boxes, unit before layout: px are pixels, norm1000 thousandths of each side; x and y the "
-        "upper left corner, w and h width and height, xyxy two corners, cx and cy the centre",
-    ),
+    **dict.fromkeys(("px:", "norm", "longest", "shortest", "letterbox", "smart", "scale"), _FRAMES),
 }
-_FAMILIES = _FAMILIES | dict.fromkeys(("norm", "longest", "shortest", "letterbox", "smart", "scale"), _FAMILIES["px:"])
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
 _PHRASES: Mapping[str, str] = {
     "constrained": "decoding under a grammar, which makes every box four coord tokens",
@@ -108,7 +108,7 @@ def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:
     """Return what tables have in heads and rows that is no plain word, each with its meaning once, by the alphabet."""
     words = list(dict.fromkeys(word for table in tables for word in (*table.columns, *_names_of_rows(table))))
     said = " ".join([*words, *(table.title for table in tables)])
-    found = {name: text for name, text in (_ALWAYS | _PHRASES).items() if name.lower() in said.lower()}
+    found = {name: text for name, text in {**_ALWAYS, **_PHRASES}.items() if name.lower() in said.lower()}
     if words:
         found["IoU"] = _ALWAYS["IoU"]  # in the meaning of AP
     for word in words:
