@@ -1,8 +1,25 @@
 """The errors a user can cause: one root, one leaf for each kind of input; and how values appear in them."""
 
+import re
 import reprlib
 
-_REPR = reprlib.Repr()
+# A path has one slash of an address's two.
+_USER = re.compile(
+    r"(\b(?!sqlite\b)[A-Za-z][\w+.-]*:/{1,2}(?!/)|sqlite://(?!/)|(?<![\w:/.])//)(?!USER:PASSWORD@)[^\n]*@"
+)
+_QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
+_USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class _MaskingRepr(reprlib.Repr):
+    """Masks before it shortens: half an address is not known as one."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(masked(x), level)
+
+
+_REPR = _MaskingRepr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 
@@ -44,6 +61,20 @@ class TrainingError(CoordExpError):
 
 class DivergedError(TrainingError):
     """Loss or gradients stopped being finite; every rank raises it at the same step."""
+
+
+def masked(text: str) -> str:
+    """Return text in which no address has a user, a password, a query or a fragment.
+
+    What follows an address on its line is left out rather than a password with a space in it shown. A database's file
+    may have any character; the word USER:PASSWORD of our own sentences is none.
+    """
+    return _USER_ALONE.sub("***@", _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text)))
+
+
+def plain(text: str) -> str:
+    """Return text without control characters: a name from a server or a file must not steer the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def show(value: object) -> str:

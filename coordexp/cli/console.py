@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CoordExpError
+from coordexp.errors import CoordExpError, masked, plain
 from coordexp.files import is_disk_full
 
 if TYPE_CHECKING:
@@ -44,6 +44,16 @@ def error_console() -> "Console":
 def show(console: "Console", line: str) -> None:
     """Print a line as it is: a person copies paths and commands from it."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def safe(text: str) -> str:
+    """Return lines as they may be printed: no address with a secret, nothing that steers a terminal."""
+    return "\n".join(map(plain, masked(text).split("\n")))
+
+
+def say(text: str) -> None:
+    """Print a sentence on stderr: an error or a warning, which may repeat what a user or a file gave."""
+    sys.stderr.write(f"{safe(text)}\n")
 
 
 @contextlib.contextmanager
@@ -97,9 +107,9 @@ class _Outcome:
         if not isinstance(error, Exception | KeyboardInterrupt):
             return False
         if self._debug:
-            traceback.print_exception(error)
+            say("".join(traceback.format_exception(error)).rstrip("\n"))
         self.exit_code, message = _explained(error, debug=self._debug)
-        sys.stderr.write(f"{message}\n")
+        say("\n".join(map(_shortened, masked(message).splitlines())))
         return True
 
 
@@ -110,7 +120,7 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
         places = (_place(link) for link in _chain(error) if isinstance(link, OSError) and link.filename)
         return _EXIT_INPUT, f"error: no space left on {next(places, 'the device')}; free some, or write elsewhere"
     if isinstance(error, CoordExpError):
-        return _EXIT_INPUT, "\n".join(map(_shortened, f"error: {error}".splitlines()))
+        return _EXIT_INPUT, f"error: {error}"
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS:
         return _EXIT_INPUT, f"error: {_place(error)}: {error.strerror}"
     hint = "" if debug else "; --debug shows where"

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from coordexp.cli import (
     ablation,
@@ -23,7 +23,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command
+from coordexp.cli.console import run_command, safe
 
 
 class Verb(Protocol):
@@ -94,8 +94,15 @@ def _meant(option: str) -> str:
     return f"; a key is given without dashes, as in {found[0]}=VALUE" if found else ""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Repeats what it refuses as every other sentence does."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(safe(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="coordexp", description="Controlled experiments on coordinate losses.")
+    parser = _Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for name, verb in VERBS.items():
         arguments = verbs.add_parser(

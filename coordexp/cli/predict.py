@@ -8,12 +8,11 @@ their coordinates.
 """
 
 import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 
 from coordexp.cli.arguments import positive
-from coordexp.cli.console import output_console, show, stage_bars
+from coordexp.cli.console import output_console, say, show, stage_bars
 
 HELP = "objects in pictures, by a trained checkpoint"
 
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     adapter = Path(options.model) if is_adapter(Path(options.model)) else None
     unlike = unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels)
     for sentence in [*unlike, *turned(options.pictures)]:
-        sys.stderr.write(f"warning: {sentence}\n")
+        say(f"warning: {sentence}")
     with stage_bars() as progress:
         done = 0
 

@@ -10,7 +10,7 @@ from coordexp.config.keys import names_below, nearest
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.objective import IdRange
 from coordexp.config.trees import Tree
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, kind_of, masked
 
 Where = Callable[[str], str]
 
@@ -77,14 +77,16 @@ def described(detail: ErrorDetails, *, above: str = "") -> str:
         above: the dotted key that its location starts from.
     """
     key = f"{above}.{_key(detail)}" if above else _key(detail)
+    # What stands below tracking may be a secret in the wrong place.
+    given = kind_of(detail["input"]) if "tracking" in key.split(".") else _shown(detail["input"])
     match detail["type"]:
         case "value_error":
             return f"{key}: {detail['msg'].removeprefix('Value error, ')}"
         case kind if kind in _EXPECTED:
             expected = _EXPECTED[kind].format(**detail.get("ctx", {}))
-            return f"{key}: got {_shown(detail['input'])}, expected {expected}"
+            return f"{key}: got {given}, expected {expected}"
         case _:
-            return f"{key}: got {_shown(detail['input'])}: {detail['msg']}"
+            return f"{key}: got {given}: {detail['msg']}"
 
 
 def _without_branches(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
@@ -147,5 +149,5 @@ def _hint(key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = masked(repr(value))
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

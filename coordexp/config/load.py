@@ -1,6 +1,7 @@
 """Load an experiment: YAML, one level of ``extends``, ``KEY=VALUE``, groups, absolute paths, one validation."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from coordexp.config.trees import (
     within,
 )
 from coordexp.config.yaml_file import Document, parse_mapping, parse_value, read_mapping
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, masked
 from coordexp.files import JsonValue
 from coordexp.shipped import shipped_experiments
 
@@ -109,16 +110,17 @@ def database_uri(runs_dir: str | Path) -> str:
 _BRACKETS = {"[": "]", "{": "}"}
 
 _MAX_SHOWN = 200
+_TRACKING = re.compile(r"(?i)\btracking\b")
 
 
 def _shown(text: str) -> str:
     """Return an override for a message, its key whole and its value only so far as a line holds it.
 
-    An address is not repeated: one that is wrong may hold a secret where none belongs.
+    Nothing below ``tracking`` is repeated: what is wrong there may hold a secret where none belongs.
     """
-    key, equals, _ = text.partition("=")
-    if equals and key.strip() == "tracking.uri":
-        return f"'{key}=...'"
+    if _TRACKING.search(text):
+        return f"'{masked(re.split('[=:{]', text, maxsplit=1)[0])}=...'"
+    text = masked(text)
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
@@ -144,7 +146,12 @@ class _Override:
                 f"override {_shown(text)}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at "
                 f"a space, so put all of it in quotes, as in '{key}=[A, B]'"
             )
-        return cls(text, key, parse_value(value_text, name=f"override {_shown(text)}"))
+        try:
+            return cls(text, key, parse_value(value_text, name=f"override {_shown(text)}"))
+        except ConfigError:
+            if _TRACKING.search(text):  # YAML's sentence would name a word of it
+                raise ConfigError(f"override {_shown(text)}: not valid YAML") from None
+            raise
 
     @property
     def is_in_group(self) -> bool:
@@ -252,10 +259,16 @@ def _absolute(tree: Tree, *, where: Where) -> Tree:
         if isinstance(value, str):
             if "://" in value:
                 raise ConfigError(
-                    f"{where(key)}: {key}: got {value!r}, expected a folder or file that every node can see, not a URI"
+                    f"{where(key)}: {key}: got {masked(value)!r}, expected a folder or file that every node can "
+                    "see, not a URI"
                 )
             tree = _filled(tree, key, _absolute_path(value))
     model, uri = value_at(tree, "model.path"), value_at(tree, "tracking.uri")
+    if isinstance(model, str) and "://" in model:
+        raise ConfigError(
+            f"{where('model.path')}: model.path: got {masked(model)!r}, expected a folder, a hub id or "
+            "embedded, not a URI"
+        )
     if isinstance(model, str) and model != "embedded" and Path(_absolute_path(model)).exists():
         tree = _filled(tree, "model.path", _absolute_path(model))
     if isinstance(uri, str) and uri.startswith("sqlite:///"):

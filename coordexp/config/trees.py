@@ -46,7 +46,8 @@ def with_value(tree: Tree, parts: list[str], value: JsonValue, *, place: str) ->
     below: JsonValue = tree
     for at, name in enumerate(parts):
         if not isinstance(below, dict):
-            raise ConfigError(f"{place}: {parts[at - 1]} is a value ({below!r}) and has no keys below it")
+            shown = "" if "tracking" in parts else f" ({below!r})"
+            raise ConfigError(f"{place}: {parts[at - 1]} is a value{shown} and has no keys below it")
         below = {} if below.get(name) is None else below[name]
     return merged(tree, with_named_weights(nested(parts, value)))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError
+from coordexp.errors import TrackingError, masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -109,9 +109,7 @@ def server_of(uri: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a URI, or a line that holds one, without passwords and tokens."""
-    text = re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)
-    text = re.sub(r"://[^/\s:@]+@", "://***@", text)  # a token has no user
-    text = _SECRET_IN_QUERY.sub(r"\1***", text)
+    text = _SECRET_IN_QUERY.sub(r"\1***", masked(text))
     for name in _SECRETS:
         secret = os.environ.get(name)
         for form in (secret, unquote(secret)) if secret else ():

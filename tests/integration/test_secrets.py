@@ -68,6 +68,58 @@ def test_no_verb_repeats_what_an_address_holds(uri: str, tmp_path: Path, capsys,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            ["train", "--dry-run", "--debug", override.format(f"http://me:{SECRET}@host")]
+            for override in (
+                "tracking={{uri: '{}'}}", "tracking={{uri: '{}', x: 1}}", "tracking={{uri: ['{}']}}",
+                "tracking.uri=[{}]", "tracking.uri={{a: {}}}", "tracking.uri.x={}", "tracking.uri={}: x",
+                " tracking.uri ={}", "tracking.url={}", "tracking.URI={}", "TRACKING.uri={}", "racking.uri={}",
+                "tracking={}", "tracking.uri: {}", "ablation.groups.A.tracking.uri={}",
+                "model.path={}", "data.train_annotations={}", "data.train_images={}", "experiment.runs_dir={}",
+                "experiment.name={}", "model.path=" + "x" * 40 + "{}", "training.max_steps={}",
+                "training.max_steps=[{}]",
+            )
+        ),
+        ["train", "--dry-run", "--debug", f"tracking.uri=*{SECRET}"],
+        ["train", "--dry-run", "--debug", f"tracking.uri=!{SECRET} x"],
+        ["train", "--dry-run", "--debug", f"tracking={SECRET}"],
+        ["train", "--dry-run", f"model.path=https://host/x?token={SECRET}"],
+        ["train", "--dry-run", f"data.train_images=s3://key:{SECRET}@bucket/x"],
+        ["train", "--dry-run", "--config", f"http://me:{SECRET}@host/x.yaml"],
+        ["train", "--dry-run", f"http://me:{SECRET}@host/x.yaml"],
+        ["train", "--traking-uri", f"http://me:{SECRET}@host"],
+        ["report", "--runs-dir", f"http://host/x?token={SECRET}"],
+        ["report", "--runs-dir", f"//me:{SECRET}@host"],
+        ["evaluate", f"http://me:{SECRET}@host"],
+        [f"http://me:{SECRET}@host"],
+        ["report", "--runs-dir", f"http://me:{SECRET}@host"],
+        ["report", "x", "--check", f"http://me:{SECRET}@host"],
+        ["predict", "--model", f"https://me:{SECRET}@host/x", "picture.png"],
+        ["predict", "--model", "embedded", f"https://me:{SECRET}@host/x.png"],
+        ["compare", "--annotations", f"https://me:{SECRET}@host/x.json", "A=a.json", "B=b.json"],
+        ["compare", "--annotations", "a.json", f"https://me:{SECRET}@host/x.json"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_no_sentence_repeats_the_secret_of_an_address_in_any_place(
+    arguments: list[str], tmp_path: Path, capsys, monkeypatch
+) -> None:
+    config = ["--config", str(Path("experiments/tiny.yaml").absolute())] if "--dry-run" in arguments else []
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main([*arguments[:1], *([] if "--config" in arguments else config), *arguments[1:]])
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.err
+    assert SECRET not in said.out + said.err
+
+
 @pytest.mark.slow
 def test_a_whole_ablation_keeps_nothing_of_the_environment(tmp_path: Path, make_runs_dir, monkeypatch) -> None:
     for name in IN_VARIABLES:

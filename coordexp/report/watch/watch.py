@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from coordexp.errors import plain
 from coordexp.report.study.data import State
 from coordexp.report.watch.rows import RunRow, Snapshot, group_means, seconds_to_end
 
@@ -72,11 +73,6 @@ def render(snapshot: Snapshot, frame: Frame) -> RenderableType:
         if hidden:
             parts.append(Text(f"and {len(hidden)} more: {_counts(hidden)}", style="dim"))
     return Group(*parts, *footer)
-
-
-def plain(text: str) -> str:
-    """Return text without control characters: a message from a server or a file must not steer the terminal."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def ago(seconds: float | None) -> str:

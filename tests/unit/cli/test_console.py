@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from coordexp.cli.console import run_command
+from coordexp.cli.console import run_command, safe
 from coordexp.errors import ConfigError
 
 
@@ -72,3 +72,24 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
 def test_an_exit_is_not_swallowed():
     with pytest.raises(SystemExit, match="7"):
         run_command(_raises(SystemExit(7)))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no http://me:pass word@h/x", "no http://***@h/x"),
+        ("no s3:/key:pa/ss@bucket/x", "no s3:/***@bucket/x"),
+        ("got 'me:pass@h', got 'x'", "got '***@h', got 'x'"),
+        ("got 'https://h/x?token=s#y', expected", "got 'https://h/x?***', expected"),
+        ("a\x1b]0;x\x07b\udce9\u202e", "a\ufffd]0;x\ufffdb\ufffd\ufffd"),
+        # What holds no secret stays as it is.
+        ("MLflow at http://127.0.0.1:9: refused", "MLflow at http://127.0.0.1:9: refused"),
+        ("http://127.0.0.1:5000/#/experiments/1", "http://127.0.0.1:5000/#/experiments/1"),
+        ("sqlite:////data/a@b/mlflow.db", "sqlite:////data/a@b/mlflow.db"),
+        *[(text, text) for text in ("expected postgresql://USER:PASSWORD@HOST:5432/DATABASE",)],
+        ("a.yaml:3: unknown key a@b in /data/a:b@c", "a.yaml:3: unknown key a@b in /data/a:b@c"),
+        ("two\nlines é 漢", "two\nlines é 漢"),
+    ],
+)
+def test_what_is_printed_has_no_secret_of_an_address_and_no_control_character(text: str, shown: str):
+    assert safe(text) == shown
