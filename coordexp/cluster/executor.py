@@ -21,6 +21,7 @@ from coordexp.cluster.live_metrics import QueueMetrics
 from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress, free_leaked_placement_groups, hide_deaths
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.errors import ResourceError
 from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus, one_sentence, set_state
@@ -29,6 +30,7 @@ from coordexp.train.setup.strategy import is_elastic
 
 _DECIDE_SECONDS = 0.5  # between two calls of a search's ``decide``
 _FREE_SECONDS = 10.0  # between two looks for what dead controllers hold: another run may wait for it
+_HEADLESS_SECONDS = 60.0  # without the head's node, where drivers and controllers are: none of them can begin again
 
 
 class RayExecutor:
@@ -179,16 +181,28 @@ class _PassEvents(tune.Callback):
         self._queue = queue
         self._events = events
         self._decide = decide
-        self._decided_at = self._freed_at = time.monotonic()
+        self._decided_at = self._freed_at = self._had_head_at = time.monotonic()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
+        """Look after what Ray leaves behind.
+
+        Raises:
+            ResourceError: if the node of the cluster's head is gone although the head answers; Ray would wait for ever.
+        """
         if time.monotonic() - self._freed_at > _FREE_SECONDS:
             free_leaked_placement_groups()
             self._freed_at = time.monotonic()
+            if any(node["Alive"] and ON_HEAD_NODE.keys() <= node["Resources"].keys() for node in ray.nodes()):
+                self._had_head_at = self._freed_at
+            elif self._freed_at - self._had_head_at > _HEADLESS_SECONDS:
+                raise ResourceError(
+                    "the head of the Ray cluster has lost its own node, where every run is driven from; start the head "
+                    "again, and the same command goes on"
+                )
         if self._decide is not None and time.monotonic() - self._decided_at > _DECIDE_SECONDS:
             self._decide()
             self._decided_at = time.monotonic()

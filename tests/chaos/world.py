@@ -23,7 +23,7 @@ import psutil
 from coordexp.config import to_yaml
 from coordexp.config.schema import ExperimentConfig
 from tests.chaos.clock.sitecustomize import CLOCK
-from tests.chaos.processes import adopt_orphans, descendants, kill_tree, send, until
+from tests.chaos.processes import adopt_orphans, descendants, kill_tree, name_of, send, until
 from tests.integration.fault_support import real_config
 from tests.integration.mlflow_server_support import Postgres, Server, mlflow_server, postgres
 from tests.integration.ray_head_support import ROOT, answers, client_environment, head_command, member_command, wait_for
@@ -69,7 +69,7 @@ class Cluster:
             self._start()
 
     def _start(self) -> None:
-        if self.head is None or self.head.poll() is not None:
+        if not self._has_head():
             self.end()
             self.head = self._launch(
                 head_command(self._gcs, self._dashboard, num_cpus=0, temporary=self._base / "t"), "head.log"
@@ -103,8 +103,13 @@ class Cluster:
 
     def is_whole(self) -> bool:
         """Return whether all nodes are there, as far as their own processes say."""
-        nodes = [self.head, *self.members]
-        return len(nodes) == _MEMBERS + 1 and all(node is not None and node.poll() is None for node in nodes)
+        return self._has_head() and [node.poll() for node in self.members] == [None] * _MEMBERS
+
+    def _has_head(self) -> bool:
+        """Return whether there is a head with a node: where its raylet was asked to end, ``ray start`` waits on."""
+        if self.head is None or self.head.poll() is not None:
+            return False
+        return any("raylet/raylet" in name_of(process) for process in psutil.Process(self.head.pid).children())
 
     def end(self) -> None:
         """Kill all nodes."""

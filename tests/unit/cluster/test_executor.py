@@ -3,8 +3,11 @@
 import pytest
 import ray
 
+from coordexp.cluster import executor
 from coordexp.cluster.executor import RayExecutor, end_without_driver, trials_at_once
 from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.errors import ResourceError
+from coordexp.runs.executor import NO_EVENTS
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.runs.stop import request_stop
@@ -75,3 +78,26 @@ def test_an_old_failure_does_not_hide_the_death_of_a_new_try(plan):
     assert plan.status() == old
     end_without_driver(plan, "a text", before=old)
     assert (plan.status().state, plan.status().message) == ("failed", DIED)
+
+
+def test_a_head_without_a_node_ends_the_command(monkeypatch):
+    """Ray itself would wait for ever: only the head's node may hold drivers, and it does not come again."""
+    clock, nodes = [1000.0], [{"Alive": True, "Resources": {"CPU": 1.0, "node:__internal_head__": 1.0}}]
+    monkeypatch.setattr(executor.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(executor, "free_leaked_placement_groups", lambda: None)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    watch = executor._PassEvents(executor._Queue(iter(())), NO_EVENTS, None)
+
+    def look(seconds: float) -> None:
+        clock[0] += seconds
+        watch.on_step_end(0, [])
+
+    look(500)
+    nodes[:] = [
+        {"Alive": False, "Resources": {"node:__internal_head__": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 1}},
+    ]
+    for _ in range(5):
+        look(11)  # it may be on its way
+    with pytest.raises(ResourceError, match="lost its own node, where every run is driven from; start the head again"):
+        look(11)
