@@ -153,14 +153,15 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
     """Return an experiment, or for None the one in which a run was started last.
 
     Raises:
-        NothingRecordedError: if it is not there yet; where there are others, the sentence names the nearest one.
+        NothingRecordedError: if there is none at all yet.
+        TrackingError: if there are only others; the sentence names the nearest one.
     """
     known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
     where = f"MLflow at {server_of(uri)}"
     if name in known:
         return known[name]
     if name is not None and known:
-        raise NothingRecordedError(f"{where} has no experiment {name!r}; {nearest_of(name, sorted(known))}")
+        raise TrackingError(f"{where} has no experiment {name!r}; {nearest_of(name, sorted(known))}")
     if name is not None:
         raise NothingRecordedError(f"{where} has no experiment {name!r}, and none of another name")
     by_id = {item.experiment_id: item for item in known.values()}
