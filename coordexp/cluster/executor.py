@@ -12,6 +12,7 @@ from typing import cast
 
 import ray
 from ray import tune
+from ray.tune import TuneError
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
@@ -73,7 +74,7 @@ class RayExecutor:
         for name in ("ray.tune", "ray.train"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # runs say by their statuses how they failed
         hide_deaths()
-        results = tune.Tuner(
+        tuner = tune.Tuner(
             tune.with_resources(trial, ON_HEAD_NODE),
             tune_config=tune.TuneConfig(
                 search_alg=queue,
@@ -90,7 +91,11 @@ class RayExecutor:
                 callbacks=[SilentTrialProgress(), _PassEvents(queue, events, decide)],
                 failure_config=tune.FailureConfig(max_failures=cluster.max_failures),
             ),
-        ).fit()
+        )
+        try:
+            results = tuner.fit()
+        except TuneError as error:
+            raise own_error(error) from None
         errors = {result.config["name"]: result.error for result in results if result.config and result.error}
         for name, plan in queue.plans.items():
             end_without_driver(plan, errors.get(name), before=queue.before[name])
@@ -119,6 +124,14 @@ def trials_at_once(cluster: Cluster, *, slots: int) -> int:
     """
     is_limited = cluster.max_gpu_hours is not None or cluster.max_concurrent_runs is not None
     return slots if is_limited or is_elastic(cluster) else slots + 1
+
+
+def own_error(error: TuneError) -> BaseException:
+    """Return what one of our events raised in Tune, which makes a traceback of it as a text."""
+    inner: BaseException | None = error
+    while isinstance(inner, TuneError):
+        inner = inner.__cause__ or inner.__context__
+    return inner or error
 
 
 def end_without_driver(plan: RunPlan, error: object, *, before: RunStatus | None = None) -> None:

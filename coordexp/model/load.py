@@ -23,7 +23,7 @@ from coordexp.coord_tokens.vocab import (
 from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
-from coordexp.model.checkpoint.stored_model import StoredModel, quiet
+from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
 from coordexp.model.image_forward import install_image_forward
 from coordexp.model.processor import Processor
 
@@ -164,6 +164,7 @@ def _load_weights(
             ),
         )
     # transformers fills what is missing with random numbers, leaves out what it does not know, and goes on.
+    report["unexpected_keys"] = set(misplaced(report["unexpected_keys"], model.state_dict()))
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if report[kind]:
             raise CheckpointError(

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,7 +175,8 @@ class StoredModel:
             title: what to call the checkpoint in an error; None for its directory.
 
         Raises:
-            CheckpointError: if a weight is missing, unknown to the model, has another shape, or is no plain number.
+            CheckpointError: if a weight is missing, has another shape, is no plain number, or is one too many of a part
+                that the model has.
         """
         title = title or str(directory)
         config = model_config(directory)
@@ -191,7 +192,7 @@ class StoredModel:
                 f"expected {list(shapes[other[0]])}; config.json and weights do not belong together"
             )
         tied = has_tied_head(model)
-        if unexpected := sorted(stored.keys() - shapes.keys() - ({HEAD} if tied else set())):
+        if unexpected := misplaced(stored.keys() - ({HEAD} if tied else set()), shapes.keys()):
             raise CheckpointError(
                 f"{title}: {len(unexpected)} weights are unexpected, e.g. {unexpected[0]}, for which the model of "
                 "config.json has no place; config.json and weights do not belong together"
@@ -199,9 +200,25 @@ class StoredModel:
         return cls(config, weights, shapes, tied)
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Tensors of parts that the model does not have, such as ``mtp``; a stored tied head is none of them."""
+        return tuple(sorted(self.weights.specs.keys() - self.shapes.keys() - ({HEAD} if self.tied else set())))
+
+    @property
     def stores_tied_head(self) -> bool:
         """Whether the files hold a head although it is tied to the embedding."""
         return self.tied and HEAD in self.weights.specs
+
+
+def misplaced(stored: Iterable[str], needed: Iterable[str]) -> list[str]:
+    """Return the stored tensors without a place in a model that has the part they are of: it is not theirs."""
+    known = set(needed)
+    parts = {_part_of(name) for name in known}
+    return sorted(name for name in stored if name not in known and _part_of(name) in parts)
+
+
+def _part_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
 
 
 def _same_data(weights: StoredWeights, one: str, other: str) -> bool:

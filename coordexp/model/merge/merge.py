@@ -212,6 +212,7 @@ def _merge(
         tie_word_embeddings=merged.tied,
         num_merged_layers=len(delta.linear),
         num_offset_rows=delta.num_offset_rows,
+        num_unused_weights=len(stored.unused),
     )
 
 
@@ -227,7 +228,7 @@ def _write_merged(
     """Write config and weights of ``base`` with ``delta`` baked in, piece by piece.
 
     A tied base stays tied unless the adapter has a head table of its own: then ``lm_head.weight`` is written
-    next to the embedding and the configuration says so.
+    next to the embedding and the configuration says so. Tensors that the model has no place for stay behind.
 
     Args:
         base: the checkpoint, its headers checked.
@@ -315,7 +316,10 @@ def _save_processor(processor: Processor, building: Path, trained_with: TrainedW
 
 def readable(building: Path) -> StoredModel:
     """Return the merged checkpoint, if it holds what its model needs and nothing else."""
-    return StoredModel.of(building, title=_MERGED)
+    stored = StoredModel.of(building, title=_MERGED)
+    if stored.unused:
+        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
+    return stored
 
 
 def _name_of_dtype(model: PreTrainedModel) -> DTypeName:

@@ -184,6 +184,7 @@ class MergeReport:
         dtype: of the result's weights.
         num_merged_layers: linear layers that changed.
         num_offset_rows: embedding rows that changed.
+        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
         format: a whole checkpoint, or an adapter of stock PEFT.
     """
 
@@ -195,6 +196,7 @@ class MergeReport:
     dtype: str
     num_merged_layers: int
     num_offset_rows: int
+    num_unused_weights: int = 0
     format: MergeFormat = "hf"
     tolerance_is_relative_to: str = RELATIVE_TO
 
@@ -214,6 +216,7 @@ def write_report(
     tie_word_embeddings: bool,
     num_merged_layers: int,
     num_offset_rows: int,
+    num_unused_weights: int = 0,
     format: MergeFormat = "hf",
 ) -> MergeReport:
     """Compare logits as :func:`compare` does, and write the report of a merge whose result agrees.
@@ -236,6 +239,7 @@ def write_report(
         dtype=dtype,
         num_merged_layers=num_merged_layers,
         num_offset_rows=num_offset_rows,
+        num_unused_weights=num_unused_weights,
         format=format,
     )
     write_json(directory / REPORT_FILE, asdict(report), indent=2)
@@ -255,6 +259,8 @@ def report_rows(report: MergeReport) -> list[tuple[str, str]]:
     ]
     if report.cost:
         rows.append(("AP", report.cost))
+    if report.num_unused_weights:
+        rows.append(("left behind", f"{report.num_unused_weights:,} of the base's tensors, unknown to its model"))
     return rows
 
 

@@ -1,10 +1,14 @@
 """How many trials Tune gets, and the end of runs whose driver process died."""
 
+import errno
+import traceback
+
 import pytest
 import ray
+from ray.tune import TuneError
 
 from coordexp.cluster import executor
-from coordexp.cluster.executor import RayExecutor, end_without_driver, trials_at_once
+from coordexp.cluster.executor import RayExecutor, end_without_driver, own_error, trials_at_once
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ResourceError
 from coordexp.runs.executor import NO_EVENTS
@@ -101,3 +105,21 @@ def test_a_head_without_a_node_ends_the_command(monkeypatch):
         look(11)  # it may be on its way
     with pytest.raises(ResourceError, match="lost its own node, where every run is driven from; start the head again"):
         look(11)
+
+
+def test_what_an_event_raised_in_tune_is_what_the_command_raises():
+    """As Tune does it: the traceback as a text, and what was raised beside it."""
+
+    def step() -> None:
+        try:
+            raise OSError(errno.EROFS, "Read-only file system", "status.json")
+        except OSError:
+            raise TuneError(traceback.format_exc())  # noqa: B904
+
+    with pytest.raises(TuneError) as wrapped:
+        step()
+    found = own_error(wrapped.value)
+    assert isinstance(found, OSError)
+    assert found.filename == "status.json"
+    alone = TuneError("a text")
+    assert own_error(alone) is alone
