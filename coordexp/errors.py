@@ -77,6 +77,11 @@ def plain(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
+def plain_lines(text: str) -> str:
+    """Return lines of :func:`plain` text."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def show(value: object) -> str:
     """Return ``value`` for a message: short, however large or deep it is."""
     return "missing" if value is None else _REPR.repr(value)
@@ -113,6 +118,11 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_name(value: object) -> bool:
+    """Return whether ``value`` is text for one line of a table, a chart and a page: without control characters."""
+    return isinstance(value, str) and is_text(value) and plain(value) == value
 
 
 def summary(error: BaseException) -> str:

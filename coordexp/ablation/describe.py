@@ -7,6 +7,7 @@ from math import ceil
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
 from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
@@ -63,7 +64,7 @@ def plan_table(plans: Sequence[RunPlan]) -> Table:
     for plan in plans:
         status = plan.status()
         state = f"{status.state} at step {status.step}" if status else "new"
-        table.add_row(plan.name, length_of(plan.config), state, _differences(first, plan))
+        table.add_row(*map(Text, (plan.name, length_of(plan.config), state, _differences(first, plan))))
     return table
 
 

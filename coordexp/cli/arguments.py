@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.errors import ConfigError, show
+from coordexp.errors import ConfigError, is_name, show
 from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PICTURES, MAX_RESAMPLES, MAX_SEED
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from coordexp.config.schema import ExperimentConfig
 
+_MAX_NAME = 60
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
 
@@ -103,13 +104,17 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
     """Return the files of each name.
 
     Raises:
-        ConfigError: if an argument is no ``NAME=FILE``, or a name is there twice.
+        ConfigError: if an argument is no ``NAME=FILE``, or a name is there twice or cannot stand in a table.
     """
     found: dict[str, list[Path]] = {}
     for text in texts:
         name, separator, paths = text.partition("=")
         if not separator or not name.strip() or not all(paths.split(",")):
             raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
+        if not is_name(name) or len(name) > _MAX_NAME:
+            raise ConfigError(
+                f"the name {show(name)} is no name: expected printable text of at most {_MAX_NAME} letters"
+            )
         if name in found:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
         found[name] = [Path(path) for path in paths.split(",")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CoordExpError, masked, plain
+from coordexp.errors import CoordExpError, masked, plain_lines
 from coordexp.files import is_disk_full
 
 if TYPE_CHECKING:
@@ -31,14 +31,21 @@ def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
     """Return the console of stdout; a pipe has no width of its own and gets this one."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else pipe_width)
+    return _plain_output(Console(width=None if sys.stdout.isatty() else pipe_width))
 
 
 def error_console() -> "Console":
     """Return the console of stderr, for progress and for messages beside a report in a pipe."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return _plain_output(Console(stderr=True))
+
+
+def _plain_output(console: "Console") -> "Console":
+    from coordexp.cli.plain_output import PlainOutput
+
+    console.push_render_hook(PlainOutput())
+    return console
 
 
 def show(console: "Console", line: str) -> None:
@@ -48,7 +55,7 @@ def show(console: "Console", line: str) -> None:
 
 def safe(text: str) -> str:
     """Return lines as they may be printed: no address with a secret, nothing that steers a terminal."""
-    return "\n".join(map(plain, masked(text).split("\n")))
+    return plain_lines(masked(text))
 
 
 def say(text: str) -> None:

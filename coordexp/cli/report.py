@@ -10,7 +10,8 @@ from urllib.parse import quote
 from coordexp.cli.arguments import named_files, pictures, resamples
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
-from coordexp.errors import ConfigError
+from coordexp.errors import ConfigError, is_name
+from coordexp.errors import show as show_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,8 @@ def run(options: argparse.Namespace) -> None:
     """Report, or watch."""
     if options.runs and len(options.experiment) != 1:
         raise ConfigError("--runs takes one title before it: report TITLE --runs ID ID")
+    if options.runs and not is_name(options.experiment[0]):
+        raise ConfigError(f"the title {show_value(options.experiment[0])} is no title: expected printable text")
     if options.watch and options.files:
         raise ConfigError("--with has no effect on --watch, which shows runs alone")
     if options.watch and (options.runs or len(options.experiment) > 1):
@@ -87,7 +90,7 @@ def _check(directory: Path, console: "Console") -> None:
     from coordexp.report.publish import check
 
     count = check(directory, console)
-    console.print(f"{directory}: {count} numbers, all of which follow from its detections", highlight=False)
+    show(console, f"{directory}: {count} numbers, all of which follow from its detections")
 
 
 def _watch(options: argparse.Namespace, console: "Console") -> None:

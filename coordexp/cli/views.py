@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageDraw
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -259,7 +258,7 @@ def _verdict(found: "Examination") -> str:
 def prediction_table(prediction: "Prediction") -> Table:
     """Return one row for each object of a picture: both readings of its box, and how sure each side is."""
     table = Table(
-        title=f"{escape(str(prediction.picture))}  {prediction.width} x {prediction.height} px",
+        title=Text(f"{prediction.picture}  {prediction.width} x {prediction.height} px"),
         title_justify="left",
         box=SIMPLE_HEAD,
         caption=None if prediction.objects else "no object found",
@@ -270,5 +269,5 @@ def prediction_table(prediction: "Prediction") -> Table:
     for number, item in enumerate(prediction.objects, start=1):
         boxes = (" ".join(f"{side:.1f}" for side in box) for box in (item.expected_px, item.argmax_px))
         spread = " ".join(f"{side:.1f}" for side in item.std_px) if item.distributions else "-"
-        table.add_row(str(number), escape(item.desc), f"{item.score:.3f}", *boxes, spread)
+        table.add_row(str(number), Text(item.desc), f"{item.score:.3f}", *boxes, spread)
     return table

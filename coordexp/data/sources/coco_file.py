@@ -23,7 +23,7 @@ from msgspec import Meta, Raw, Struct
 from numpy.typing import NDArray
 
 from coordexp.data.sources.foreign import refuse_foreign
-from coordexp.errors import DataError, kind_of, show
+from coordexp.errors import DataError, kind_of, plain, show
 from coordexp.files import collector_paused
 
 Section = Literal["categories", "images", "annotations"]
@@ -52,6 +52,11 @@ class Category(Struct, gc=False):
 
     id: Id
     name: Annotated[str, Meta(description="text")]
+
+    def __post_init__(self) -> None:
+        """Check that the name can stand in a table, a chart and a page."""
+        if plain(self.name) != self.name:
+            raise ValueError(f"name is {show(self.name)}, expected text without control characters")
 
     def extras(self) -> dict[str, str]:
         """Return fields that a manifest keeps."""

@@ -21,7 +21,7 @@ from coordexp.data.builder import JsonLinesBuilder
 from coordexp.data.image_file import ImageFolder, size_problem, stored_size
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import MAX_ID
-from coordexp.errors import DataError, is_text, kind_of, show
+from coordexp.errors import DataError, is_name, kind_of, show
 from coordexp.files import sha256_of_file, write_json
 
 Flag = Literal["iscrowd", "ignore"]
@@ -375,6 +375,6 @@ def _whole(record: Mapping[str, object], name: str, *, lowest: int) -> int:
 
 def _desc(item: Mapping[str, object], index: int) -> str:
     desc = item.get("desc")
-    if not isinstance(desc, str) or not is_text(desc):
-        raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text")
+    if not isinstance(desc, str) or not is_name(desc):
+        raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
     return desc

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from coordexp.errors import plain, plain_lines
 from coordexp.report.charts.drawing import INK, PALETTE, PAPER, RULE, SOFT, WIDTH, Chart, Look, tips_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, groups: Map
     with figure_style():
         figure = _new_figure(width, height)
         figure.patch.set_facecolor(PAPER)
-        figure.text(10 / width, 1 - 17 / height, title, fontsize=12, color=INK)
+        figure.text(10 / width, 1 - 17 / height, plain(title), fontsize=12, color=INK)
         y = float(_TITLE)
         for line, room in zip(lines, heights, strict=True):
             for column, chart in enumerate(line):
@@ -146,7 +147,7 @@ def inline_svg(figure: "Figure", *, label: str) -> str:
             element.set("href", f"#{prefix}-{element.attrib['href'][1:]}")
         if "style" in element.attrib:
             element.set("style", _COLOR.sub(lambda found: _VARIABLES[found[0]], element.attrib["style"]))
-    root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
+    root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(label)}
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -179,7 +180,8 @@ def _svg_of(figure: "Figure") -> ElementTree.Element:
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(buffer.getvalue())
+    # XML cannot hold control characters, which a name on a server or an answer of a model may.
+    root = ElementTree.fromstring(plain_lines(buffer.getvalue()))
     used = {element.attrib[_HREF][1:] for element in root.iter() if _HREF in element.attrib}
     _clean(root, used)
     root.set("stroke-linejoin", "round")
@@ -202,7 +204,7 @@ def _clean(element: ElementTree.Element, used: set[str]) -> None:
         marks = list(element.iter("use"))
         for target, text in zip(marks or [element], texts, strict=False):
             title = ElementTree.Element("title")
-            title.text = text
+            title.text = plain_lines(text)
             target.insert(0, title)
         if not marks:
             element.set("class", "tips")

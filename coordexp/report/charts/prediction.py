@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.image_file import read_image
+from coordexp.errors import plain
 from coordexp.evaluate.distributions import UNITS, BinCurve
 from coordexp.evaluate.predict import PredictedObject, Prediction
 from coordexp.report.charts.drawing import INK, PAPER, SOFT, Look
@@ -57,7 +58,7 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
                         axes.set_xlabel(_UNIT, fontsize=8)
                     if column == 0:
                         axes.set_ylabel(
-                            f"{row + 1}  {item.desc}\nscore {item.score:.2f}", rotation=0, ha="right", color=INK
+                            f"{row + 1}  {plain(item.desc)}\nscore {item.score:.2f}", rotation=0, ha="right", color=INK
                         )
         return save_figure(figure, stem)
 

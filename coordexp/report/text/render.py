@@ -8,8 +8,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.files import JsonValue
@@ -50,31 +50,31 @@ def print_report(study: Study, form: str, console: Console) -> None:
 def render_report(study: Study, console: Console) -> None:
     """Print the verdict, the tables, what to know about them, what is missing, and the next commands."""
     study, data = better_first(study), study.data
-    console.print(f"\n[bold]{escape(data.title)}[/bold]: {summary(data)}", highlight=False)
+    console.print(Text.assemble("\n", (data.title, "bold"), f": {summary(data)}"))
     if study.verdict:
-        console.print(f"\n[bold]{escape(study.verdict)}[/bold]", highlight=False)
+        console.print(Text(f"\n{study.verdict}", "bold"))
     _print_about(study, console)
     undeclared = _undeclared(study)
     if undeclared is not None:
-        console.print(f"\n[bold red]{escape(undeclared.title)}[/bold red]", highlight=False)
+        console.print(Text(f"\n{undeclared.title}", "bold red"))
         console.print(rich_table(undeclared, wrap=True))
     for line in study.missing:
-        console.print(f"• {escape(line)}", style="red", highlight=False)
+        console.print(Text(f"• {line}", "red"))
     if why := why_sentences(study):
         console.print(f"\n{why_title(study)}:", highlight=False)
         for line in why:
-            console.print(f"• {escape(line)}", highlight=False)
+            console.print(Text(f"• {line}"))
     for table in all_tables(study):
         _print_table(table, console)
     console.print(f"\nWhat the heads and rows mean: {HEADS_PAGE}", highlight=False)
     console.print()
     if study.fairness is not None:
         style = "" if study.fairness.comparable else "red"
-        console.print(f"• {escape(study.fairness.sentence)}", style=style, highlight=False)
+        console.print(Text(f"• {study.fairness.sentence}", style))
     for note in notes(data):
-        console.print(f"• {escape(note)}", highlight=False)
+        console.print(Text(f"• {note}"))
     for label, command in next_commands(data):
-        console.print(f"\n{escape(label)}:", highlight=False)
+        console.print(Text(f"\n{label}:"))
         console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -82,7 +82,7 @@ def _print_about(study: Study, console: Console) -> None:
     """Print what is compared, names and what they stand for beside each other."""
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     for name, text in about_lines(study):
-        grid.add_row(escape(name), escape(text))
+        grid.add_row(Text(name), Text(text))
     if grid.row_count:
         console.print(f"\n{ABOUT}:", grid, sep="\n", highlight=False)
 
@@ -96,11 +96,11 @@ def _about_markdown(study: Study) -> list[str]:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    console.print(f"\n[bold]{escape(table.title)}[/bold]", highlight=False)
+    console.print(Text(f"\n{table.title}", "bold"))
     for part in fitting_parts(table, console):
         console.print(rich_table(part))
     for note in table.notes:
-        console.print(escape(note), style="dim", highlight=False)
+        console.print(Text(note, "dim"))
 
 
 def to_markdown(study: Study) -> str:

@@ -5,9 +5,9 @@ from textwrap import fill
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from coordexp.report.text.tables import Table
 
@@ -54,7 +54,7 @@ def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
     for at, head in enumerate(table.columns):
         width = max([_HEAD_WIDTH, *(len(row.cells[at]) for row in table.rows)])
         rich.add_column(
-            fill(head, width, break_long_words=False, break_on_hyphens=False),
+            Text(fill(head, width, break_long_words=False, break_on_hyphens=False)),
             justify="left" if table.is_text(head) else "right",
             no_wrap=not wrap and head not in _FOLDED,
             overflow="fold" if wrap else "ellipsis",
@@ -71,5 +71,5 @@ def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
                 # The group stands in the row of its mean.
                 cells, style = (*[""] * seed, *cells[seed:]), "dim"
         previous = row.cells
-        rich.add_row(*(escape(cell) for cell in cells), style=style)
+        rich.add_row(*map(Text, cells), style=style)
     return rich

@@ -260,3 +260,40 @@ def test_help_is_quick_and_no_model_library_is_read(data: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Of the processor: a busy machine may take any time.
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 1.0
+
+
+def test_the_name_of_a_detector_is_no_markup(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(data, f"[/bold]={data}/good.json", f"[red]$x\\={data}/fair.json", "--output", "out") == 0
+    said = capsys.readouterr().out
+    assert "Comparison of [/bold] and [red]$x\\: 2 detectors" in said
+    assert re.search(r"^\[/bold\] +", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["a\x1b]0;x\x07b", "a\udce9", "a\nb", "\u202ea", "a" * 61, "\x1b"])
+def test_a_name_that_cannot_stand_in_a_table_is_refused(
+    name: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(data, f"{name}={data}/good.json", f"b={data}/fair.json") == 2
+    said = capsys.readouterr().err
+    assert "expected printable text of at most 60 letters" in said
+    assert said.count("\n") == 1
+    assert said.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("name", ["x\x1b[31m", "x\ud800", "x\u2028y"])
+def test_the_name_of_a_category_is_text(
+    name: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = json.loads((data / "instances_val.json").read_text())
+    truth["categories"][0]["name"] = name
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    files = [f"{one}={data}/{one}.json" for one in ("good", "fair")]
+    assert coordexp(["compare", "--annotations", str(tmp_path / "truth.json"), *QUICK, *files]) == 2
+    said = capsys.readouterr().err
+    assert "categories[0]" in said
+    assert said.rstrip("\n").isprintable()
+
+
+def test_the_title_of_a_report_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert coordexp(["report", "a\x1bb", "--runs", "0" * 32]) == 2
+    assert "expected printable text" in capsys.readouterr().err

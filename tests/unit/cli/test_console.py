@@ -3,8 +3,10 @@
 import errno
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
-from coordexp.cli.console import run_command, safe
+from coordexp.cli.console import output_console, run_command, safe, show
 from coordexp.errors import ConfigError
 
 
@@ -93,3 +95,18 @@ def test_an_exit_is_not_swallowed():
 )
 def test_what_is_printed_has_no_secret_of_an_address_and_no_control_character(text: str, shown: str):
     assert safe(text) == shown
+
+
+def test_what_rich_prints_has_no_control_character_of_a_name(capsys: pytest.CaptureFixture[str]):
+    console = output_console()
+    name = "a\x1b]0;x\x07b\udce9"
+    show(console, f"drawn in {name}\nand here")
+    table = Table(title=Text(name))
+    table.add_column(Text("head"))
+    table.add_row(Text(name))
+    console.print(table)
+    said = capsys.readouterr().out
+    assert "drawn in a\ufffd]0;x" in said
+    assert said.count("]0;x") == 3
+    assert "\nand here\n" in said
+    assert all(line.isprintable() for line in said.split("\n"))

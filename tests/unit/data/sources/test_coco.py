@@ -113,6 +113,7 @@ def _append(section, entry):
         (_drop("categories", 0, "name"), "categories[0] (id 1)", "name is missing"),
         (_set("categories", 0, name="  "), "categories[0] (id 1)", "name is '  '"),
         (_set("categories", 0, name="\ud800"), "categories[0] (id 1)", "name is '\\ud800'"),
+        (_set("categories", 0, name="x\x1b[31m"), "categories[0] (id 1)", "name is 'x\\x1b[31m'"),
         (_set("categories", 0, id=2), "categories[1] (id 2)", "category id 2 was used before"),
         (_set("images", 1, id=7), "images[1] (id 7)", "image id 7 was used before"),
         (_set("images", 1, id=2**63), f"images[1] (id {2**63})", "expected a whole number"),

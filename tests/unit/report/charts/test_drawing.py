@@ -187,3 +187,12 @@ def test_files_have_titles_and_a_legend_and_repeat(tmp_path: Path) -> None:
     with Image.open(tmp_path / "a" / "plot.png") as picture:
         assert picture.width > 1000
         assert len(picture.convert("RGB").getcolors(1 << 20)) > 50
+
+
+@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")
+def test_a_control_character_of_a_name_or_an_answer_does_not_end_a_chart(tmp_path: Path) -> None:
+    name = "a\x1b]0;x\x07b"
+    chart = RowChart(title=name, rows=[ChartRow(name, [RowMark(name, 3, 0.5, 0.4, 0.6)], name)], x=UNIT, zero=True)
+    assert "a\ufffd]0;x\ufffdb" in words(parsed(chart, "label"))
+    _, svg = write_charts([chart], tmp_path / "plot", title=name, groups={name: 0})
+    assert "a\ufffd]0;x\ufffdb" in svg.read_text(encoding="utf-8")
