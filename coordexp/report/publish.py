@@ -16,14 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, cast
+from typing import Annotated, cast
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
+from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
+from coordexp.config.schema.fields import Name, Seed
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.detections import read_results
-from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, read_model, replace_directory, write_json, write_text
+from coordexp.errors import ComparisonError, show
+from coordexp.files import JsonValue, first_problem, read_model, replace_directory, write_json, write_text
+from coordexp.limits import MAX_RESAMPLES, MAX_SEED
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, NAMES, Artifacts, final_detections
 from coordexp.report.study.data import ExperimentData, RunData, missing_runs
 from coordexp.report.study.foreign import foreign_rows
@@ -36,7 +40,23 @@ NUMBERS, ANNOTATIONS, DETECTIONS, DISTRIBUTIONS = "numbers.json", "annotations.j
 _KEPT = (".html", ".md", ".svg")  # of the files of a report
 _WITH_PATHS = (".html", ".md")
 _Number = float | None
+_Text = Annotated[str, Field(max_length=250)]  # of a metric, or two names of groups
+_HEADLINE = ("AP", "interval")  # of a group
+_Place = tuple[object, ...]  # of a number: the keys that lead to it
 _SAME = 1e-9  # a sum in another order differs by less
+
+
+_Seeds = Annotated[
+    Mapping[Name, Annotated[Mapping[Annotated[int, Field(ge=0, le=MAX_SEED)], float], Field(min_length=1)]],
+    Field(min_length=1),
+]
+
+
+class _Computed(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    resamples: Annotated[int, Field(strict=True, ge=1, le=MAX_RESAMPLES)]
+    seed: Seed
 
 
 @dataclass(frozen=True)
@@ -51,11 +71,13 @@ class _Published:
         computed: ``resamples`` and ``seed`` of the bootstrap.
     """
 
-    groups: Mapping[str, Mapping[str, _Number | list[_Number]]]
-    pairs: Mapping[str, Mapping[str, _Number | list[_Number]]]
-    seeds: Mapping[str, Mapping[int, float]]
-    decomposition: Mapping[str, Mapping[str, tuple[float, _Number, _Number]]]
-    computed: Mapping[Literal["resamples", "seed"], int]
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    groups: Mapping[Name, Mapping[_Text, _Number | list[_Number]]]
+    pairs: Mapping[_Text, Mapping[_Text, _Number | list[_Number]]]
+    seeds: _Seeds
+    decomposition: Mapping[_Text, Mapping[_Text, tuple[float, _Number, _Number]]]
+    computed: _Computed
 
     @staticmethod
     def of(comparison: Comparison, decomposition: Decomposition | None, data: ExperimentData) -> "_Published":
@@ -81,7 +103,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         output: the folder.
 
     Raises:
-        ComparisonError: if something is missing that the numbers must follow from.
+        ComparisonError: if something is missing that the numbers must follow from, or a group has no name of one.
         ResourceError: if the folder cannot be written.
     """
     data = study.data
@@ -91,6 +113,11 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
         raise ComparisonError(f"{data.title} is published without files of other detectors; leave out --with")
     annotations = artifacts.annotations(data.runs[0])
     assert annotations is not None  # there is a comparison
+    numbers = asdict(_Published.of(study.comparison, study.decomposition, data))
+    try:
+        TypeAdapter(_Published).validate_python(numbers)
+    except ValidationError as error:
+        raise ComparisonError(f"{data.title} cannot be published: {first_problem(error)}") from None
     with writing(output.parent), replace_directory(output) as building:
         _pack(annotations, building / ANNOTATIONS)
         (building / DETECTIONS).mkdir()
@@ -105,7 +132,7 @@ def publish(study: Study, artifacts: Artifacts, output: Path) -> None:
                 _pack(curves, building / DISTRIBUTIONS / f"{runs[0].name}.json.gz")
             config = _file(artifacts, runs[0], NAMES.config).read_text(encoding="utf-8")
             write_text(building / f"config-{runs[0].group}.yaml", _from_here(config))
-        write_json(building / NUMBERS, asdict(_Published.of(study.comparison, study.decomposition, data)), indent=1)
+        write_json(building / NUMBERS, numbers, indent=1)
         for path in write_report(study, building):
             if path.suffix not in _KEPT:
                 path.unlink()
@@ -122,7 +149,7 @@ def check(directory: Path, console: Console) -> int:
 
     Raises:
         DataError: if a file is missing or damaged.
-        ComparisonError: naming the first number that does not follow.
+        ComparisonError: naming the first number that does not follow, or follows and is not stated.
     """
     path = directory / NUMBERS
     published = read_model(_Published, path, what="the numbers of published results")
@@ -141,14 +168,26 @@ def check(directory: Path, console: Console) -> int:
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     again = dict(_leaves(asdict(_Published.of(study.comparison, study.decomposition, data))))
-    for name, value in (stated := list(_leaves(asdict(published)))):
-        found = again.get(name)
-        if found is None or abs(value - found) > _SAME:
+    stated = dict(_leaves(asdict(published)))
+    for place in (*stated, *_unstated(again, stated)):
+        value, found = stated.get(place), again.get(place)
+        if value is None or found is None or abs(value - found) > _SAME:
+            name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
             raise ComparisonError(
-                f"{path}: {name} is {value!r}, but from the detections beside it follows {found!r}; publish the "
-                "results again"
+                f"{path}: {name} is {show(value)}, but from the detections beside it follows "
+                f"{'no such number' if found is None else found}; publish the results again"
             )
     return len(stated)
+
+
+def _unstated(again: Mapping[_Place, float], stated: Mapping[_Place, float]) -> Iterator[_Place]:
+    """Yield what follows and is not stated, but for metrics that came later: those that are stated of no group."""
+    sections, metrics = {place[0] for place in stated}, {(place[0], *place[2:3]) for place in stated}
+    for place in again:
+        is_of_a_metric = place[0] in ("groups", "decomposition") and place[2] not in _HEADLINE
+        is_new = is_of_a_metric and place[0] in sections and (place[0], place[2]) not in metrics
+        if place not in stated and not is_new:
+            yield place
 
 
 def _parts(found: Decomposition) -> Iterator[tuple[str, dict[str, tuple[float, _Number, _Number]]]]:
@@ -182,13 +221,13 @@ def _pack(source: Path, target: Path) -> None:
     target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
 
 
-def _leaves(value: object, place: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number of a tree with the path to it."""
+def _leaves(value: object, place: _Place = ()) -> Iterator[tuple[_Place, float]]:
+    """Yield every number of a tree with the keys that lead to it."""
     if isinstance(value, dict):
         for key, below in cast("dict[object, object]", value).items():
-            yield from _leaves(below, f"{place}.{key}" if place else str(key))
+            yield from _leaves(below, (*place, key))
     elif isinstance(value, list | tuple):
         for index, below in enumerate(cast("Sequence[object]", value)):
-            yield from _leaves(below, f"{place}[{index}]")
+            yield from _leaves(below, (*place, index))
     elif isinstance(value, int | float):
         yield place, float(value)

@@ -2,6 +2,8 @@ import dataclasses
 import gzip
 import io
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,35 +14,55 @@ from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.distributions import Distributions
 from coordexp.report.publish import NUMBERS, check, publish
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
-from coordexp.report.study.study import Study
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Settings, Study, make_study
+from tests.unit.report.report_support import write_experiment
 
 CONSOLE = Console(file=io.StringIO())
 
 
+@pytest.fixture(scope="module")
+def plain_dir(migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As ``paired_dir``, but every group has a name that a configuration could give it."""
+    runs_dir = tmp_path_factory.mktemp("plain")
+    shutil.copy(migrated_database, runs_dir / "mlflow.db")
+    write_experiment(runs_dir, groups=("A", "B", "C"), seeds=(0, 1))
+    return runs_dir
+
+
+@pytest.fixture(scope="module")
+def plain(plain_dir: Path) -> Study:
+    data = load_experiment(f"sqlite:///{plain_dir}/mlflow.db", "paired")
+    artifacts = Artifacts(data, cache=plain_dir / "cache", runs_dir=plain_dir)
+    cache = StatisticsCache(plain_dir / "cache" / "statistics.json")
+    return make_study(data, artifacts, cache, Settings(resamples=60, num_pictures=6))
+
+
 @pytest.fixture
-def published(paired: Study, paired_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(paired_dir)
-    artifacts = Artifacts(paired.data, cache=tmp_path / "cache", runs_dir=paired_dir)
-    curves = paired_dir / "paired" / "C-s0" / FINAL_CONSTRAINED.distributions
+def published(plain: Study, plain_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(plain_dir)
+    artifacts = Artifacts(plain.data, cache=tmp_path / "cache", runs_dir=plain_dir)
+    curves = plain_dir / "paired" / "C-s0" / FINAL_CONSTRAINED.distributions
     Distributions(1000, 1e-5, ()).write(curves.parent)
-    publish(paired, artifacts, tmp_path / "results")
+    publish(plain, artifacts, tmp_path / "results")
     curves.unlink()  # other tests share the runs
     return tmp_path / "results"
 
 
 def test_what_is_published_follows_from_its_own_detections(
-    published: Path, paired: Study, capsys: pytest.CaptureFixture[str]
+    published: Path, plain: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = json.loads((published / NUMBERS).read_text())
-    assert paired.comparison is not None
-    assert found["groups"]["C"]["AP"] == paired.comparison.value["C"].value
-    assert found["seeds"]["A"]["1"] == paired.comparison.value_by_seed["A"][1].value
-    assert paired.decomposition is not None
-    lost = paired.decomposition.pairs[0].difference["tide_missed"]
-    assert found["decomposition"]["A - B<i>"]["tide_missed"] == [lost.value, lost.low, lost.high]
+    assert plain.comparison is not None
+    assert found["groups"]["C"]["AP"] == plain.comparison.value["C"].value
+    assert found["seeds"]["A"]["1"] == plain.comparison.value_by_seed["A"][1].value
+    assert plain.decomposition is not None
+    lost = plain.decomposition.pairs[0].difference["tide_missed"]
+    assert found["decomposition"]["A - B"]["tide_missed"] == [lost.value, lost.low, lost.high]
     assert not any("margin" in name for name in found["decomposition"]["A"]), "no detections say it"
     assert found["computed"] == {"resamples": 60, "seed": 0}
-    assert len(list((published / "detections").iterdir())) == len(paired.data.runs)
+    assert len(list((published / "detections").iterdir())) == len(plain.data.runs)
     (curves,) = (published / "distributions").iterdir()
     assert curves.name == "C-s0.json.gz", "only this run has kept any"
     assert Distributions.read(curves).num_bins == 1000
@@ -49,7 +71,7 @@ def test_what_is_published_follows_from_its_own_detections(
         text = (published / name).read_text()
         assert str(Path.cwd()) not in text, "nobody else has this folder"
         assert "sqlite:///mlflow.db" in text
-    assert json.loads((published / "fingerprints.json").read_text()).keys() == {run.name for run in paired.data.runs}
+    assert json.loads((published / "fingerprints.json").read_text()).keys() == {run.name for run in plain.data.runs}
     assert main(["report", "--check", str(published)]) == 0
     assert "all of which follow" in capsys.readouterr().out
 
@@ -81,6 +103,52 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
     (published / NUMBERS).write_text("{}")
     with pytest.raises(DataError, match=r"numbers.json: expected the numbers of published results"):
         check(published, CONSOLE)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda n: n["computed"].update(resamples=10**12), "computed.resamples: Input should be less than or equal to"),
+        (
+            lambda n: n["computed"].update(resamples=-5),
+            "computed.resamples: Input should be greater than or equal to 1",
+        ),
+        (lambda n: n["computed"].update(seed=-1), "computed.seed: Input should be greater than or equal to 0"),
+        (lambda n: n.update(computed={}), "computed.resamples: Field required"),
+        (lambda n: n["computed"].update(more=1), "computed.more: Extra inputs"),
+        (lambda n: n.update(more={"AP": 1}), "more: Unexpected keyword argument"),
+        (lambda n: n.update(seeds={}), "seeds: Dictionary should have at least 1 item"),
+        (lambda n: n["seeds"].update(A={}), "seeds.A: Dictionary should have at least 1 item"),
+        (lambda n: n["seeds"].update(A={"-1": 0.5}), "seeds.A.-1"),
+        (lambda n: n["seeds"].update({"a\0b": {"0": 0.5}}), r"seeds.'a\x00b'"),
+        (lambda n: n["seeds"].update({"../../x": {"0": 0.5}}), "seeds.../../x.[key]: String should match pattern"),
+        (lambda n: n["seeds"].update({"a" * 5000: {"0": 0.5}}), "aaa'.[key]: String should have at most 100"),
+        (lambda n: n["groups"].update(A={}), "groups.A.AP is missing, but from the detections beside it follows 0."),
+        (lambda n: n["groups"]["A"].update(AP=[None]), "groups.A.AP is missing"),
+        (lambda n: n.update(decomposition={}), "decomposition.A."),
+        (lambda n: [group.clear() for group in n["groups"].values()], "groups.A.AP is missing"),
+        (lambda n: n.update(pairs={}), "pairs.A - B.difference is missing"),
+        (lambda n: n.update(groups={"A": {"interval[0]": 9} | n["groups"]["A"]}), "groups.A.interval[0] is 9.0, but"),
+    ],
+)
+def test_numbers_that_are_too_much_too_few_or_lead_elsewhere_are_refused(
+    change: Callable[[dict[str, dict[str, object]]], object], said: str, published: Path
+) -> None:
+    numbers = json.loads((published / NUMBERS).read_text())
+    change(numbers)
+    (published / NUMBERS).write_text(json.dumps(numbers))
+    with pytest.raises((DataError, ComparisonError)) as error:
+        check(published, CONSOLE)
+    assert said in str(error.value)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 400
+
+
+def test_a_name_that_no_group_can_have_is_not_published(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
+    artifacts = Artifacts(paired.data, cache=tmp_path / "cache", runs_dir=paired_dir)
+    with pytest.raises(ComparisonError, match=r"cannot be published: groups.B<i>.\[key\]: String should match"):
+        publish(paired, artifacts, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 def test_only_what_is_whole_is_published(paired: Study, paired_dir: Path, tmp_path: Path) -> None:
