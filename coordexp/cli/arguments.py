@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.errors import ConfigError, is_name, show
-from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PICTURES, MAX_RESAMPLES, MAX_SEED
+from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PICTURES, MAX_PROCESSES, MAX_RESAMPLES, MAX_SEED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,6 +70,11 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
     return _between(1, MAX_COUNT, text)
+
+
+def num_processes(text: str) -> int:
+    """Parse the number of processes, threads, or CPUs of a process."""
+    return _between(1, MAX_PROCESSES, text)
 
 
 def num_images(text: str) -> int:

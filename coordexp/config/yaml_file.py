@@ -10,7 +10,7 @@ from yaml.reader import ReaderError
 
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
-from coordexp.files import JsonValue
+from coordexp.files import JsonValue, open_file
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,11 @@ def read_mapping(path: Path) -> Document:
             no text or stands there twice; the message names file and line.
     """
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
+        with open_file(path) as handle:
+            content = handle.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
             raise ConfigError(f"{path}: has more than {_LARGEST_BYTES:,} bytes, which no configuration needs")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from error
     except UnicodeDecodeError as error:

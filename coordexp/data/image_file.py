@@ -10,9 +10,10 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from coordexp.errors import DataError, is_text, show
+from coordexp.files import open_file
 
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
@@ -106,15 +107,22 @@ def size_problem(width: int, height: int) -> str | None:
 @contextmanager
 def _opened(path: Path) -> Generator[Image.Image]:
     try:
+        file = open_file(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: image not found") from None
+    except OSError as error:
+        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
+    try:
         # Pillow warns of large images (our own limit is stricter) and of odd metadata (not used here). The filter
         # stays: one that is taken back would be taken back under other threads that open images.
         warnings.filterwarnings("ignore", module="PIL")
-        with Image.open(path, formats=_formats()) as picture:
+        with file, Image.open(file, formats=_formats()) as picture:
             yield picture
     except DataError:
         raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: image not found") from None
+    except UnidentifiedImageError:
+        expected = ", ".join(_formats())
+        raise DataError(f"{path}: image does not decode (cannot identify it, expected {expected})") from None
     except _DECODE_ERRORS as error:
         raise DataError(f"{path}: image does not decode ({error})") from None
 

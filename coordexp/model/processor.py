@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3VLConfig
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of, show
-from coordexp.files import JsonValue, parse_model, write_text
+from coordexp.files import JsonValue, parse_model, read_bytes, write_text
 from coordexp.model.chat_template import check_chat_template
 from coordexp.model.checkpoint.directory import foreign_errors, model_config, read_json
 from coordexp.model.checkpoint.fields import ImageFields, ProcessorFields, check_fields
@@ -192,7 +192,7 @@ class StoredProcessor:
         if _is_overruled(directory):
             return Processor.from_directory(directory)
         try:
-            stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
+            stated = parse_model(dict[str, JsonValue], read_bytes(directory / _IMAGE_CONFIG))
             known = {"rescale_factor": 1 / 255, "resample": 3} | stated  # what Hugging Face's class begins with
             numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
         except (OSError, ValueError, KeyError, TypeError):
@@ -277,7 +277,7 @@ def _text_of(file: Path) -> str | None:
 
 def _legacy_template(file: Path) -> str:
     try:
-        return str(parse_model(dict[str, JsonValue], file.read_bytes())["chat_template"])
+        return str(parse_model(dict[str, JsonValue], read_bytes(file))["chat_template"])
     except (OSError, ValueError, KeyError):
         raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
 

@@ -14,7 +14,7 @@ from coordexp.config.identity.libraries import installed_version
 from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, parse_model, sha256_of_text
+from coordexp.files import JsonValue, parse_model, read_bytes, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
 PACKAGE_BYTES = "package"  # in ``source``
@@ -128,7 +128,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
         ComparisonError: naming the file, if it is none.
     """
     try:
-        return Fingerprint.from_json(path.read_text(encoding="utf-8", errors="replace"))
+        return Fingerprint.from_json(read_bytes(path).decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh begins anew") from None
 

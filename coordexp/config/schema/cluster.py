@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from coordexp.config.schema.fields import NaturalInt, NotNegative, NumProcesses, Positive, Section, key
+from coordexp.config.schema.fields import NaturalInt, NumCpus, NumGpus, NumProcesses, Positive, Section, key
 
 
 class Cluster(Section):
@@ -18,10 +18,10 @@ class Cluster(Section):
     num_workers: NumProcesses = key(
         1, "results", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
     )
-    cpus_per_worker: Positive = key(
+    cpus_per_worker: NumCpus = key(
         1, "rounding", "CPUs of a worker, its threads and loader processes; below 1 several runs share one."
     )
-    gpus_per_worker: NotNegative = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
+    gpus_per_worker: NumGpus = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
     max_concurrent_runs: NumProcesses | None = key(
         None, "machine", "The most runs at once; null: as many as the cluster has room for."
     )

@@ -8,10 +8,8 @@ that other programs write, and names line and column where a file is damaged.
 What needs several entries (repeated ids, objects without an image) is decided by those who call this.
 """
 
-import gzip
 import json
 import math
-import zlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.errors import DataError, kind_of, plain, show
-from coordexp.files import collector_paused
+from coordexp.files import collector_paused, read_content
 
 Section = Literal["categories", "images", "annotations"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
@@ -33,7 +31,6 @@ MAX_ID = 2**63 - 1
 # The second is for half a surrogate pair, which JSON can hold and UTF-8 cannot.
 UNFIT = (msgspec.ValidationError, UnicodeEncodeError)
 
-GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 50_000
 _SMALL_BYTES = 16 * 2**20
 
@@ -359,18 +356,10 @@ def _bad_entry(place: int, entry: object, entry_type: type[Struct], *, reason: s
 
 def _read_utf8(path: Path) -> bytes:
     """Return the bytes of a file that holds UTF-8, packed by gzip or not."""
+    content = read_content(path)
     try:
-        content = path.read_bytes()
-        if content.startswith(GZIP_MAGIC):
-            content = gzip.decompress(content)
         if not content.isascii():
             content.decode("utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{path}: file not found") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: gzip cannot unpack it ({error}); is the file complete?") from None
-    except OSError as error:
-        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected a JSON file") from None
     return content

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, Qwen3VLConfig, Qwen3VLVisionConfig
 
 from coordexp.errors import CheckpointError, CoordExpError, show, summary
-from coordexp.files import parse_json
+from coordexp.files import parse_json, read_bytes
 from coordexp.model.checkpoint.fields import ModelFields, check_fields
 from coordexp.runs.folder import RunFolder
 
@@ -259,7 +259,7 @@ def read_json(file: Path) -> JsonObject:
         CheckpointError: if the file is missing or holds something else.
     """
     try:
-        value = parse_json(file.read_bytes())
+        value = parse_json(read_bytes(file))
     except FileNotFoundError:
         raise CheckpointError(f"{file}: not found; expected a checkpoint directory with {file.name}") from None
     except (OSError, ValueError) as error:

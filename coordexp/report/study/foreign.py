@@ -1,6 +1,5 @@
 """Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
 
-import gzip
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from coordexp.data.sources.coco_file import GZIP_MAGIC
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import Detections, Results, detections_of, write_detections
 from coordexp.detection.frames import Frame
@@ -19,7 +17,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.errors import ComparisonError, DataError
 from coordexp.evaluate.analysis import analyse_boxes
-from coordexp.files import write_text
+from coordexp.files import is_packed, read_content, write_text
 from coordexp.metrics import MetricName
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, ForeignFile, RunData
@@ -122,11 +120,10 @@ def with_files(
 
 def _unpacked(annotations: Path, folder: Path) -> Path:
     """Return annotations as pycocotools reads them: unpacked into a folder where they are packed."""
-    content = annotations.read_bytes()
-    if not content.startswith(GZIP_MAGIC):
+    if not is_packed(annotations):
         return annotations
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "annotations.json", gzip.decompress(content).decode())
+    write_text(folder / "annotations.json", read_content(annotations).decode())
     return folder / "annotations.json"
 
 

@@ -19,6 +19,8 @@ from coordexp.data.sources.shapes import ShapesSpec, write_shapes
         (f"training.max_steps={10**30}", "expected a number of at most 2147483647"),
         ("training.lora.rank=1000000", "training.lora.rank: got 1000000, expected a number of at most 8192"),
         ("cluster.num_workers=1000000", "expected a number of at most 4096"),
+        ("cluster.cpus_per_worker=1e308", "cluster.cpus_per_worker: got 1e+308, expected a number of at most 4096"),
+        ("cluster.gpus_per_worker=1e308", "cluster.gpus_per_worker: got 1e+308, expected a number of at most 4096"),
         ("data.num_workers=1000000", "expected a number of at most 4096"),
         (f"ablation.seeds={list(range(5000))}", "3 groups with 5,000 seeds are more than 10,000 runs"),
         (f"ablation.seeds={list(range(10_001))}", "expected at most 10000 entries"),
@@ -47,6 +49,11 @@ def test_a_value_beyond_its_limit_is_refused_with_it(override: str, said: str, c
         (["prepare", "shapes", "--seed", "-1"], "argument --seed: expected a number from 0 to"),
         (["prepare", "shapes", "--num-train", "1000000000"], "argument --num-train: expected a number from 1 to 1,000"),
         (["predict", "--batch-size", str(2**31)], "argument --batch-size: expected a number from 1 to 2,147,483,647"),
+        (["predict", "--threads", str(2**31 - 1)], "argument --threads: expected a number from 1 to 4,096"),
+        (["evaluate", "--threads", "4097"], "argument --threads: expected a number from 1 to 4,096"),
+        (["evaluate", "--num-workers", "4097"], "argument --num-workers: expected a number from 1 to 4,096"),
+        (["evaluate", "--cpus-per-worker", "4097"], "argument --cpus-per-worker: expected a number from 1 to 4,096"),
+        (["evaluate", "--gpus-per-worker", "inf"], "argument --gpus-per-worker: expected a number from 0 to 4,096"),
     ],
 )
 def test_an_option_beyond_its_limit_is_refused_with_it(command: list[str], said: str, capsys) -> None:

@@ -248,7 +248,7 @@ def test_files_that_are_no_coco(coco, content, reason):
 def test_a_missing_file_and_a_folder_in_its_place(coco):
     with pytest.raises(DataError, match=r"gone\.json: file not found"):
         read_coco(coco.root / "gone.json", coco.images)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="that is a folder; expected a file"):
         read_coco(coco.images, coco.images)
 
 
