@@ -167,13 +167,15 @@ def _voc(root: Path) -> ForeignData | None:
 
 
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Yield a folder and those below it, down to a depth, by name; hidden ones are passed over."""
-    yield root
-    if depth:
+    """Yield a folder and those below it, down to a depth, by name; hidden and unreadable ones are passed over."""
+    try:
         with os.scandir(root) as entries:
             below = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        for name in below:
-            yield from folders_below(root / name, depth - 1)
+    except OSError:  # of another user, or gone since its name was read
+        return
+    yield root
+    for name in below if depth else ():
+        yield from folders_below(root / name, depth - 1)
 
 
 def _has(folder: Path, suffix: str, is_one: Callable[[Path], bool]) -> bool:

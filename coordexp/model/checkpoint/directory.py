@@ -262,7 +262,9 @@ def read_json(file: Path) -> JsonObject:
         value = parse_json(read_bytes(file))
     except FileNotFoundError:
         raise CheckpointError(f"{file}: not found; expected a checkpoint directory with {file.name}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{file}: the file cannot be read ({error.strerror})") from None
+    except ValueError as error:
         raise CheckpointError(f"{file}: not readable JSON ({error})") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: holds a {type(value).__name__}, expected an object")

@@ -4,15 +4,17 @@ The commands themselves were run with supervision 0.31 on folders like these (do
 the signatures of that version, which says how it was called.
 """
 
+import os
 import shlex
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from coordexp.cli.main import main
-from coordexp.data.sources.foreign import foreign_data, foreign_problem, refuse_foreign
+from coordexp.data.sources.foreign import folders_below, foreign_data, foreign_problem, refuse_foreign
 from coordexp.errors import DataError
 from tests.unit.commands_support import ROOT, blocks
 
@@ -158,3 +160,18 @@ def test_the_page_prints_what_comes(tmp_path, capsys, monkeypatch):
     assert command.argv is not None
     assert main(command.argv) == 2
     assert tuple(capsys.readouterr().err.splitlines()) == command.output
+
+
+def test_a_folder_that_cannot_be_listed_is_passed_over(tmp_path, monkeypatch):
+    """Of another user, or gone since its name was read, as in /dev/fd; tests may run as root, who may list all."""
+    for name in ("a", "locked", "z"):
+        (tmp_path / name).mkdir()
+
+    def scandir(path, listed=os.scandir):
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [path.name for path in folders_below(tmp_path)] == [tmp_path.name, "a", "z"]
+    assert foreign_data(tmp_path) is None
