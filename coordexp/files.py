@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from typing_extensions import TypeAliasType
 
@@ -80,7 +80,7 @@ def write_between(path: Path, begin: str, end: str, text: str) -> None:
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a regular file to be read as bytes; nothing else is opened for longer than it takes to see what it is.
 
     A device has no end, and a pipe that nobody writes to makes its reader wait for ever.

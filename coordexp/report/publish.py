@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, cast
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from rich.console import Console
 from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on
 
@@ -52,9 +52,8 @@ _Seeds = Annotated[
 ]
 
 
+@with_config(ConfigDict(extra="forbid"))
 class _Computed(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     resamples: Annotated[int, Field(strict=True, ge=1, le=MAX_RESAMPLES)]
     seed: Seed
 
