@@ -38,7 +38,12 @@ def campaign(numbers: list[int], *, seed: int, real_every: int, folder: Path) ->
             if is_real not in references:
                 references[is_real] = undisturbed(world, is_real=is_real, logs=folder)
                 sys.stdout.write(f"undisturbed: {references[is_real][1]:.0f} s\n")
-            played.append(_play(world, number, draw(seed, number), references[is_real], is_real=is_real, folder=folder))
+            record = _play(world, number, draw(seed, number), references[is_real], is_real=is_real, folder=folder)
+            if record.came_too_late():  # the undisturbed command was slower, being the first one
+                expected, _ = references[is_real]
+                references[is_real] = expected, float(record.commands[0].seconds)
+                record = _play(world, number, draw(seed, number), references[is_real], is_real=is_real, folder=folder)
+            played.append(record)
             with (folder / "records.jsonl").open("a", encoding="utf-8") as handle:
                 handle.write(json_of(played[-1]) + "\n")
             sys.stdout.write(f"{time.strftime('%H:%M:%S')} {played[-1].line()}\n")

@@ -23,6 +23,7 @@ from tests.chaos.judge import (
 from tests.chaos.processes import is_alive, kill_tree, left_behind
 from tests.chaos.world import World
 
+TOO_LATE = "came too late"
 COMMANDS = 4  # the first, and three more
 MAX_SECONDS = 1200  # of a command; one that takes longer hangs
 
@@ -53,6 +54,10 @@ class Record:
     faults: list[str] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    def came_too_late(self) -> bool:
+        """Return whether nothing broke, since the command had ended before."""
+        return all(fault.endswith(TOO_LATE) for fault in self.faults)
 
     def line(self) -> str:
         """Return one line of a terminal."""
@@ -167,7 +172,7 @@ def _happen(fault: Fault, scene: Scene, when: float, began: float, record: Recor
             broken = KINDS[fault.kind](scene, fault)
         time.sleep(0.1)
     if broken is None:
-        record.faults.append(f"{fault.kind}: came too late")
+        record.faults.append(f"{fault.kind}: {TOO_LATE}")
         return
     at = time.monotonic() - began
     lasting = f" for {fault.seconds:.0f} s" if broken.undo else ""

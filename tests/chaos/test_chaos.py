@@ -117,6 +117,12 @@ def test_a_process_that_ray_names_is_seen_and_one_of_the_cluster_is_not(monkeypa
     assert processes.left_behind(-1, 0.1) == names[:1]  # 0 would be every session of another namespace
 
 
+def test_a_scenario_in_which_nothing_broke_is_known():
+    faults = ["SIGKILL raylet: came too late", "SIGSTOP job (job) at 3 s for 20 s"]
+    assert Record(3, False, faults[:1]).came_too_late()
+    assert not Record(3, False, faults).came_too_late()
+
+
 def test_records_are_read_again_and_the_last_one_of_a_scenario_counts(tmp_path):
     first = Record(3, False, ["SIGKILL worker (worker) at 9 s"], [Command(1, 80.0, "error: a | b")], ["not finished"])
     second = replace(first, problems=[])
