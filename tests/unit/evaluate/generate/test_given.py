@@ -121,11 +121,14 @@ def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, lines: list, messa
         read_given_answers(answer_file(tmp_path, *lines), known={1, 2, 3}, wanted=[1, 2])
 
 
-def test_no_text_at_all_and_a_compressed_file_are_refused(tmp_path: Path) -> None:
+def test_no_text_at_all_and_a_cut_packed_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="file not found"):
         read_given_answers(tmp_path / "none.jsonl", known={1}, wanted=[1])
-    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\x00\xff\xfe")
+    (tmp_path / "a.jsonl").write_bytes(b"\x08\x00\xff\xfe")
     with pytest.raises(DataError, match="expected a text file"):
+        read_given_answers(tmp_path / "a.jsonl", known={1}, wanted=[1])
+    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\x00\xff\xfe")
+    with pytest.raises(DataError, match="gzip cannot unpack it"):
         read_given_answers(tmp_path / "a.gz", known={1}, wanted=[1])
 
 
