@@ -5,7 +5,8 @@ import reprlib
 
 # A path has one slash of an address's two.
 _USER = re.compile(
-    r"(\b(?!sqlite\b)[A-Za-z][\w+.-]*:/{1,2}(?!/)|sqlite://(?!/)|(?<![\w:/.])//)(?!USER:PASSWORD@)[^\n]*@"
+    r"(\b(?!sqlite\b)[A-Za-z][\w+.-]*:/{1,2}(?!/)|sqlite://(?!/)|(?<![\w:/.])//)(?!USER:PASSWORD@)"
+    r"(?:(?![\s'\"=][A-Za-z][\w+.-]*:/)[^\n])*@"
 )
 _QUERY = re.compile(r"(:/{1,2}[^\s?#'\"]*[?#])(?!/experiments)[^\s'\"]+")
 _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]+@")
@@ -66,7 +67,7 @@ class DivergedError(TrainingError):
 def masked(text: str) -> str:
     """Return text in which no address has a user, a password, a query or a fragment.
 
-    What follows an address on its line is left out rather than a password with a space in it shown. A database's file
+    What follows an address, up to the next, is left out rather than a password with a space in it shown. A database's file
     may have any character; the word USER:PASSWORD of our own sentences is none.
     """
     return _USER_ALONE.sub("***@", _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text)))

@@ -80,6 +80,7 @@ def test_an_exit_is_not_swallowed():
     ("text", "shown"),
     [
         ("no http://me:pass word@h/x", "no http://***@h/x"),
+        ("override 'a=http://me:p@ss w@h': a: got 'http://me:p@h'", "override 'a=http://***@h': a: got 'http://***@h'"),
         ("no s3:/key:pa/ss@bucket/x", "no s3:/***@bucket/x"),
         ("got 'me:pass@h', got 'x'", "got '***@h', got 'x'"),
         ("got 'https://h/x?token=s#y', expected", "got 'https://h/x?***', expected"),
