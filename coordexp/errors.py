@@ -67,8 +67,8 @@ class DivergedError(TrainingError):
 def masked(text: str) -> str:
     """Return text in which no address has a user, a password, a query or a fragment.
 
-    What follows an address, up to the next, is left out rather than a password with a space in it shown. A database's file
-    may have any character; the word USER:PASSWORD of our own sentences is none.
+    What follows an address, up to the next, is left out rather than a password with a space in it shown. A database's
+    file may have any character; the word USER:PASSWORD of our own sentences is none.
     """
     return _USER_ALONE.sub("***@", _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text)))
 
