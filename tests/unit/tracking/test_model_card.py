@@ -82,8 +82,9 @@ def test_what_it_holds_makes_the_run_again(run: ExperimentConfig, tmp_path: Path
 
 
 def test_a_run_of_several_workers_is_made_again_on_ray(
-    run: ExperimentConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: ExperimentConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # an experiment of that name may be here
     cluster = run.cluster.model_copy(update={"num_workers": 2, "cpus_per_worker": 4, "gpus_per_worker": 1.0})
     several = run.model_copy(update={"cluster": cluster})
     card = card_of(several, 0.5)
