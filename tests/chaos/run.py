@@ -19,6 +19,7 @@ from tests.chaos.world import World, a_world
 
 SCENARIOS = 50
 REAL_EVERY = 10
+REPLAYS = 3
 
 
 def read_records(path: Path) -> dict[int, Record]:
@@ -39,9 +40,11 @@ def campaign(numbers: list[int], *, seed: int, real_every: int, folder: Path) ->
                 references[is_real] = undisturbed(world, is_real=is_real, logs=folder)
                 sys.stdout.write(f"undisturbed: {references[is_real][1]:.0f} s\n")
             record = _play(world, number, draw(seed, number), references[is_real], is_real=is_real, folder=folder)
-            if record.came_too_late():  # the undisturbed command was slower, being the first one
+            for _ in range(REPLAYS):  # the undisturbed command was slower, being the first one, or the machine busier
+                if not record.came_too_late():
+                    break
                 expected, _ = references[is_real]
-                references[is_real] = expected, float(record.commands[0].seconds)
+                references[is_real] = expected, 0.9 * record.commands[0].seconds
                 record = _play(world, number, draw(seed, number), references[is_real], is_real=is_real, folder=folder)
             played.append(record)
             with (folder / "records.jsonl").open("a", encoding="utf-8") as handle:
