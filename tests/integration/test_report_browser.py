@@ -39,7 +39,7 @@ FLAGS = (
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    data = load_experiment(write_experiment(folder), "paired")
+    data = load_experiment(write_experiment(folder, seeds=(0, 1)), "paired")
     artifacts = Artifacts(data, cache=folder / "cache", runs_dir=folder)
     study = make_study(data, artifacts, StatisticsCache(folder / "s.json"), Settings(resamples=20, num_pictures=5))
     curves = {group: BinProbabilities((99, 100, 101), (0.2, 0.5, 0.3), 100.1) for group in data.groups}
@@ -218,10 +218,11 @@ def test_boxes_carry_their_words_within_their_panel(shown: webdriver.Chrome) -> 
     )
     for boxes, words in shown.execute_script(script):
         assert len(words) == min(boxes, 12)
-        assert set(words) <= set(CATEGORIES.values())
+        assert all(any(name.startswith(word.removesuffix("…")) for name in CATEGORIES.values()) for word in words)
     outside = (
         "return [...document.querySelectorAll('.panel svg text')].filter(t => { const r = t.getBoundingClientRect(),"
-        "s = t.closest('svg').getBoundingClientRect(); return r.top < s.top - 2 || r.left < s.left - 2 }).length"
+        "s = t.closest('svg').getBoundingClientRect();"
+        "return r.top < s.top - 2 || r.left < s.left - 2 || r.right > s.right + 2 || r.bottom > s.bottom + 2 }).length"
     )
     assert shown.execute_script(outside) == 0
 
@@ -234,6 +235,19 @@ def test_the_first_figure_stands_beside_the_differences_and_below_them_on_a_phon
     emulate(shown, width=390)
     groups, differences = shown.execute_script(places)
     assert groups["bottom"] <= differences["top"]
+
+
+def test_a_table_shows_means_and_each_seed_when_asked(shown: webdriver.Chrome) -> None:
+    script = (
+        "const t = document.querySelector('[aria-labelledby=runs] .every + .scroll');"
+        "return [...t.querySelectorAll('tbody tr')].filter(r => r.getClientRects().length).map(r => r.className)"
+    )
+    folded = shown.execute_script(script)
+    assert set(folded) == {"mean"}
+    shown.execute_script("document.querySelector('[aria-labelledby=runs] .every').scrollIntoView({block: 'center'})")
+    shown.find_element(By.CSS_SELECTOR, "[aria-labelledby=runs] .every").click()
+    assert set(shown.execute_script(script)) == {"mean", "seed"}
+    assert len(shown.execute_script(script)) >= 2 * len(folded)
 
 
 def test_boxes_are_switched_by_mouse_and_by_key(shown: webdriver.Chrome) -> None:

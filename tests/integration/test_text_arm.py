@@ -211,10 +211,10 @@ def test_the_whole_experiment_runs_through_and_reports(make_runs_dir, capsys):
     text = (report / "report.md").read_text()
     assert "What an object costs: generated tokens, and seconds of generation" in text
     assert "differ in nothing but the declared factor (custom.coord_tokens, objective, custom.coord_soft_ce_w1)" in text
-    assert (
-        "Coordinate distributions of T: coordinates in digits have no distribution over bins"
-        in (report / "report.html").read_text()
-    )
+    page = (report / "report.html").read_text()
+    assert text.count("coordinates written as digits of plain text, no coord tokens; boxes read as written") == 1
+    assert "Coordinates in digits have no distribution over bins: T." in page
+    assert "What is missing" not in page, "a group that cannot have something lacks nothing"
     assert (
         "coordinates are digits, no row is added" in (runs_dir / "representation" / "T-s0" / "progress.log").read_text()
     )

@@ -126,7 +126,8 @@ class SplitDecoder:
         device = self._model.device
         if device.type == "cuda":
             return torch.cuda.get_device_name(device)
-        return f"{_processor()}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"{_processor()}, {threads} {'thread' if threads == 1 else 'threads'}"
 
     def decode(
         self,

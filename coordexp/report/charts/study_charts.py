@@ -1,5 +1,6 @@
 """The charts of a study: what is drawn and how it is called."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ LOSS_TITLES = {
     "coord_ce_loss": "Cross-entropy of coord tokens",
 }
 _MAX_ROWS, _MAX_MARKS = 24, 96
+_ROWS_OF_ONE_CHART, _ROWS_OF_A_PART = 6, 4
 _MANY_PAIRS = 6
 _WITH_LABELS = ("groups", "differences")  # whose rows say which group they are of
 _BANDS = "Bands: lowest and highest seed."
@@ -234,16 +236,15 @@ def breakdown_charts(study: Study) -> list[Chart]:
     by_count = {group: part.by_count for group, part in parts.items()}
     by_size = {group: part.by_size for group, part in parts.items()}
     by_category = {group: part.by_category for group, part in parts.items()}
-    charts = (
-        _rows_by_label("AP by number of objects in the image", by_count, numbers, first.num_by_count),
-        _rows_by_label("AP by size of the object", by_size, numbers, first.num_by_size),
-        _rows_by_label("AP by category", by_category, numbers, first.num_by_category),
-    )
-    return [chart for chart in charts if chart is not None]
+    return [
+        *_rows_by_label("AP by number of objects in the image", by_count, numbers, first.num_by_count),
+        *_rows_by_label("AP by size of the object", by_size, numbers, first.num_by_size),
+        *_rows_by_label("AP by category", by_category, numbers, first.num_by_category),
+    ]
 
 
 def edge_charts(edge: EdgeDistributions, numbers: Mapping[str, int]) -> list[Chart]:
-    """Return the distributions of one coordinate, a chart for each group; all share their axes."""
+    """Return the distributions of one coordinate, a chart for each group, each as high as its own likeliest bin."""
     top = max(max(curve.probabilities) for curve in edge.by_group.values())
     seen = [
         k
@@ -258,7 +259,7 @@ def edge_charts(edge: EdgeDistributions, numbers: Mapping[str, int]) -> list[Cha
             title=group,
             series=[Series(group, numbers[group], _outline(curve, low, high), filled=True)],
             x=AxisRange("coord bin", low, high),
-            y=AxisRange("probability", 0.0, top * 1.05),
+            y=AxisRange("probability", 0.0, max(curve.probabilities) * 1.05),
             marks=((edge.true_bin, f"true bin {edge.true_bin}"),),
             height=_EDGE_HEIGHT,
             note=f"mean {curve.expected:.0f}, mode {curve.mode}, true {edge.true_bin}",
@@ -284,7 +285,8 @@ def _rows_by_label(
     parts: Mapping[str, Mapping[str, float | None]],
     numbers: Mapping[str, int],
     objects: Mapping[str, int],
-) -> RowChart | None:
+) -> list[RowChart]:
+    """Return rows of marks; many rows in charts of one scale and about one height, which stand beside each other."""
     spread: dict[str, float] = {}
     for label in dict.fromkeys(label for part in parts.values() for label in part):
         values = [value for part in parts.values() if (value := part.get(label)) is not None]
@@ -302,7 +304,14 @@ def _rows_by_label(
         if label in chosen
     ]
     note = f"The {len(rows)} of {len(spread)} in which groups differ most." if len(rows) < len(spread) else ""
-    return RowChart(title=title, rows=rows, x=AxisRange("AP", 0.0), note=note) if rows else None
+    values = [mark.value for row in rows for mark in row.marks if mark.value is not None]
+    x = AxisRange("AP", 0.0, max(values, default=0.0) * 1.05 or None)
+    num = 1 if len(rows) <= _ROWS_OF_ONE_CHART else math.ceil(len(rows) / _ROWS_OF_A_PART)
+    return [
+        RowChart(title=title if num == 1 else f"{title}, {at + 1} of {num}", rows=part, x=x, note=note)
+        for at in range(num)
+        if (part := rows[at * len(rows) // num : (at + 1) * len(rows) // num])
+    ]
 
 
 def _at_equal(study: Study, name: Literal["num_images", "num_supervised_tokens"], words: str) -> LineChart | None:

@@ -4,6 +4,7 @@ import base64
 import functools
 import hashlib
 import importlib.metadata
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from coordexp.report.charts.study_charts import (
     loss_charts,
 )
 from coordexp.report.charts.why_charts import why_charts
+from coordexp.report.page.words_beside import words_beside
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.gallery import GalleryImage
@@ -38,6 +40,8 @@ from coordexp.report.text.run_tables import files_table, gradients_table, headli
 from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
+
+_HASH = 10
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Page:
     gallery_seed: str
     num_images: int
     edges: Sequence[DrawnEdge]
+    in_digits: Sequence[str]
     fairness: FairnessView | None
     commands: Sequence[tuple[str, str]]
     words: Sequence[tuple[str, str]]
@@ -162,6 +167,7 @@ def _page(study: Study) -> Page:
         gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
         num_images=study.num_images,
         edges=_edges(study),
+        in_digits=() if study.about is None else study.about.in_digits,
         fairness=_fairness(study.fairness) if study.fairness is not None and len(data.runs) > 1 else None,
         commands=next_commands(data),
         words=words_of(all_tables(study)),
@@ -223,7 +229,13 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
 
 
 def _fairness(fairness: Fairness) -> FairnessView:
-    return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=fairness.rows)
+    rows = [replace(row, values=tuple((name, _short(value)) for name, value in row.values)) for row in fairness.rows]
+    return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=rows)
+
+
+def _short(value: str) -> str:
+    """Return the beginning of a hash, as commits are named; any other value as it is."""
+    return value[:_HASH] if re.fullmatch(r"[0-9a-f]{16,}", value) else value
 
 
 @functools.cache
@@ -242,4 +254,6 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name, globals={"palette": PALETTE, "num_looks": NUM_LOOKS, "meaning": meaning})
+    return environment.get_template(
+        name, globals={"palette": PALETTE, "num_looks": NUM_LOOKS, "meaning": meaning, "words_beside": words_beside}
+    )

@@ -7,11 +7,13 @@ from pathlib import Path
 from statistics import fmean
 
 from coordexp.config.explain import validated
+from coordexp.config.trees import value_at
 from coordexp.errors import ConfigError, DataError, TrackingError
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData, by_group
 
 _HASH = 12
+_COORD_TOKENS = "custom.coord_tokens.enabled"
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,12 @@ class About:
     Attributes:
         groups: the terms of each group's loss; a group whose configuration cannot be read is absent.
         facts: pairs of a word and what is known of it.
+        in_digits: groups that write their coordinates as digits of plain text.
     """
 
     groups: Mapping[str, tuple[TermUsed, ...]]
     facts: tuple[tuple[str, str], ...]
+    in_digits: tuple[str, ...] = ()
 
 
 def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
@@ -67,7 +71,13 @@ def about(data: ExperimentData, artifacts: Artifacts) -> About | None:
     return About(
         groups={group: found for group, found in terms.items() if found},
         facts=tuple((name, text) for name, text in facts.items() if text),
+        in_digits=tuple(group for group in runs if terms[group] and writes_digits(runs[group][0], artifacts)),
     )
+
+
+def writes_digits(run: RunData, artifacts: Artifacts) -> bool:
+    """Return whether a run writes coordinates as digits of plain text, which have no distribution over bins."""
+    return value_at(artifacts.config(run), _COORD_TOKENS) is False
 
 
 def _terms(run: RunData, artifacts: Artifacts) -> tuple[TermUsed, ...]:

@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
-from coordexp.config.trees import value_at
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.evaluate.distributions import Distributions, ObjectCurves
+from coordexp.report.study.about import writes_digits
 from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts
 from coordexp.report.study.cache import StatisticsCache, content_key
 from coordexp.report.study.data import RunData, by_group
 
 COORDINATES = ("x1", "y1", "x2", "y2")
 _MIN_IOU = 0.3
-_ENABLED = "custom.coord_tokens.enabled"
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ def group_curves(
         DataError: if a file is malformed.
     """
     every = {group: members[0] for group, members in by_group(runs).items()}
-    text_arms = [group for group, run in every.items() if value_at(artifacts.config(run), _ENABLED) is False]
-    first = {group: run for group, run in every.items() if group not in text_arms}
+    first = {group: run for group, run in every.items() if not writes_digits(run, artifacts)}
     files = {
         group: path
         for group, run in first.items()
@@ -99,9 +97,6 @@ def group_curves(
     missing = (
         [f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."] if lacking else []
     )
-    if text_arms:
-        names = ", ".join(text_arms)
-        missing.append(f"Coordinate distributions of {names}: coordinates in digits have no distribution over bins.")
     aliases = _aliases(runs[0], artifacts) if runs else {}
 
     key = content_key([("annotations", annotations), *files.items()], aliases)

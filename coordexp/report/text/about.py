@@ -7,6 +7,7 @@ from coordexp.report.text.tables import Table, TableRow
 
 ABOUT = "What is compared"
 READ_BY: dict[BoxKind, str] = {"argmax": "argmax (the most likely bin)", "expected": "expectation (the mean over bins)"}
+IN_DIGITS = "coordinates written as digits of plain text, no coord tokens; boxes read as written"
 NOTATION = (
     "Each sum is divided by the number of its units in the step. z are the logits, y is the true token, lse the "
     "log-sum-exp; c and b are the expected and the true coordinates as fractions of the image side; s is the softmax "
@@ -20,10 +21,11 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
     if study.about is None:
         return []
     readings = study.data.readings
-    groups = [
-        (group, f"loss = {loss_of(terms)}; boxes read by {READ_BY[readings[group]]}")
-        for group, terms in study.about.groups.items()
-    ]
+    reading = {
+        group: IN_DIGITS if group in study.about.in_digits else f"boxes read by {READ_BY[readings[group]]}"
+        for group in study.about.groups
+    }
+    groups = [(group, f"loss = {loss_of(terms)}; {reading[group]}") for group, terms in study.about.groups.items()]
     return [*groups, *study.about.facts]
 
 

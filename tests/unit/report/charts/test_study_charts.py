@@ -113,11 +113,12 @@ def test_groups_stand_by_their_ap(paired: Study) -> None:
     assert group_charts(dataclasses.replace(paired, comparison=None)) == []
 
 
-def test_distributions_of_an_edge_share_their_axes_and_mark_the_truth() -> None:
+def test_distributions_of_an_edge_share_their_bins_and_mark_the_truth() -> None:
     curves = {"A": BinProbabilities((500,), (1.0,), 500.0), "B": BinProbabilities((300, 301), (0.5, 0.5), 300.5)}
     first, second = edge_charts(EdgeDistributions(1, "dog", "x1", 500, curves), {"A": 0, "B": 1})
     assert (first.title, second.title) == ("A", "B")
-    assert (first.x, first.y) == (second.x, second.y)
+    assert first.x == second.x
+    assert (first.y.high, second.y.high) == (1.05, 0.525), "a wide one is no flat line beside a sharp one"
     assert first.marks == ((500, "true bin 500"),)
     assert max(first.series[0].points, key=lambda point: point[1]) == (500.0, 1.0)
     assert first.note == "mean 500, mode 500, true 500"
@@ -150,6 +151,28 @@ def test_boxes_are_shown_by_group_with_their_numbers(paired: Study) -> None:
     assert row.note == f"{paired.breakdowns['C'].num_by_category['red circle']} objects (too few)"
     value = paired.breakdowns["C"].by_category["red circle"]
     assert f"C: {number(value)}" in tooltips(parsed(by_category))
+
+
+def test_many_categories_stand_in_charts_of_one_scale_beside_each_other(paired: Study) -> None:
+    names = [f"category {at}" for at in range(11)]
+    parts = {
+        group: dataclasses.replace(
+            part,
+            by_category={name: 0.05 * at for at, name in enumerate(names)},
+            num_by_category=dict.fromkeys(names, 40),
+        )
+        for group, part in paired.breakdowns.items()
+    }
+    charts = [
+        chart
+        for chart in breakdown_charts(dataclasses.replace(paired, breakdowns=parts))
+        if chart.title.startswith("AP by category")
+    ]
+    assert [chart.title for chart in charts] == [f"AP by category, {at} of 3" for at in (1, 2, 3)]
+    assert all(isinstance(chart, RowChart) for chart in charts)
+    assert [row.label for chart in charts for row in chart.rows] == names
+    assert [chart.x.high for chart in charts] == [pytest.approx(0.525)] * 3
+    assert {len(chart.rows) for chart in charts} == {3, 4}
 
 
 def test_charts_for_papers_are_written_where_there_is_data(paired: Study, bare: Study, tmp_path: Path) -> None:

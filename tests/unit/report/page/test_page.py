@@ -204,16 +204,46 @@ def test_one_group_makes_a_page_that_compares_nothing(paired: Study) -> None:
     assert Outline(page).open == []
 
 
+def test_seeds_fold_under_their_mean_and_single_rows_stay(paired: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [TableRow(("A", "mean of 2", "0.2"), is_mean=True), TableRow(("A", "0", "0.1")), TableRow(("B", "0", "0.3"))]
+    one = [Table("one seed", ("group", "seed", "AP"), tuple(rows[1:]))]
+    found = [Table("seeds", ("group", "seed", "AP"), tuple(rows)), *one]
+    monkeypatch.setattr("coordexp.report.page.page.study_tables", lambda study: found)
+    monkeypatch.setattr("coordexp.report.page.page.convergence_tables", lambda study: [])
+    page = render_page(with_everything(paired))
+    several, single = (
+        re.search(rf'<table aria-label="{name}">.*?</table>', page, re.DOTALL) for name in ("seeds", "one seed")
+    )
+    assert several is not None
+    assert single is not None
+    kinds = re.findall(r"<tr( class=\"\w+\")?><th scope=\"row\"", several[0])
+    assert kinds == [' class="mean"', ' class="seed"', ""]
+    assert "class=" not in "".join(re.findall(r"<tr[^>]*>", single[0]))
+    assert page.count('aria-label="seeds: show every seed"') == 1
+    assert "one seed: show every seed" not in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_hashes_are_shown_by_their_beginning(paired: Study) -> None:
+    row = FairnessRow("weights", declared=True, values=(("A-s0", "0123456789abcdef" * 4), ("C-s0", "fedcba9876543210")))
+    row_of_words = FairnessRow("data.prompt", declared=True, values=(("A-s0", "deed"), ("C-s0", "A long sentence.")))
+    page = render_page(
+        dataclasses.replace(paired, fairness=Fairness(True, ("seed",), (row, row_of_words), checked=("A-s0", "C-s0")))
+    )
+    assert '<td class="text">0123456789</td><td class="text">fedcba9876</td>' in page
+    assert '<td class="text">deed</td><td class="text">A long sentence.</td>' in page
+
+
 def test_a_long_table_scrolls_in_itself_and_many_notes_fold(paired: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tuple(TableRow((f"pair {at}", "0.1")) for at in range(21))
+    rows = tuple(TableRow((f"pair {at}", "0.1")) for at in range(25))
     notes = tuple(f"note {at}" for at in range(9))
-    tables = [Table("long", ("pair", "AP"), rows, notes), Table("short", ("pair", "AP"), rows[:14], notes[:6])]
+    tables = [Table("long", ("pair", "AP"), rows, notes), Table("short", ("pair", "AP"), rows[:24], notes[:6])]
     monkeypatch.setattr("coordexp.report.page.page.study_tables", lambda study: tables)
     monkeypatch.setattr("coordexp.report.page.page.convergence_tables", lambda study: [])
     page = render_page(with_everything(paired))
     long, short = re.findall(r'<div class="([^"]+)" data-rows="(\d+)"[^>]+aria-label="(?:long|short)"', page)
-    assert long == ("scroll tall long", "21")
-    assert short == ("scroll", "14")
+    assert long == ("scroll tall long", "25")
+    assert short == ("scroll", "24")
     assert "<summary>3 more notes on this table</summary>" in page
     assert page.count("more notes on this table") == 1
     assert all(page.count(f">{note}<") == (2 if note in notes[:6] else 1) for note in notes)

@@ -67,6 +67,16 @@ def test_each_group_is_a_formula_and_each_fact_is_said_once(study: Study) -> Non
     }
 
 
+def test_a_group_that_writes_digits_does_not_look_like_group_a(tmp_path: Path) -> None:
+    in_digits = {"custom": {"coord_tokens": {"enabled": False}}}
+    data = ExperimentData("x", "", (run_of("A", tmp_path, config={}), run_of("T", tmp_path, config=in_digits)))
+    found = dict(about_lines(Study(data, about=about(data, Artifacts(data, cache=tmp_path / "c", runs_dir=tmp_path)))))
+    assert found["A"] == "loss = text_ce + coord_ce; boxes read by argmax (the most likely bin)"
+    assert found["T"] == (
+        "loss = text_ce + coord_ce; coordinates written as digits of plain text, no coord tokens; boxes read as written"
+    )
+
+
 def test_many_hours_are_a_whole_number(study: Study, tmp_path: Path) -> None:
     runs = tuple(replace(run, metrics={"final/train_seconds": 2.7e6}) for run in study.data.runs)
     data = replace(study.data, runs=runs)
