@@ -52,15 +52,17 @@ def test_plain_transformers_reads_the_same_boxes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(import torch\n.*?)```", page, re.DOTALL)
-    exec(compile(block, "docs/your-model.md", "exec"), {})  # what the page tells people to run
+    _, lines = block.strip().split("\n\n")
+    assert len(lines.splitlines()) == 10
+    exec(compile(block, "README.md", "exec"), {})  # what the page tells people to run
     printed = capsys.readouterr().out
     (found,) = predict(DEMO / "model", [DEMO / "picture.jpg"], decoding="free")
-    numbers = [float(number) for number in re.findall(r"\b0\.\d{3}\b", printed)]
+    numbers = [float(number) for number in re.findall(r"\b0\.\d{4}\b", printed)]
     sides = np.array([found.width, found.height] * 2)
-    assert numbers == pytest.approx(np.concatenate([item.expected_px / sides for item in found.objects]), abs=6e-4)
-    assert all(f"{word} " in printed for item in found.objects for word in item.desc.split())
+    assert numbers == pytest.approx(np.concatenate([item.expected_px / sides for item in found.objects]), abs=6e-5)
+    assert all(f"<|object_ref_start|>{item.desc}<|box_start|>" in printed for item in found.objects)
 
 
 def test_make_runs_that_and_names_a_page_that_is_there() -> None:
