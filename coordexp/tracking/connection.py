@@ -58,6 +58,7 @@ _REASONS = {
     "ReadOnlySqlTransaction": "its database is read-only now",
     "DiskFull": "its database has no room left",
     "database or disk is full": "its database has no room left",
+    "too many 503 error": "it, or its database, is down for now (status 503)",
     "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
 }
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")

@@ -5,11 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from mlflow import MlflowClient
 from coordexp.errors import TrackingError
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.tracking import RowSync, open_tracker
+from coordexp.tracking.connection import ServerUnreachableError, tracking_errors
 from tests.ports_support import free_port
 
 
@@ -52,6 +55,29 @@ def test_a_server_that_is_down_is_named_at_once() -> None:
     port = free_port()
     with pytest.raises(TrackingError, match=rf"127\.0\.0\.1:{port} does not answer as MLflow \(connection refused\)"):
         open_tracker(f"http://127.0.0.1:{port}", experiment="tiny", artifact_root=None)
+
+
+class _Unavailable(BaseHTTPRequestHandler):
+    """Answers as MLflow does whose database is down."""
+
+    def do_POST(self) -> None:
+        self.send_error(503)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.timeout(60)
+def test_a_server_whose_database_is_down_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with HTTPServer(("127.0.0.1", 0), _Unavailable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with (
+            pytest.raises(ServerUnreachableError, match=r"start it: it, or its database, is down for now \("),
+            tracking_errors(uri, "start it"),
+        ):
+            MlflowClient(uri).search_runs(["0"])
+        server.shutdown()
 
 
 @pytest.mark.parametrize("who", ["user:s3cret", "s3cret", "user:s3cret@more"])
