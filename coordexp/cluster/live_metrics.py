@@ -153,9 +153,8 @@ def agent_address() -> str | None:
     if not ray.is_initialized():
         return None
     here = ray.get_runtime_context().get_node_id()
-    node = next(node for node in ray.nodes() if node["NodeID"] == here)
-    port = node["MetricsExportPort"]
-    return f"http://{node['NodeManagerAddress']}:{port}/metrics" if port > 0 else None
+    served = [node for node in ray.nodes() if node["NodeID"] == here and node["MetricsExportPort"] > 0]
+    return f"http://{served[0]['NodeManagerAddress']}:{served[0]['MetricsExportPort']}/metrics" if served else None
 
 
 def read_metrics(address: str) -> int:
