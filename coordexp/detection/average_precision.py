@@ -6,13 +6,13 @@ Legend of shapes: ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
+from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats, Ints
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches, Weights
@@ -132,6 +132,7 @@ class Weightings:
 
     in_lanes: NDArray[np.uint8] | None
     one_by_one: "Weights"
+    _objects: "list[tuple[Matches, Ints]]" = field(default_factory=list, init=False)
 
     @classmethod
     def of(cls, weights_NR: NDArray[np.unsignedinteger]) -> "Weightings":
@@ -139,6 +140,22 @@ class Weightings:
         use_lanes = weights_NR.shape[1] >= _FEWEST_LANES and int(weights_NR.max(initial=0)) <= np.iinfo(np.uint8).max
         in_lanes = np.ascontiguousarray(weights_NR, np.uint8).ravel() if use_lanes else None
         return cls(in_lanes, np.ascontiguousarray(weights_NR.T, np.uint16))
+
+    def objects(self, matches: "Matches", lanes: NDArray[np.uint8]) -> Ints:
+        """Return ``[K, R]`` how many objects count in each of the lanes, counted once for files that have the same."""
+        from coordexp.detection.kernels import fill_objects
+
+        for known, found in self._objects:
+            if (
+                np.array_equal(matches.gt_start, known.gt_start)
+                and np.array_equal(matches.gt_image, known.gt_image)
+                and np.array_equal(matches.gt_count, known.gt_count)
+            ):
+                return found
+        found = np.empty((len(matches.start) - 1, len(self.one_by_one)), np.int64)
+        fill_objects(matches, lanes, found)
+        self._objects[:] = [(matches, found)]
+        return found
 
 
 def precisions(matches: "Matches", first: int, last: int, weightings: Weightings) -> Floats:
@@ -149,7 +166,8 @@ def precisions(matches: "Matches", first: int, last: int, weightings: Weightings
     if matches.num_images == 0:
         return values
     if weightings.in_lanes is not None:
-        fill_lanes(matches, first, weightings.in_lanes, values)
+        objects = weightings.objects(matches, weightings.in_lanes)
+        fill_lanes(matches, first, weightings.in_lanes, objects, values)
     fill_rest(matches, first, weightings.one_by_one, values)
     return values
 

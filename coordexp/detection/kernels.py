@@ -32,42 +32,41 @@ Weights = NDArray[np.uint16]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_i32 = cast(Callable[[int], int], np.int32)
 _u32 = cast(Callable[[int], int], np.uint32)
 _u64 = cast(Callable[[int], int], np.uint64)
 """Numbers without a sign: as an index they are never counted from the end, which saves a fifth of the time."""
 
 
 class Hits(NamedTuple):
-    """Which detections of each category are hits: most draws of a bootstrap need to look at no others.
+    """Where the hits of each category stand: most draws of a bootstrap need to look at nothing else.
+
+    Hits that follow each other, with nothing between them, are one stretch.
 
     Attributes:
-        start: ``[K * 16 + 1]`` where the places below begin, threshold by threshold within a category.
-        place: within the category, ascending.
+        start: ``[K * 16 + 1]`` where the stretches below begin, threshold by threshold within a category.
+        begin: place of the first hit of a stretch within the category, ascending.
+        end: place after its last.
         alone: ``[K]`` whether nothing else needs a look: no detection is ignored, and no scores of an image are equal.
     """
 
     start: Ints
-    place: NDArray[np.uint32]
+    begin: NDArray[np.int32]
+    end: NDArray[np.int32]
     alone: Bools
 
     @staticmethod
     def of(start: Ints, hit: Bits, ignored: Bits, run: Index) -> "Hits":
         """List them, for what :class:`Matches` has of a file."""
-        begin = np.zeros((len(start) - 1) * _BITS + 1, np.int64)
-        _count_hits(start, hit, begin)
-        np.cumsum(begin, out=begin)
-        place = np.empty(int(begin[-1]), np.uint32)
-        _list_hits(start, hit, begin[:-1].copy(), place)
+        bounds = np.zeros((len(start) - 1) * _BITS + 1, np.int64)
+        _count_stretches(start, hit, bounds)
+        np.cumsum(bounds, out=bounds)
+        begin, end = np.empty(int(bounds[-1]), np.int32), np.empty(int(bounds[-1]), np.int32)
+        _list_stretches(start, hit, bounds[:-1].copy(), begin, end)
         category = np.repeat(np.arange(len(start) - 1), np.diff(start))
         needs_look = (ignored != 0) | (run != 1)
         alone = np.bincount(category[needs_look], minlength=len(start) - 1) == 0
-        return Hits(begin, place, alone)
-
-    @staticmethod
-    def unlisted(num_categories: int) -> "Hits":
-        """List none: every category needs a look at all its detections."""
-        begin = np.zeros(num_categories * _BITS + 1, np.int64)
-        return Hits(begin, np.empty(0, np.uint32), np.zeros(num_categories, np.bool_))
+        return Hits(bounds, begin, end, alone)
 
 
 class Matches(NamedTuple):
@@ -87,7 +86,7 @@ class Matches(NamedTuple):
         gt_start: ``[K + 1]`` where each category's rows below begin.
         gt_image: index of an image with ground truth that counts.
         gt_count: its number.
-        hits: of its detections, which are hits: for each category and threshold their places within the category.
+        hits: where they stand, for each category and threshold.
     """
 
     num_images: int
@@ -101,7 +100,7 @@ class Matches(NamedTuple):
     gt_start: Ints
     gt_image: Index
     gt_count: Index
-    hits: "Hits"
+    hits: Hits
 
 
 class Events(NamedTuple):
@@ -141,37 +140,49 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @compiled
-def _count_hits(start: Ints, hit: Bits, num: Ints) -> None:
-    """Add the hits of each category and threshold to ``num`` ``[K * 16 + 1]``, one place further on."""
+def _count_stretches(start: Ints, hit: Bits, num: Ints) -> None:
+    """Add the stretches of each category and threshold to ``num`` ``[K * 16 + 1]``, one place further on."""
     for k in range(len(start) - 1):
+        before = np.uint16(0)
         for d in range(start[k], start[k + 1]):
-            for t in range(_BITS):
-                num[k * _BITS + t + 1] += (hit[d] >> t) & 1
+            begun, at = hit[d] & ~before, k * _BITS + 1
+            while begun:
+                num[at] += begun & 1
+                begun, at = begun >> 1, at + 1
+            before = hit[d]
 
 
 @compiled
-def _list_hits(start: Ints, hit: Bits, end: Ints, place: NDArray[np.uint32]) -> None:
-    """Set the places that :class:`Hits` lists; ``end`` says where each list begins, and then where it ends."""
+def _list_stretches(start: Ints, hit: Bits, next_: Ints, begin: Index, end: Index) -> None:
+    """Set where the stretches begin and end; ``next_`` says where each threshold's list begins, and then ends."""
     for k in range(len(start) - 1):
-        for d in range(start[k], start[k + 1]):
-            for t in range(_BITS):
-                if (hit[d] >> t) & 1:
-                    place[end[k * _BITS + t]] = d - start[k]
-                    end[k * _BITS + t] += 1
+        before, length = np.uint16(0), start[k + 1] - start[k]
+        for place in range(length + 1):
+            here = hit[start[k] + place] if place < length else np.uint16(0)
+            changed, begun, at = here ^ before, here, k * _BITS
+            while changed:
+                if changed & 1:
+                    if begun & 1:
+                        begin[next_[at]] = place
+                    else:
+                        end[next_[at]] = place
+                        next_[at] += 1
+                changed, begun, at = changed >> 1, begun >> 1, at + 1
+            before = here
 
 
-@compiled
-def _iou(a: Floats, b: Floats, is_crowd: bool) -> float:
-    """IoU of two ``x, y, w, h`` boxes in maskApi.c's order of operations; over ``a``'s own area if ``b`` is a crowd."""
-    width = min(a[2] + a[0], b[2] + b[0]) - max(a[0], b[0])
+@inlined
+def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
+    """IoU of two rows ``x, y, w, h`` in maskApi.c's order of operations; over ``a``'s own area if ``b`` is a crowd."""
+    width = min(a[i, 2] + a[i, 0], b[j, 2] + b[j, 0]) - max(a[i, 0], b[j, 0])
     if width <= 0:
         return 0.0
-    height = min(a[3] + a[1], b[3] + b[1]) - max(a[1], b[1])
+    height = min(a[i, 3] + a[i, 1], b[j, 3] + b[j, 1]) - max(a[i, 1], b[j, 1])
     if height <= 0:
         return 0.0
     shared = width * height
-    a_area = a[2] * a[3]
-    return shared / (a_area if is_crowd else a_area + b[2] * b[3] - shared)
+    a_area = a[i, 2] * a[i, 3]
+    return shared / (a_area if is_crowd else a_area + b[j, 2] * b[j, 3] - shared)
 
 
 @compiled
@@ -179,14 +190,14 @@ def fill_iou_table(a: Floats, b: Floats, out: Floats) -> None:
     """Set ``out`` ``[A, B]`` to the IoU of each pair of boxes."""
     for i in range(len(a)):
         for j in range(len(b)):
-            out[i, j] = _iou(a[i], b[j], False)
+            out[i, j] = _iou(a, i, b, j, False)
 
 
 @compiled
 def fill_iou(a: Floats, b: Floats, out: Floats) -> None:
     """Set ``out`` ``[M]`` to the IoU of the boxes in each row."""
     for i in range(len(a)):
-        out[i] = _iou(a[i], b[i], False)
+        out[i] = _iou(a, i, b, i, False)
 
 
 @compiled
@@ -199,7 +210,7 @@ def fill_best_iou(
             out[d] = 0.0
             for g in range(gt_begin[cell], gt_end[cell]):
                 if not crowd[g]:
-                    out[d] = max(out[d], _iou(dt_boxes[d], gt_boxes[g], False))
+                    out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
 
 
 @compiled
@@ -211,24 +222,40 @@ def fill_best_pairs(
         for b in range(begin[cell], begin[cell + 1]):
             best[b], row[b] = 0.0, 0
             for other in range(other_begin[cell], other_end[cell]):
-                found = _iou(boxes[b], others[other], False)
+                found = _iou(boxes, b, others, other, False)
                 if found > best[b]:
                     best[b], row[b] = found, other
 
 
-@compiled
-def _best_match(iou_row: Floats, taken: Bools, crowd: Bools, gt_ignored: Bools, threshold: float) -> int:
-    """Return the ground truth a detection takes at one threshold, or -1; ties go to the later one."""
-    best, best_iou = -1, min(threshold, 1 - 1e-10)
-    for g in range(len(taken)):
-        if taken[g] and not crowd[g]:
+@inlined
+def _best_match(
+    iou: Floats, row: int, taken: Bools, crowd: Bools, gt_ignored: Bools, g0: int, num_gt: int, threshold: float
+) -> int:
+    """Return the ground truth of a cell that a detection takes at one threshold, or -1; ties go to the later one."""
+    best, best_iou = -1, threshold
+    for g in range(num_gt):
+        if taken[g] and not crowd[g0 + g]:
             continue
-        if best > -1 and not gt_ignored[best] and gt_ignored[g]:
+        if best > -1 and not gt_ignored[g0 + best] and gt_ignored[g0 + g]:
             break
-        if iou_row[g] < best_iou:
+        if iou[row + g] < best_iou:
             continue
-        best, best_iou = g, iou_row[g]
+        best, best_iou = g, iou[row + g]
     return best
+
+
+@inlined
+def _fill_cell(
+    dt_boxes: Floats, first: int, num_dt: int, gt_boxes: Floats, crowd: Bools, g0: int, num_gt: int, iou: Floats,
+    highest: Floats,
+) -> None:  # fmt: skip
+    """Set the IoU of each pair of a cell, and the highest of each detection."""
+    for d in range(num_dt):
+        highest[d] = 0.0
+        for g in range(num_gt):
+            own = _iou(dt_boxes, first + d, gt_boxes, g0 + g, bool(crowd[g0 + g]))
+            iou[d * num_gt + g] = own
+            highest[d] = max(highest[d], own)
 
 
 @compiled
@@ -258,23 +285,45 @@ def match_cells(
         ``[T, D]`` the row of the ground truth that each detection takes, -1 for none.
     """
     gt_of_dt = np.full((len(thresholds), len(dt_boxes)), -1, np.int32)
+    iou, highest, taken = np.empty(0), np.empty(0), np.empty(0, np.bool_)
     for cell in range(len(gt_begin)):
-        first, g0, g1 = begin[cell], gt_begin[cell], gt_end[cell]
-        num_dt, num_gt = begin[cell + 1] - first, g1 - g0
-        if num_gt == 0:
-            continue
-        iou = np.empty((num_dt, num_gt))
-        for d in range(num_dt):
-            for g in range(num_gt):
-                iou[d, g] = _iou(dt_boxes[first + d], gt_boxes[g0 + g], bool(crowd[g0 + g]))
+        first, g0 = begin[cell], gt_begin[cell]
+        num_dt, num_gt = begin[cell + 1] - first, gt_end[cell] - g0
+        if len(iou) < num_dt * num_gt or len(highest) < num_dt or len(taken) < num_gt:
+            iou, highest, taken = np.empty(2 * num_dt * num_gt), np.empty(2 * num_dt), np.empty(2 * num_gt, np.bool_)
+        _fill_cell(dt_boxes, first, num_dt, gt_boxes, crowd, g0, num_gt, iou, highest)
         for t in range(len(thresholds)):
-            taken = np.zeros(num_gt, np.bool_)
+            threshold = min(thresholds[t], 1 - 1e-10)
+            taken[:num_gt] = False
             for d in range(num_dt):
-                best = _best_match(iou[d], taken, crowd[g0:g1], gt_ignored[g0:g1], thresholds[t])
+                if highest[d] < threshold:
+                    continue
+                best = _best_match(iou, d * num_gt, taken, crowd, gt_ignored, g0, num_gt, threshold)
                 if best >= 0:
                     taken[best] = True
                     gt_of_dt[t, first + d] = g0 + best
     return gt_of_dt
+
+
+@compiled
+def fill_bits(gt_of_dt: Index, is_ignored: Bools, outside: Bools, hit: Bits, ignored: Bits) -> None:
+    """Set ``hit`` and ``ignored`` ``[D]`` to the thresholds at which a detection is that.
+
+    Args:
+        gt_of_dt: ``[T, D]`` from :func:`match_cells`.
+        is_ignored: ``[G]`` ground truth that counts as nothing, in the same order.
+        outside: ``[D]`` counts as nothing where it is not matched.
+        hit: receives the thresholds of a match that counts.
+        ignored: receives those at which it counts neither for nor against.
+    """
+    for d in range(len(hit)):
+        hits, skips = 0, 0
+        for t in range(len(gt_of_dt)):
+            gt = gt_of_dt[t, d]
+            skip = is_ignored[gt] if gt >= 0 else outside[d]
+            skips |= int(skip) << t
+            hits |= int(gt >= 0 and not skip) << t
+        hit[d], ignored[d] = hits, skips
 
 
 @compiled
@@ -394,13 +443,13 @@ def _fill_from_hits(
     for t in range(first, first + len(out)):
         num = _u64(0)
         for at in range(_u64(matches.hits.start[k * _BITS + t]), _u64(matches.hits.start[k * _BITS + t + 1])):
-            place = matches.hits.place[at]
-            copies, up_to = counts[0, place], counts[1, place]
-            for i in range(4):
-                seen[num + _u64(i)] = up_to
-            for i in range(4, copies):
-                seen[num + _u64(i)] = up_to
-            num += _u64(copies)
+            for place in range(_u64(matches.hits.begin[at]), _u64(matches.hits.end[at])):
+                copies, up_to = counts[0, place], counts[1, place]
+                for i in range(4):
+                    seen[num + _u64(i)] = up_to
+                for i in range(4, copies):
+                    seen[num + _u64(i)] = up_to
+                num += _u64(copies)
         out[t - first, k] = _sum_over_levels(seen, num, reached, precision) / NUM_LEVELS
 
 
@@ -483,13 +532,14 @@ def fill_precisions(matches: Matches, first: int, weights: Weights, out: Floats)
             _fill_from_events(events, num, num_gt, curves, k, out)
 
 
-DRAWS_AT_ONCE = 64
+DRAWS_AT_ONCE = 128
 """As many lanes as :func:`fill_lanes` does best with: whole registers, and counts that stay near the processor."""
 _MOST_OBJECTS = 1_000_000
 _ABOVE = 1e-7
 """Added before rounding down; shares of fewer than a million objects are further apart."""
 _LATE_LEVELS = np.array([level for level in range(NUM_LEVELS) if level / 100 < RECALL_LEVELS[level]][::-1])
 """Levels a rounding above the share that they stand for, highest first: hits that are this share do not reach them."""
+_LATE_ROOM = len(_LATE_LEVELS) + 1
 _HAS_LATE = np.array([bool((_LATE_LEVELS * num % 100 == 0).any()) for num in range(100)])
 """By the last two digits of a number of objects: whether some hits are exactly such a share of it."""
 
@@ -498,123 +548,207 @@ class Lanes(NamedTuple):
     """What is counted of one category in each of ``B`` lanes, those of a quantity beside each other.
 
     Attributes:
-        seen: ``[B]`` detections up to here.
-        hits: ``[T * B]`` hits at each threshold.
-        skipped: ``[T * B]`` ignored detections at each threshold.
+        left: ``[T * B]`` hits up to here.
+        best: ``[T * B]`` the best precision from here on.
+        total: ``[T * B]`` its sum over levels.
         share: ``[B]`` 100 over the number of objects.
-        inverse: ``[B]`` one over the detections that count up to here.
-        state: ``[T * 3 * B]`` hits up to here, the best precision from here on, and the sum over levels.
         late: ``[B]`` room for the lanes in which some hits are exactly the share of a late level.
         late_hits: ``[B * 11]`` of each of those lanes these hits, most first, and -1 at their end.
         next_late: ``[T * B]`` the most of them that are not above the hits up to here.
     """
 
-    seen: Index
-    hits: Index
-    skipped: Index
+    left: Floats
+    best: Floats
+    total: Floats
     share: Floats
-    inverse: Floats
-    state: Floats
     late: Ints
     late_hits: Floats
     next_late: Floats
 
 
+class Points(NamedTuple):
+    """The places in one category at which a stretch of hits begins or ends, at any threshold.
+
+    Attributes:
+        place: ``[P]`` detections before each, ascending; the first is 0, where nothing ends.
+        is_end: ``[P]`` whether a stretch ends there.
+        begin: of each stretch, in the order of :class:`Hits`, the point at which it begins.
+        end: the point at which it ends.
+        start: ``[T + 1]`` where the stretches of each threshold begin.
+    """
+
+    place: Index
+    is_end: Bools
+    begin: Index
+    end: Index
+    start: Ints
+
+
 @compiled
 def _new_lanes(num: int, num_thresholds: int) -> Lanes:
     """Return room for the counts of one category in as many lanes."""
-    at_thresholds = num_thresholds * num
+    all_of_them = num_thresholds * num
     return Lanes(
-        np.empty(num, np.int32), np.empty(at_thresholds, np.int32), np.empty(at_thresholds, np.int32),
-        np.empty(num), np.empty(num), np.empty(3 * at_thresholds),
-        np.empty(num, np.int64), np.empty(num * (len(_LATE_LEVELS) + 1)), np.empty(at_thresholds),
+        np.empty(all_of_them), np.empty(all_of_them), np.empty(all_of_them), np.empty(num),
+        np.empty(num, np.int64), np.empty(num * _LATE_ROOM), np.empty(all_of_them),
     )  # fmt: skip
 
 
+@compiled
+def _list_points(matches: Matches, k: int, first: int, num_thresholds: int) -> Points:
+    """List the points of one category at the thresholds from ``first`` on."""
+    hits, length = matches.hits, matches.start[k + 1] - matches.start[k]
+    start = hits.start[k * _BITS + first : k * _BITS + first + num_thresholds + 1]
+    begin, end = hits.begin[start[0] : start[-1]], hits.end[start[0] : start[-1]]
+    begins, ends = np.zeros(length + 1, np.bool_), np.zeros(length + 1, np.bool_)
+    for s in range(len(begin)):
+        begins[begin[s]] = ends[end[s]] = True
+    begins[0] = True
+    point, place = np.empty(length + 1, np.int32), np.empty(length + 1, np.int32)
+    num = 0
+    for n in range(length + 1):
+        place[num], point[n] = n, num
+        num += begins[n] | ends[n]
+    return Points(place[:num], ends[place[:num]], point[begin], point[end], start - start[0])
+
+
 @inlined
-def _add_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
-    """Add an image's copies in each of ``num`` lanes to some counts.
+def _copy_row(table: Index, to: int, source: int, num: int) -> None:
+    """Set a row of the table to another one."""
+    for i in range(num):
+        table[to + i] = table[source + i]
+
+
+@inlined
+def _add_copies(table: Index, to: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
+    """Add an image's copies in each of ``num`` lanes to a row of the table.
 
     A loop over a constant number would be unrolled before it could become one over registers.
     """
     for i in range(num):
-        to[at + i] += copies[row + i]
-
-
-@inlined
-def _take_copies(to: Index, at: int, copies: NDArray[np.uint8], row: int, num: int) -> None:
-    """Take an image's copies in each of ``num`` lanes from some counts."""
-    for i in range(num):
-        to[at + i] -= copies[row + i]
+        table[to + i] += copies[row + i]
 
 
 @compiled
-def _count_lanes(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8]) -> None:
-    """Count all detections of a category, its hits and what is ignored; ``hit`` and ``ignored`` begin at bit 0."""
-    seen, hits, skipped, num = lanes.seen, lanes.hits, lanes.skipped, _u64(len(lanes.seen))
-    seen[:], hits[:], skipped[:] = 0, 0, 0
-    for d in range(len(rows)):
-        row, at, bits, skips = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d]
-        _add_copies(seen, _u64(0), copies, row, num)
-        while bits | skips:
-            if bits & 1:
-                _add_copies(hits, at, copies, row, num)
-            elif skips & 1:
-                _add_copies(skipped, at, copies, row, num)
-            at, bits, skips = at + num, bits >> 1, skips >> 1
+def _fill_table(points: Points, rows: Index, copies: NDArray[np.uint8], num_lanes: int, table: Index) -> None:
+    """Set ``table`` ``[P * B]`` to the detections before each point."""
+    num, place = _u64(num_lanes), points.place
+    table[:num_lanes] = 0
+    for p in range(1, len(place)):
+        to = _u64(p) * num
+        _copy_row(table, to, to - num, num)
+        for d in range(place[p - 1], place[p]):
+            _add_copies(table, to, copies, _u64(rows[d]) * num, num)
 
 
 @inlined
-def _set_inverse(inverse: Floats, seen: Index, skipped: Index, at: int, num: int) -> None:
-    """Set one over the detections that count up to here at one threshold."""
+def _take_copies(skipped: Index, copies: NDArray[np.uint8], row: int, num: int) -> None:
+    """Take an image's copies in each of ``num`` lanes from some counts."""
     for i in range(num):
-        inverse[i] = 1.0 / ((seen[i] - skipped[at + i]) + _EPS)
+        skipped[i] -= copies[row + i]
 
 
 @inlined
-def _add_hit(
-    state: Floats, at: int, inverse: Floats, share: Floats, copies: NDArray[np.uint8], row: int, num: int
+def _invert(table: Index, skipped: Index, inverse: Floats, row: int, num: int) -> None:
+    """Set one over the detections that count up to a point."""
+    for i in range(num):
+        inverse[row + i] = 1.0 / (_i32(table[row + i] - skipped[i]) + _EPS)
+
+
+@inlined
+def _of_four(points: Index, s: int, low: int, num: int) -> tuple[int, int, int, int]:
+    """Return the rows of the points of stretch ``s`` and the three before it, row 0 for what is below ``low``."""
+    none = _u64(0)
+    return (
+        _u64(points[s]) * num,
+        _u64(points[s - 1]) * num if s - 1 >= low else none,
+        _u64(points[s - 2]) * num if s - 2 >= low else none,
+        _u64(points[s - 3]) * num if s - 3 >= low else none,
+    )
+
+
+@inlined
+def _add_hits(
+    left: Floats, at: int, table: Index, begins: tuple[int, int, int, int], ends: tuple[int, int, int, int], num: int
 ) -> None:
-    """Walk back over a hit in each lane; ``state`` at ``at`` holds hits up to here, the best precision, and the sum.
-
-    Where the best precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. A lane without
-    a copy of the image sees its last hit again, with more detections before it: nothing rises.
-    """
+    """Add the hits of four stretches to those of each lane."""
+    b0, b1, b2, b3 = begins
+    e0, e1, e2, e3 = ends
     for i in range(num):
-        left, best = state[at + i], state[at + num + i]
-        rise = max(left * inverse[i] - best, 0.0)
-        state[at + num + num + i] += np.floor(left * share[i] + (1.0 + _ABOVE)) * rise
-        state[at + num + i] = best + rise
-        state[at + i] = left - copies[row + i]
+        hits = table[e0 + i] - table[b0 + i] + table[e1 + i] - table[b1 + i]
+        hits += table[e2 + i] - table[b2 + i] + table[e3 + i] - table[b3 + i]
+        left[at + i] += _i32(hits)
 
 
 @inlined
-def _is_late(state: Floats, at: int, next_late: Floats, num: int) -> int:
-    """Return whether some lane has come to hits that are the share of a late level, or has passed them."""
+def _add_stretches(
+    left: Floats, best: Floats, total: Floats, at: int, share: Floats, table: Index, inverse: Floats,
+    begins: tuple[int, int, int, int], ends: tuple[int, int, int, int], num: int,
+) -> None:  # fmt: skip
+    """Walk back over four stretches of hits in each lane, while its numbers are in registers.
+
+    Within a stretch precision only grows, whatever the copies, so its end stands for all of it. Where the best
+    precision rises at the ``n``-th hit, it rises for every level that ``n`` hits reach. In a lane without a copy of
+    the last image this is an earlier hit with more detections before it: nothing rises that would not rise later.
+    """
+    b0, b1, b2, b3 = begins
+    e0, e1, e2, e3 = ends
+    for i in range(num):
+        n, best_0, of_levels = left[at + i], best[at + i], share[i]
+        best_1 = max(n * inverse[e0 + i], best_0)
+        rise = np.floor(n * of_levels + (1.0 + _ABOVE)) * (best_1 - best_0)
+        n -= _i32(table[e0 + i] - table[b0 + i])
+        best_2 = max(n * inverse[e1 + i], best_1)
+        rise += np.floor(n * of_levels + (1.0 + _ABOVE)) * (best_2 - best_1)
+        n -= _i32(table[e1 + i] - table[b1 + i])
+        best_3 = max(n * inverse[e2 + i], best_2)
+        rise += np.floor(n * of_levels + (1.0 + _ABOVE)) * (best_3 - best_2)
+        n -= _i32(table[e2 + i] - table[b2 + i])
+        best_4 = max(n * inverse[e3 + i], best_3)
+        rise += np.floor(n * of_levels + (1.0 + _ABOVE)) * (best_4 - best_3)
+        left[at + i] = n - _i32(table[e3 + i] - table[b3 + i])
+        best[at + i] = best_4
+        total[at + i] += rise
+
+
+@inlined
+def _is_late(
+    left: Floats, at: int, next_late: Floats, table: Index,
+    begins: tuple[int, int, int, int], ends: tuple[int, int, int, int], num: int,
+) -> int:  # fmt: skip
+    """Return whether some lane comes, by the last of four stretches, to hits that are the share of a late level."""
+    b0, b1, b2, _ = begins
+    e0, e1, e2, _ = ends
     found = 0
     for i in range(num):
-        found |= state[at * _u64(3) + i] <= next_late[at + i]
+        taken = table[e0 + i] - table[b0 + i] + table[e1 + i] - table[b1 + i] + table[e2 + i] - table[b2 + i]
+        found |= left[at + i] - _i32(taken) <= next_late[at + i]
     return found
 
 
 @compiled
 def _take_late(
-    state: Floats, at: int, inverse: Floats, late: Ints, late_hits: Floats, next_late: Floats, num: int
-) -> None:
-    """Take back, before :func:`_add_hit`, what it adds for a level that hits are exactly the share of and do not reach.
+    lanes: Lanes, at: int, table: Index, inverse: Floats,
+    begins: tuple[int, int, int, int], ends: tuple[int, int, int, int], num_late: int,
+) -> None:  # fmt: skip
+    """Take back what four stretches are going to add for a level that some hits are exactly the share of.
 
-    Looked at are only the lanes in which there are such hits.
+    Looked at are only the lanes in which there are such hits; they do not reach the level.
     """
-    for i in late:
-        left, place = state[3 * at + i], i * (len(_LATE_LEVELS) + 1)
-        if left > next_late[at + i]:
-            continue
+    late_hits = lanes.late_hits
+    for i in lanes.late[:num_late]:
+        left, best, place = lanes.left[at + i], lanes.best[at + i], i * _LATE_ROOM
+        for begin, end in zip(begins, ends):  # noqa: B905 - numba knows no strict
+            while left < late_hits[place]:
+                place += 1
+            precision = left * inverse[end + i]
+            if left == late_hits[place]:
+                lanes.total[at + i] -= max(precision - best, 0.0)
+            best = max(precision, best)
+            left -= table[end + i] - table[begin + i]
         while left < late_hits[place]:
             place += 1
-        next_late[at + i] = late_hits[place]
-        if left == late_hits[place]:
-            rise = left * inverse[i] - state[3 * at + num + i]
-            state[3 * at + 2 * num + i] -= max(rise, 0.0)
+        lanes.next_late[at + i] = late_hits[place]
 
 
 @compiled
@@ -629,31 +763,58 @@ def _first_alike(ignored: Bits, num_thresholds: int) -> Ints:
 
 
 @compiled
-def _walk_back(lanes: Lanes, rows: Index, hit: Bits, ignored: Bits, copies: NDArray[np.uint8], num_late: int) -> None:
-    """Add up one category's precision over levels in each lane, from the last detection to the first."""
-    seen, hits, skipped, share, inverse, state = lanes[:6]
-    late, late_hits, next_late = lanes.late[:num_late], lanes.late_hits, lanes.next_late
-    num, num_thresholds = _u64(len(seen)), len(hits) // len(seen)
-    for t in range(num_thresholds):
-        for i in range(len(seen)):
-            next_late[t * len(seen) + i] = late_hits[i * (len(_LATE_LEVELS) + 1)]
-            state[3 * t * len(seen) + i] = hits[t * len(seen) + i]
-            state[(3 * t + 1) * len(seen) + i] = state[(3 * t + 2) * len(seen) + i] = 0.0
-    first_alike = _first_alike(ignored, num_thresholds)
-    for d in range(len(rows) - 1, -1, -1):
-        row, at, bits, skips, t, is_set_for = _u64(rows[d]) * num, _u64(0), hit[d], ignored[d], 0, -1
-        while bits | skips:
-            if bits & 1:
-                if first_alike[t] != is_set_for:
-                    is_set_for = first_alike[t]
-                    _set_inverse(inverse, seen, skipped, at, num)
-                if num_late and _is_late(state, at, next_late, num):
-                    _take_late(state, int(at), inverse, late, late_hits, next_late, len(seen))
-                _add_hit(state, at * _u64(3), inverse, share, copies, row, num)
-            elif skips & 1:
-                _take_copies(skipped, at, copies, row, num)
-            at, bits, skips, t = at + num, bits >> 1, skips >> 1, t + 1
-        _take_copies(seen, _u64(0), copies, row, num)
+def _walk_back(lanes: Lanes, points: Points, t: int, table: Index, inverse: Floats, num_late: int) -> None:
+    """Add up one category's precision over levels at one threshold in each lane, from its last hit to the first.
+
+    Args:
+        lanes: of the category.
+        points: of the category.
+        t: the threshold.
+        table: ``[P * B]`` detections up to each point.
+        inverse: ``[P * B]`` one over those that count.
+        num_late: lanes with hits that are exactly the share of a late level.
+    """
+    left, best, total, share, next_late = lanes.left, lanes.best, lanes.total, lanes.share, lanes.next_late
+    num, low = _u64(len(share)), points.start[t]
+    at = _u64(t) * num
+    for s in range(points.start[t + 1] - 1, low - 1, -4):
+        begins, ends = _of_four(points.begin, s, low, num), _of_four(points.end, s, low, num)
+        if num_late and _is_late(left, at, next_late, table, begins, ends, num):
+            _take_late(lanes, int(at), table, inverse, begins, ends, num_late)
+        _add_stretches(left, best, total, at, share, table, inverse, begins, ends, num)
+
+
+@compiled
+def _count_hits(lanes: Lanes, points: Points, table: Index) -> None:
+    """Set the hits of each lane at each threshold."""
+    left, num, begin, end = lanes.left, _u64(len(lanes.share)), points.begin, points.end
+    left[:] = 0.0
+    for t in range(len(points.start) - 1):
+        low = points.start[t]
+        for s in range(points.start[t + 1] - 1, low - 1, -4):
+            begins, ends = _of_four(begin, s, low, num), _of_four(end, s, low, num)
+            _add_hits(left, _u64(t) * num, table, begins, ends, num)
+
+
+@compiled
+def _fill_inverse(
+    points: Points, rows: Index, is_skipped: Bools, copies: NDArray[np.uint8], num_lanes: int, table: Index,
+    inverse: Floats,
+) -> None:  # fmt: skip
+    """Set ``inverse`` ``[P * B]`` to one over the detections that count, where stretches end; in row 0 it is 0."""
+    num, skipped, any_skipped, after = _u64(num_lanes), np.zeros(num_lanes, np.int32), is_skipped.any(), len(rows)
+    for d in np.flatnonzero(is_skipped):
+        for i in range(num_lanes):
+            skipped[i] += copies[rows[d] * num_lanes + i]
+    inverse[:num_lanes] = 0.0
+    for p in range(len(points.place) - 1, 0, -1):
+        if any_skipped:
+            for d in range(points.place[p], after):
+                if is_skipped[d]:
+                    _take_copies(skipped, copies, _u64(rows[d]) * num, num)
+            after = points.place[p]
+        if points.is_end[p]:
+            _invert(table, skipped, inverse, _u64(p) * num, num)
 
 
 @compiled
@@ -667,27 +828,39 @@ def _list_late(late_hits: Floats, at: int, num_gt: int) -> None:
 
 
 @compiled
-def _begin_lanes(matches: Matches, k: int, copies: NDArray[np.uint8], lanes: Lanes, is_left: Bools) -> int:
+def fill_objects(matches: Matches, copies: NDArray[np.uint8], out: Ints) -> None:
+    """Set ``out`` ``[K, B]`` to how many objects count under ``B`` weightings; ``copies`` is ``[N * B]``."""
+    num = _u64(out.shape[1])
+    out[:] = 0
+    for k in range(len(out)):
+        objects = out[k]
+        for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
+            at, count = _u64(matches.gt_image[row]) * num, matches.gt_count[row]
+            for i in range(num):
+                objects[i] += count * copies[at + i]
+
+
+@compiled
+def _begin_lanes(objects: Ints, lanes: Lanes, is_left: Bools) -> int:
     """Set 100 over the objects of each lane; lanes without any are left out. Return how many are late."""
-    num_gt_B, share, num_late = np.zeros(len(lanes.share), np.int64), lanes.share, 0
-    for row in range(matches.gt_start[k], matches.gt_start[k + 1]):
-        at, count = _u64(matches.gt_image[row]) * _u64(len(share)), matches.gt_count[row]
-        for i in range(_u64(len(share))):
-            num_gt_B[i] += count * copies[at + i]
-    for i in range(len(share)):
-        num_gt = num_gt_B[i]
+    num_late = 0
+    lanes.best[:] = lanes.total[:] = 0.0
+    for i in range(len(objects)):
+        num_gt = objects[i]
         is_left[i] = num_gt == 0 or num_gt >= _MOST_OBJECTS
-        share[i] = 100.0 / max(num_gt, 1)
-        lanes.late_hits[i * (len(_LATE_LEVELS) + 1)] = -1.0
+        lanes.share[i] = 100.0 / max(num_gt, 1)
+        lanes.late_hits[i * _LATE_ROOM] = -1.0
         if _HAS_LATE[num_gt % 100] and not is_left[i]:
             lanes.late[num_late] = i
             num_late += 1
-            _list_late(lanes.late_hits, i * (len(_LATE_LEVELS) + 1), num_gt)
+            _list_late(lanes.late_hits, i * _LATE_ROOM, num_gt)
+    for i in range(len(lanes.next_late)):
+        lanes.next_late[i] = lanes.late_hits[i % len(objects) * _LATE_ROOM]
     return num_late
 
 
 @compiled
-def fill_lanes(matches: Matches, first: int, copies: NDArray[np.uint8], out: Floats) -> None:
+def fill_lanes(matches: Matches, first: int, copies: NDArray[np.uint8], objects: Ints, out: Floats) -> None:
     """Set ``out`` ``[B, T, K]`` to average precisions under ``B`` weightings at once, NaN where that is not done here.
 
     Left to :func:`fill_precisions` are categories with equal scores in an image, whose copies stand as a block.
@@ -696,25 +869,34 @@ def fill_lanes(matches: Matches, first: int, copies: NDArray[np.uint8], out: Flo
         matches: of one file of detections.
         first: index of the first threshold.
         copies: ``[N * B]`` copies of each image, the lanes of an image beside each other.
+        objects: ``[K, B]`` how many count; see :func:`fill_objects`.
         out: receives the values.
     """
     num, num_thresholds = out.shape[0], out.shape[1]
     shift, mask = np.uint16(first), np.uint16((1 << num_thresholds) - 1)
     lanes, is_left = _new_lanes(num, num_thresholds), np.empty(num, np.bool_)
+    table, inverse = np.empty(0, np.int32), np.empty(0)
     out[:] = np.nan
     for k in range(out.shape[2]):
         here = slice(matches.start[k], matches.start[k + 1])
         if matches.gt_start[k] == matches.gt_start[k + 1] or (matches.run[here] != 1).any():
             continue
-        rows, hit = matches.image[here], (matches.hit[here] >> shift) & mask
-        ignored = (matches.ignored[here] >> shift) & mask
-        num_late = _begin_lanes(matches, k, copies, lanes, is_left)
-        _count_lanes(lanes, rows, hit, ignored, copies)
-        _walk_back(lanes, rows, hit, ignored, copies, num_late)
+        rows, ignored = matches.image[here], (matches.ignored[here] >> shift) & mask
+        num_late = _begin_lanes(objects[k], lanes, is_left)
+        points = _list_points(matches, k, first, num_thresholds)
+        if len(table) < len(points.place) * num:
+            table, inverse = np.empty(len(points.place) * num, np.int32), np.empty(len(points.place) * num)
+        _fill_table(points, rows, copies, num, table)
+        _count_hits(lanes, points, table)
+        first_alike = _first_alike(ignored, num_thresholds)
+        for t in range(num_thresholds):
+            if first_alike[t] == t:
+                _fill_inverse(points, rows, (ignored >> t) & 1 != 0, copies, num, table, inverse)
+            _walk_back(lanes, points, t, table, inverse, num_late)
         for i in range(num):
             if not is_left[i]:
                 for t in range(num_thresholds):
-                    out[i, t, k] = lanes.state[(3 * t + 2) * num + i] / NUM_LEVELS
+                    out[i, t, k] = lanes.total[t * num + i] / NUM_LEVELS
 
 
 @compiled
@@ -791,7 +973,7 @@ def _overlaps(
     """Return a detection's largest IoU with its category, with others and with what is taken; the first two's rows."""
     same, other, used, same_gt, other_gt = 0.0, 0.0, 0.0, -1, -1
     for g in range(first, last):
-        iou = _iou(dt[0][d], gt[0][g], False)
+        iou = _iou(dt[0], d, gt[0], g, False)
         if gt[1][g] != dt[1][d]:
             if iou > other:
                 other, other_gt = iou, g
@@ -810,6 +992,6 @@ def fill_repeats(begin: Ints, boxes: Floats, min_iou: float, out: Bools) -> None
         for d in range(begin[cell], begin[cell + 1]):
             out[d] = False
             for e in range(begin[cell], d):
-                if _iou(boxes[d], boxes[e], False) >= min_iou or (boxes[d] == boxes[e]).all():
+                if _iou(boxes, d, boxes, e, False) >= min_iou or (boxes[d] == boxes[e]).all():
                     out[d] = True
                     break

@@ -101,20 +101,15 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Hits, Matches  # here: numba takes half a second
+        from coordexp.detection.kernels import Hits, Matches, fill_bits  # here: numba takes half a second
 
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
-        gt_of_dt = self._match(gt_ignored, IOU_THRESHOLDS)
+        matched, gt_order = self._match(gt_ignored, IOU_THRESHOLDS)
         dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
         outside = (dt_area < low) | (dt_area > high) | self._is_exempt
-        hit, ignored = (np.zeros(len(self._dt_cell), np.uint16) for _ in range(2))
-        for t, gt in enumerate(gt_of_dt):
-            is_matched = gt != _NO_MATCH
-            is_ignored = outside & ~is_matched
-            is_ignored[is_matched] = gt_ignored[gt[is_matched]]
-            hit |= (is_matched & ~is_ignored).astype(np.uint16) << np.uint16(t)
-            ignored |= is_ignored.astype(np.uint16) << np.uint16(t)
+        hit, ignored = (np.empty(len(self._dt_cell), np.uint16) for _ in range(2))
+        fill_bits(matched, gt_ignored[gt_order], outside, hit, ignored)
 
         rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
         kept = np.flatnonzero(self._is_looked_at(rank, max_detections))
@@ -177,7 +172,8 @@ class Matcher:
         Each detection takes the free ground-truth box of its image and category with which its IoU is largest and at
         least ``min_iou``. Equal scores go in the order of the detections; of equal IoUs the last box is taken.
         """
-        (gt,) = self._match(self.truth.is_crowd, np.array([min_iou]))
+        (matched,), gt_order = self._match(self.truth.is_crowd, np.array([min_iou]))
+        gt = np.append(gt_order, _NO_MATCH)[matched]  # -1 is the last entry
         gt_of_dt = np.full(len(gt), _NO_MATCH, np.int64)
         gt_of_dt[self._dt_order] = gt
         ignored = gt_of_dt != _NO_MATCH
@@ -185,9 +181,9 @@ class Matcher:
         gt_of_dt[ignored] = _NO_MATCH
         ignored[self._dt_order[self._is_exempt]] |= gt_of_dt[self._dt_order[self._is_exempt]] == _NO_MATCH
         overlap = np.zeros(len(gt))
-        matched = gt_of_dt != _NO_MATCH
-        true = self.truth.boxes_px_xywh[gt_of_dt[matched]]
-        overlap[matched] = iou(self.detections.boxes_px_xywh[matched], true)
+        paired = gt_of_dt != _NO_MATCH
+        true = self.truth.boxes_px_xywh[gt_of_dt[paired]]
+        overlap[paired] = iou(self.detections.boxes_px_xywh[paired], true)
         return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
 
     @cached_property
@@ -207,8 +203,13 @@ class Matcher:
         in_file_order[self._dt_order] = best
         return in_file_order
 
-    def _match(self, gt_ignored: Bools, thresholds: Floats) -> NDArray[np.int64]:
-        """Return ``[T, D]``: the ground truth, by row of the file, that each detection in order of cells takes."""
+    def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[NDArray[np.int32], Ints]:
+        """Match in order of cells.
+
+        Returns:
+            ``[T, D]`` the ground truth that each detection takes, -1 for none, and ``[G]`` the rows of the file that
+            stand in its order.
+        """
         from coordexp.detection.kernels import match_cells
 
         # Within a cell, ground truth that counts comes first: lexsort's last key is the primary one.
@@ -221,7 +222,7 @@ class Matcher:
             gt_ignored[order],
             thresholds,
         )
-        return np.append(order, _NO_MATCH)[matched]  # -1 is the last entry
+        return matched, order
 
     def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""

@@ -24,6 +24,7 @@ def pooled(a: Matches, b: Matches) -> Matches:
     image, rank, score = np.empty(num, np.int32), np.empty(num, np.int32), np.empty(num)
     hit, ignored = np.empty(num, np.uint16), np.empty(num, np.uint16)
     _merge(a, b, image, rank, score, hit, ignored)
+    run = np.ones(num, np.int32)
     counted = np.concatenate(([0], np.cumsum(a.gt_count)))
     num_gt = counted[a.gt_start[1:]] - counted[a.gt_start[:-1]]
     with_gt = np.flatnonzero(num_gt)
@@ -33,13 +34,13 @@ def pooled(a: Matches, b: Matches) -> Matches:
         image=image,
         rank=rank,
         score=score,
-        run=np.ones(num, np.int32),
+        run=run,
         hit=hit,
         ignored=ignored,
         gt_start=np.concatenate(([0], np.cumsum(num_gt > 0))),
         gt_image=np.full(len(with_gt), 2 * a.num_images, np.int32),
         gt_count=num_gt[with_gt].astype(np.int32),
-        hits=Hits.unlisted(len(num_gt)),
+        hits=Hits.of(start, hit, ignored, run),
     )
 
 

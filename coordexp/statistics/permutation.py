@@ -116,5 +116,6 @@ def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, sw
     """
     from coordexp.detection.pooling import swap_weights
 
-    first, second = (mean_precisions(pools, metric, weights) for weights in swap_weights(swapped_NR))
+    found = mean_precisions(pools, metric, np.hstack(swap_weights(swapped_NR)))
+    first, second = np.split(found, 2)
     return (first - second).mean(axis=1)

@@ -19,7 +19,7 @@ OnProgress = Callable[[int, int], None]
 
 DEFAULT_RESAMPLES = 2000
 
-_BLOCK = 64
+_BLOCK = 128
 """As many as :data:`~coordexp.detection.kernels.DRAWS_AT_ONCE`, so that no lane is idle."""
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, mean_precisions
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, Weightings, mean_precision, mean_precisions
 from coordexp.detection.kernels import Matches, fill_lanes
 from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
@@ -48,7 +48,8 @@ def test_every_draw_of_a_category_without_ties_is_counted(num_images: int, crowd
     weights = resamples(num_draws, num_images, np.random.default_rng(2))
     weights[0] = 1
     many = np.empty((num_draws, 10, 1))
-    fill_lanes(matches, 0, np.ascontiguousarray(weights.T, np.uint8).ravel(), many)
+    lanes = np.ascontiguousarray(weights.T, np.uint8).ravel()
+    fill_lanes(matches, 0, lanes, Weightings.of(weights.T).objects(matches, lanes), many)
     assert many.mean(axis=(1, 2)) == pytest.approx(one_by_one(matches, "AP", weights), abs=1e-14)
 
 
