@@ -304,7 +304,7 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
 
     def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
         kept: dict[Path, tuple[int, int, _T]] = {}
-        lock = threading.Lock()
+        lock, turns = threading.Lock(), dict[Path, threading.Lock]()
 
         @functools.wraps(read)
         def reading(path: Path) -> _T:
@@ -313,16 +313,19 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
             except OSError:
                 return read(path)  # which raises with what is wrong
             with lock:
-                known = kept.pop(path, None)
-                if known is not None and known[:2] == (stat.st_mtime_ns, stat.st_size):
-                    kept[path] = known  # the last one now
-                    return known[2]
-            found = read(path)
-            with lock:
-                kept[path] = stat.st_mtime_ns, stat.st_size, found
-                while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
-                    del kept[next(iter(kept))]
-            return found
+                turn = turns.setdefault(path, threading.Lock())
+            with turn:  # who else wants this file waits for it
+                with lock:
+                    known = kept.pop(path, None)
+                    if known is not None and known[:2] == (stat.st_mtime_ns, stat.st_size):
+                        kept[path] = known  # the last one now
+                        return known[2]
+                found = read(path)
+                with lock:
+                    kept[path] = stat.st_mtime_ns, stat.st_size, found
+                    while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
+                        del kept[next(iter(kept))]
+                return found
 
         return reading
 
@@ -389,6 +392,12 @@ def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hex."""
     with open_file(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_of_files(paths: Iterable[Path]) -> list[str]:
+    """Return the hash of each file, several read at once."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(sha256_of_file, paths))
 
 
 class KnownHashes:

@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from coordexp.files import sha256_of_file
+from coordexp.files import sha256_of_files
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.permutation import holm, swap_draws, swap_test
@@ -125,7 +125,8 @@ def _compared(
     check_plan(resamples=plan.resamples, seed=plan.seed)
     paths = {Path(path) for files in readings.values() for seeds in files.values() for path in seeds.values()}
     # What is no file keeps its name, by which its reader complains of it.
-    hashes = {path: sha256_of_file(path) if path.is_file() else str(path) for path in sorted(paths)}
+    there = [path for path in sorted(paths) if path.is_file()]
+    hashes = {path: str(path) for path in sorted(paths)} | dict(zip(there, sha256_of_files(there), strict=True))
     contents = {
         name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
         for name, files in readings.items()

@@ -5,6 +5,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +111,24 @@ def test_a_file_is_read_again_only_where_it_has_changed_or_had_to_make_room(tmp_
     assert [text_of(tmp_path / "large") for _ in range(2)] == ["more than ten"] * 2
     assert read[-1] == "large"
     assert read.count("large") == 1
+
+
+def test_a_file_that_two_threads_want_at_once_is_read_once(tmp_path):
+    read, begun = list[str](), threading.Event()
+
+    @read_once(max_bytes=10)
+    def text_of(path: Path) -> str:
+        read.append(path.name)
+        begun.set()
+        time.sleep(0.2)
+        return path.read_text()
+
+    (tmp_path / "a").write_text("four")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(text_of, tmp_path / "a")
+        begun.wait()
+        assert [pool.submit(text_of, tmp_path / "a").result(), first.result()] == ["four"] * 2
+    assert read == ["a"]
 
 
 DEEP = "[" * 100_000

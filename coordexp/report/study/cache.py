@@ -1,6 +1,7 @@
 """What took long to compute, kept beside the report under the hash of everything it was computed from."""
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from pydantic import TypeAdapter
 
 from coordexp.config.identity.code import PACKAGE, hash_of_sources
 from coordexp.errors import CoordExpError, DataError
-from coordexp.files import JsonValue, kept_json, sha256_of_file, sha256_of_text, write_json
+from coordexp.files import JsonValue, kept_json, sha256_of_file, sha256_of_files, sha256_of_text, write_json
 from coordexp.statistics.results import Comparison, Convergence, CurvePoint, Decomposition, Estimate, from_json, to_json
 
 _T = TypeVar("_T")
@@ -38,6 +39,7 @@ class StatisticsCache:
         """
         self._path = path
         self._entries: dict[str, dict[str, JsonValue]] = _read(path)
+        self._lock = threading.Lock()
 
     def get(
         self,
@@ -62,9 +64,10 @@ class StatisticsCache:
             with suppress(CoordExpError, ValueError, TypeError):  # what was kept is damaged: make it again
                 return read(entry["value"])
         made = compute()
-        self._entries[part] = {"key": key, "value": write(made)}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._path, self._entries, indent=1)
+        with self._lock:
+            self._entries[part] = {"key": key, "value": write(made)}
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, self._entries, indent=1)
         return made
 
 
@@ -77,7 +80,8 @@ def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
     """
     code = [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate")]
     code += [sha256_of_file(Path(__file__).with_name(name)) for name in _COMPUTING]
-    parts = [[name, sha256_of_file(path)] for name, path in files]
+    names, paths = zip(*files, strict=True)
+    parts = list(zip(names, sha256_of_files(paths), strict=True))
     return sha256_of_text(json.dumps([parts, settings, code], sort_keys=True))
 
 

@@ -1,14 +1,19 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import sha256_of_file
+from coordexp.files import collector_paused, sha256_of_file
 from coordexp.report.study.about import About, about
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
@@ -38,6 +43,8 @@ _CURVE_RESAMPLES = 1000
 DECOMPOSITION_RESAMPLES = 500
 """These say where to look; the differences of AP have four times as many."""
 _SAME_AP = 1e-6
+_TURN_SECONDS = 0.0005
+"""Counting a file takes milliseconds; with Python's own 5 ms, who counts would wait as long again for each."""
 _T = TypeVar("_T")
 OnProgress = Callable[[str, int, int], None]
 
@@ -75,6 +82,15 @@ class Study:
     num_images: int = 0
     missing: tuple[str, ...] = ()
     about: About | None = None
+
+
+_Besides = tuple[
+    Convergence | None,
+    Decomposition | None,
+    Mapping[str, Breakdown] | None,
+    tuple[GalleryImage, ...] | None,
+    tuple[EdgeDistributions, ...] | None,
+]
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,19 @@ def make_study(
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
     """
-    return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
+    with collector_paused(), _turns_of(_TURN_SECONDS):
+        return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
+
+
+@contextmanager
+def _turns_of(seconds: float) -> Generator[None]:
+    """Let a thread that wants the interpreter back wait no longer than this."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class _StudyMaker:
@@ -133,7 +161,8 @@ class _StudyMaker:
         self._artifacts = artifacts
         self._cache = cache
         self._settings = settings
-        self._report: OnProgress = on_progress or (lambda what, done, total: None)
+        self._on_progress = on_progress
+        self._is_over = threading.Event()
         self._missing = missing_runs(data)
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
@@ -146,22 +175,47 @@ class _StudyMaker:
         if annotations is None:
             return Study(self._data, fairness=fairness, missing=tuple(self._missing), about=self._about())
         detections = self._detections()
-        readings = self._readings(annotations, detections)
+        beside = copy(self)
+        beside._missing = []
+        with ThreadPoolExecutor(1) as pool:
+            parts = pool.submit(beside._besides_comparison, annotations, detections)
+            try:
+                readings = self._readings(annotations, detections)
+                convergence, decomposition, breakdowns, gallery, curves = parts.result()
+            except BaseException:
+                self._is_over.set()  # the other thread ends at its next step
+                raise
         return Study(
             data=self._data,
             verdict=self._verdict(readings, fairness) if readings else "",
             fairness=fairness,
             comparison=readings.get("own"),
             readings=readings,
-            convergence=self._tried("convergence", lambda: self._convergence(annotations)),
-            decomposition=self._tried("decomposition", lambda: self._decomposition(annotations, detections)),
-            breakdowns=self._tried("the analysis of boxes", self._breakdowns) or {},
-            gallery=self._tried("the gallery", lambda: self._gallery(annotations, detections)) or (),
-            coord_curves=self._tried("coordinate distributions", lambda: self._curves(annotations)) or (),
+            convergence=convergence,
+            decomposition=decomposition,
+            breakdowns=breakdowns or {},
+            gallery=gallery or (),
+            coord_curves=curves or (),
             num_images=len(read_ground_truth(annotations).sizes_px),
-            missing=tuple(self._missing),
+            missing=(*self._missing, *beside._missing),
             about=self._about(),
         )
+
+    def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
+        """Do what does not need the comparison: much of it keeps the interpreter, while comparing keeps a processor."""
+        return (
+            self._tried("convergence", lambda: self._convergence(annotations)),
+            self._tried("decomposition", lambda: self._decomposition(annotations, detections)),
+            self._tried("the analysis of boxes", self._breakdowns),
+            self._tried("the gallery", lambda: self._gallery(annotations, detections)),
+            self._tried("coordinate distributions", lambda: self._curves(annotations)),
+        )
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self._is_over.is_set():
+            raise KeyboardInterrupt  # the thread that heard of it waits for this one
+        if self._on_progress is not None:
+            self._on_progress(what, done, total)
 
     def _about(self) -> About | None:
         return about(self._data, self._artifacts)

@@ -1,11 +1,14 @@
 """Runs with files -> statistics, and what happens where files are missing or do not belong together."""
 
 import dataclasses
+import gc
 import io
 import json
 import math
 import re
 import shutil
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,31 @@ def test_a_broken_file_costs_its_part_and_not_the_report(store: Path) -> None:
     assert found.comparison is None
     assert any(line.startswith("No comparison: ") and str(path) in line for line in found.missing)
     assert found.fairness is not None
+
+
+@pytest.mark.parametrize("what", ["comparing groups", "comparing curves"])
+def test_an_interruption_ends_both_halves_and_leaves_python_as_it_was(paired_dir: Path, tmp_path: Path, what) -> None:
+    uri, before = f"sqlite:///{paired_dir / 'mlflow.db'}", sys.getswitchinterval()
+    data = load_experiment(uri, "paired")
+    artifacts, cache = Artifacts(data, cache=tmp_path, runs_dir=paired_dir), StatisticsCache(tmp_path / "kept.json")
+
+    def interrupt(part: str, done: int, total: int) -> None:
+        if part == what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_study(data, artifacts, cache, QUICK, on_progress=interrupt)
+    assert sys.getswitchinterval() == before
+    assert gc.isenabled()
+    assert not [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
+
+
+def test_what_is_missing_is_said_in_one_order(store: Path) -> None:
+    uri = write_experiment(store, "twice", groups=("A", "C"))
+    (store / "twice" / "A-s0" / A_DETECTIONS).write_text("[{}]")
+    said = {study(load_experiment(uri, "twice"), store, store / f"cache{n}").missing for n in range(3)}
+    assert len(said) == 1
+    assert len(said.pop()) > 1
 
 
 def test_differences_outside_the_factor_are_refused_and_may_be_allowed(store: Path) -> None:
