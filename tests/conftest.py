@@ -5,7 +5,8 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,37 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.callbacks.append(_SLOW.look)
+
+
+class _SlowCollections:
+    """Notes whether a collection of all garbage has become slow again: by what was imported and kept since."""
+
+    SECONDS = 0.1
+
+    def __init__(self) -> None:
+        self.began, self.found = 0.0, False
+
+    def look(self, phase: str, about: dict[str, int]) -> None:
+        if about["generation"] < 2:
+            return
+        if phase == "start":
+            self.began = time.perf_counter()
+        else:
+            self.found |= time.perf_counter() - self.began > self.SECONDS
+
+
+_SLOW = _SlowCollections()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Between two files, where little but the session's fixtures is alive, spare it that too."""
+    yield
+    if _SLOW.found and nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+        _SLOW.found = False
 
 
 _COCO_TINY = Path(__file__).parents[1].parent / "shared" / "data" / "coco_tiny"
