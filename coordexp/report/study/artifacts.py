@@ -52,6 +52,7 @@ class Artifacts:
         self._runs_dir = runs_dir
         self._client: MlflowClient | None = None
         self._listed: dict[tuple[str, str], set[str]] = {}
+        self._configs: dict[Path, Tree] = {}
 
     def run_dir(self, run: RunData) -> Path | None:
         """Return a run's directory if it is on this machine, and no other life of the name has taken it."""
@@ -85,7 +86,11 @@ class Artifacts:
             ConfigError: if the file holds something else.
         """
         path = self.file(run, NAMES.config)
-        return {} if path is None else read_mapping(path).tree
+        if path is None:
+            return {}
+        if path not in self._configs:  # a report asks four times, and one takes 15 ms
+            self._configs[path] = read_mapping(path).tree
+        return self._configs[path]
 
     def evaluations(self, run: RunData) -> dict[int, DecodingFolder]:
         """Return the constrained evaluations during training by step; they stay in the run's directory."""

@@ -101,9 +101,20 @@ def read_machine() -> dict[str, str]:
     if torch.cuda.is_available():
         found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
     loaded = {name.partition(".")[0] for name in sys.modules}
-    of_modules = importlib.metadata.packages_distributions()
-    names = {distribution for module in loaded for distribution in of_modules.get(module, ())}
-    return found | {f"imported.{name}": importlib.metadata.version(name) for name in sorted(names)}
+    versions: dict[str, str] = {}
+    for one in importlib.metadata.distributions():
+        if not loaded.isdisjoint(_modules_of(one)):
+            versions.setdefault(one.name, one.version)  # the first on the path is the one that is imported
+    return found | {f"imported.{name}": versions[name] for name in sorted(versions)}
+
+
+def _modules_of(package: importlib.metadata.Distribution) -> set[str]:
+    """Return the modules that a package installs, by its own list; ``packages_distributions`` looks at every file."""
+    declared = package.read_text("top_level.txt")
+    if declared and (names := set(declared.split())):
+        return names
+    files = (line.partition(",")[0] for line in (package.read_text("RECORD") or "").splitlines())
+    return {name.partition("/")[0].removesuffix(".py") for name in files if name.endswith(".py")}
 
 
 def _settings(parts: Components) -> dict[str, JsonValue]:
