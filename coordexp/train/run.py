@@ -135,6 +135,8 @@ def _train(run: Run, scratch: Path) -> None:
         except DivergedError:
             run.log.commit(trainer.state.global_step)  # the rows since the last checkpoint say how it came about
             raise
+        finally:
+            trainer.end_loader()
     make_whole(trainer.engine)
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)

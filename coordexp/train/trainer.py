@@ -32,7 +32,7 @@ from coordexp.train.loop.averages import HIDDEN_GRADIENT, RunningAverages, StepL
 from coordexp.train.loop.diagnostics import TermGradients, coord_diagnostics, gradients_at_hidden
 from coordexp.train.loop.finite import FiniteSteps
 from coordexp.train.loop.throughput import flop_units
-from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, give_own_seed
+from coordexp.train.setup.loader import Collate, CollateOrError, ErrorsAsItems, end_processes, give_own_seed
 
 _GRAD_NORMS = "all_grad_norms"
 
@@ -97,6 +97,7 @@ class CoordTrainer(Trainer):
         self._mean_units_U = mean_units_U
         self._term_gradient_steps = term_gradient_steps
         self._last_log = time.monotonic()
+        self._loader: DataLoader[object] | None = None
         self._fused = fused
         self.finite = FiniteSteps(self._bad_terms, late=fused)
         self._deepspeed_step_checked = False
@@ -144,8 +145,14 @@ class CoordTrainer(Trainer):
             sampler_fn=self._get_train_sampler,
             is_training=True,
         )
-        give_own_seed(loader.base_dataloader, self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
+        self._loader = cast("DataLoader[object]", loader.base_dataloader)  # pyright: ignore[reportAttributeAccessIssue]
+        give_own_seed(self._loader, self.args.seed)
         return loader
+
+    def end_loader(self) -> None:
+        """End the processes that read images, if there are any."""
+        if self._loader is not None:
+            end_processes(self._loader)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch | CoordExpError], num_batches: int, device: torch.device

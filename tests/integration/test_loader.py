@@ -94,12 +94,14 @@ def test_a_resumed_run_goes_on_with_the_same_bits(
 ):
     """Within an epoch (3), at its end (6) and within the next (7, 8), with any number of loader processes."""
     expected, reads = undisturbed
+    before = set(psutil.Process().children())  # of other tests
     name = f"stop-{stop}-{workers_before}-{workers_after}"
     train(make_config(name, num_workers=workers_before), stop=stop)
     with reads_in(tmp_path / "log"):
         config = make_config(name, num_workers=workers_after)
         train(config)
     assert numbers(config) == expected
+    assert set(psutil.Process().children()) <= before, "the next collection of garbage waits five seconds for each"
     # No image of a skipped batch was decoded: what was read is what was left of the epoch, and what came after.
     done = {3: 12, 6: NUM, 7: NUM + 4, 8: NUM + 8}[stop]
     if workers_after == 0:

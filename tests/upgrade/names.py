@@ -31,6 +31,8 @@ OF_OTHERS = {
     "_replace": "a named tuple: documented",
     "_forward_pre_hooks": "torch",
     "_forward_hooks": "torch",
+    "_iterator": "torch",
+    "_shutdown_workers": "torch",
     "_storage": "Optuna",
     "_global_grad_norm": "DeepSpeed",
     "_original_forward": "accelerate",
