@@ -94,6 +94,7 @@ def test_an_overridden_name_and_one_asked_of_self_are_found(tmp_path, monkeypatc
 
 def test_public_names_and_our_own_are_no_use(tmp_path):
     text = "import ray\nfrom peft import LoraConfig\n\nclass A:\n    def f(self): return self._x, ray.get, LoraConfig"
+    text += "\n    def g(self):\n        other = copy(self)\n        return other._x"
     assert _found_in(tmp_path, text) == set()
 
 

@@ -66,6 +66,7 @@ def _by_syntax(tree: ast.Module) -> Iterator[tuple[str, int]]:
         if _is_private_path(path):
             yield path, line
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}  # a.b of a.b.c
+    ourselves = {*_OURSELVES, *_copies(tree)}
     for node in ast.walk(tree):
         asked = _asked_by_text(node)
         if asked is not None:
@@ -77,8 +78,15 @@ def _by_syntax(tree: ast.Module) -> Iterator[tuple[str, int]]:
             if id(node) not in inner:
                 yield path, node.lineno
             continue
-        if is_private(node.attr) and node.attr not in OF_OTHERS and ast.unparse(node.value) not in _OURSELVES:
+        if is_private(node.attr) and node.attr not in OF_OTHERS and ast.unparse(node.value) not in ourselves:
             yield f".{node.attr}", node.lineno
+
+
+def _copies(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of copies that an object makes of itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "copy(self)":
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, tuple[str, int]]]:
