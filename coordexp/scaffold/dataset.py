@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from torch import nn
 
 from coordexp.ablation.preparation import checked_ceiling
 from coordexp.config import ExperimentConfig
@@ -16,7 +17,7 @@ from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import facts_of, of_both_splits, open_images
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
-from coordexp.doctor.memory import EVALUATION, TRAINING, ParameterCounts, SequenceSize, expanded_base
+from coordexp.doctor.memory import EVALUATION, TRAINING, ParameterCounts, SequenceSize, expanded_base, run_model
 from coordexp.findings import Check, Finding, collect, guarded, ok
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
@@ -160,18 +161,20 @@ def _choose_by_model(draft: Draft, base: Base, data: Mapping[Split, SplitData], 
         f"the longest sequence has {longest.length} tokens: {longest.prompt} of prompt and image, {answer} of answer",
     )
     draft.choose("evaluation.max_new_tokens", _rounded(answer), f"the longest answer has {answer}")
-    _choose_batches(draft, base, longest, machine)
+    # Neither batches nor steps change it, and it takes a second to make.
+    model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
+    _choose_batches(draft, model, longest, machine)
     num_images = len(data["train"].samples)
     _choose_steps(draft, num_images)
     run = draft.load().with_steps(num_images)
-    time = training_time(run, base, data["train"].samples, machine)
+    time = training_time(run, base, model, data["train"].samples, machine)
     return (
         f"One run trains {run.training.num_steps:,} steps of {run.global_batch_size} images, about "
         f"{_duration(time.seconds)} ({time.basis}); start, evaluation and merging come on top."
     )
 
 
-def _choose_batches(draft: Draft, base: Base, longest: SequenceSize, machine: Machine) -> None:
+def _choose_batches(draft: Draft, model: nn.Module, longest: SequenceSize, machine: Machine) -> None:
     """Choose how many images a device takes at once, and keep the images of a step."""
     run = draft.load()
     step = run.global_batch_size
@@ -185,10 +188,10 @@ def _choose_batches(draft: Draft, base: Base, longest: SequenceSize, machine: Ma
     wanted = 2 ** int(np.log2(max(1, min(_LARGEST_BATCH, step // workers))))
     draft.choose("training.gradient_accumulation_steps", 1)
     draft.choose("training.per_device_batch_size", wanted)
-    batch = largest_batch(draft.load(), base, longest, machine, phase=TRAINING)
+    batch = largest_batch(draft.load(), model, longest, machine, phase=TRAINING)
     draft.choose("training.per_device_batch_size", batch, f"as many of the longest sequence fit into {where}")
     draft.choose("training.gradient_accumulation_steps", max(1, round(step / (workers * batch))))
-    evaluated = largest_batch(draft.load(), base, longest, machine, phase=EVALUATION)
+    evaluated = largest_batch(draft.load(), model, longest, machine, phase=EVALUATION)
     if evaluated < run.evaluation.batch_size:
         draft.choose("evaluation.batch_size", evaluated, f"as many fit into {where}")
 

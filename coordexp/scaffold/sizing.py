@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.bins import NUM_COORDS
@@ -15,7 +16,7 @@ from coordexp.coord_tokens.grammar.sequence import target_length
 from coordexp.data.sample import Sample
 from coordexp.doctor.checkpoint import Base
 from coordexp.doctor.machine import Machine
-from coordexp.doctor.memory import EVALUATION, SequenceSize, estimate, run_model
+from coordexp.doctor.memory import EVALUATION, SequenceSize, estimate
 from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.train.loop.throughput import count_flops, peak_flops
 
@@ -41,19 +42,20 @@ class Time:
     basis: str
 
 
-def largest_batch(run: ExperimentConfig, base: Base, longest: SequenceSize, machine: Machine, *, phase: str) -> int:
+def largest_batch(
+    run: ExperimentConfig, model: nn.Module, longest: SequenceSize, machine: Machine, *, phase: str
+) -> int:
     """Return the largest batch, halved from the run's own, that one device holds when all are of the longest sequence.
 
     Args:
         run: its ``training.per_device_batch_size`` or ``evaluation.batch_size`` is where halving begins.
-        base: of the run.
+        model: of :func:`coordexp.doctor.memory.run_model`; the batch does not change it.
         longest: the longest sequence.
         machine: here; without a GPU a run that asks for one is reckoned for 80 GiB.
         phase: of :mod:`coordexp.doctor.memory`, training or evaluation.
     """
     on_gpu = run.cluster.gpus_per_worker > 0
     there = _SHARE_OF_MEMORY * (min(machine.gpu_bytes, default=ASSUMED_GPU_BYTES) if on_gpu else machine.ram_bytes)
-    model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     batch = run.evaluation.batch_size if phase == EVALUATION else run.training.per_device_batch_size
     while batch > 1:
         changed = run.model_copy(
@@ -70,16 +72,19 @@ def largest_batch(run: ExperimentConfig, base: Base, longest: SequenceSize, mach
     return 1
 
 
-def training_time(run: ExperimentConfig, base: Base, samples: Sequence[Sample], machine: Machine) -> Time:
+def training_time(
+    run: ExperimentConfig, base: Base, model: nn.Module, samples: Sequence[Sample], machine: Machine
+) -> Time:
     """Return how long a run trains, by the sequences of its data.
 
     Args:
         run: the whole configuration.
         base: of the run.
+        model: of :func:`coordexp.doctor.memory.run_model`.
         samples: of training.
         machine: here.
     """
-    flops = flops_of_an_image(run, base, samples) * run.training.num_steps * run.global_batch_size
+    flops = flops_of_an_image(run, base, model, samples) * run.training.num_steps * run.global_batch_size
     if run.cluster.gpus_per_worker == 0:
         return Time(flops / (_SHARE_ON_CPU * _peak_of_a_core()), "on a core of this machine as busy as it is now")
     workers = run.cluster.num_workers
@@ -101,9 +106,8 @@ def _peak_of_a_core() -> float:
         torch.set_num_threads(threads)
 
 
-def flops_of_an_image(run: ExperimentConfig, base: Base, samples: Sequence[Sample]) -> float:
+def flops_of_an_image(run: ExperimentConfig, base: Base, model: nn.Module, samples: Sequence[Sample]) -> float:
     """Return the mean operations of an image, from evenly spread ones."""
-    model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
     counter = count_flops(model, base.model)
     merged = Dimensions.of(base.model).merge_size ** 2
     chosen = samples[:: max(1, len(samples) // _SAMPLES_COUNTED)]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -97,14 +97,20 @@ def shares(inputs: int, names: list[str]) -> dict[str, int]:
     return counts | {largest: counts[largest] + inputs - sum(counts.values())}
 
 
-def _work(counts: Mapping[str, int], done: Mapping[str, int], heartbeat: Path) -> None:
-    """Read every input, and print those that escape; where this process dies the heartbeat says at which."""
+def _work(inputs: int, names: list[str], begin: tuple[str, int] | None, heartbeat: Path) -> None:
+    """Read every input from ``begin`` on, and print those that escape; without names, those of all targets.
+
+    Where this process dies the heartbeat says at which.
+    """
     from tests.fuzz.targets import TARGETS
 
+    counts = shares(inputs, names or list(TARGETS))
+    first_name, first_seed = begin or (next(iter(counts)), 0)
+    ahead = list(counts)[: list(counts).index(first_name)]
     with tempfile.TemporaryDirectory(prefix="coordexp-good-") as root:
         for name, count in counts.items():
-            first, began = done.get(name, 0), time.monotonic()
-            if first >= count:
+            first, began = first_seed if name == first_name else 0, time.monotonic()
+            if name in ahead or first >= count:
                 continue
             good = Path(root) / name
             good.mkdir()
@@ -126,13 +132,17 @@ def _work(counts: Mapping[str, int], done: Mapping[str, int], heartbeat: Path) -
     heartbeat.unlink(missing_ok=True)
 
 
-def _all(counts: Mapping[str, int]) -> int:
-    """Let another process do the work, and begin behind the input at which it died, if it does."""
-    escapes, done = 0, dict[str, int]()
+def _all(inputs: int, names: list[str]) -> int:
+    """Let another process do the work, and begin behind the input at which it died, if it does.
+
+    This one imports nothing of what is tested, which takes seconds.
+    """
+    escapes, begin = 0, None
     with tempfile.TemporaryDirectory() as scratch:
         heartbeat = Path(scratch) / "heartbeat"
         while True:
-            command = [sys.executable, "-m", "tests.fuzz.run", "--work", json.dumps([counts, done, str(heartbeat)])]
+            work = json.dumps([inputs, names, begin, str(heartbeat)])
+            command = [sys.executable, "-m", "tests.fuzz.run", "--work", work]
             worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert worker.stdout is not None
             for line in worker.stdout:
@@ -147,8 +157,8 @@ def _all(counts: Mapping[str, int]) -> int:
             name, seed = json.loads(heartbeat.read_text())
             escapes += 1
             sys.stdout.write(f"python -m tests.fuzz.run {name} --seed {seed}    # the process ended with {code}\n")
-            done |= dict.fromkeys(list(counts)[: list(counts).index(name)], max(counts.values())) | {name: seed + 1}
-    sys.stdout.write(f"{sum(counts.values()):,} inputs, {escapes} escapes\n")
+            begin = (name, seed + 1)
+    sys.stdout.write(f"{inputs:,} inputs, {escapes} escapes\n")
     return int(escapes > 0)
 
 
@@ -162,15 +172,17 @@ def main() -> int:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        counts, done, heartbeat = json.loads(options.work)
-        _work(counts, done, Path(heartbeat))
+        inputs, names, begin, heartbeat = json.loads(options.work)
+        _work(inputs, names, begin, Path(heartbeat))
         return 0
+    if options.seed is None and not options.targets:
+        return _all(options.inputs, [])
     from tests.fuzz.targets import TARGETS
 
     if unknown := set(options.targets) - TARGETS.keys():
         parser.error(f"no target {min(unknown)}; there are {', '.join(TARGETS)}")
     if options.seed is None:
-        return _all(shares(options.inputs, options.targets or list(TARGETS)))
+        return _all(options.inputs, options.targets)
     (name,) = options.targets
     with tempfile.TemporaryDirectory(prefix="coordexp-good-") as good:
         TARGETS[name].make(Path(good))

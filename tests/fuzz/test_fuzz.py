@@ -1,5 +1,6 @@
 """Damaged inputs end in use or in one sentence; and what would not is noticed, with a line that makes it again."""
 
+import os
 import subprocess
 import sys
 import time
@@ -10,13 +11,15 @@ import pytest
 from coordexp.errors import DataError
 from tests.fuzz import run, targets
 from tests.fuzz.run import read_damaged, shares
+from tests.fuzz.stored import MIGRATED
 from tests.fuzz.support import REPOSITORY, Target
 
 
 @pytest.mark.timeout(600)
-def test_five_hundred_inputs_of_all_kinds() -> None:
+def test_five_hundred_inputs_of_all_kinds(migrated_database: Path) -> None:
     command = [sys.executable, "-m", "tests.fuzz.run", "--inputs", "500"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environment = os.environ | {MIGRATED: str(migrated_database)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2_000:]
     assert done.stdout.splitlines()[-1] == "500 inputs, 0 escapes"
 

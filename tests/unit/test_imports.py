@@ -3,6 +3,7 @@
 These guard the cause of a slow start; ``tests/benchmarks/bench_startup.py`` measures the time.
 """
 
+import json
 import subprocess
 import sys
 
@@ -14,29 +15,42 @@ CORE = ("config", "coord_tokens", "losses", "model", "data", "train", "evaluate"
 LARGE = ("torch", "transformers", "ray", "mlflow", "numba", "scipy", "matplotlib")
 
 
-def loaded(module: str, libraries: tuple[str, ...]) -> str:
-    program = f"import sys, {module}; print([name for name in {libraries!r} if name in sys.modules])"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+# In this order, in one process: each module may have loaded no more than those before it were allowed.
+MODULES = {
+    "coordexp.metrics": LARGE,
+    # What a report needs.
+    "coordexp.detection": LARGE,
+    "coordexp.detection.box_evaluation": LARGE,
+    "coordexp.evaluate.analysis": LARGE,
+    "coordexp.tracking": ("mlflow", "matplotlib", "torch", "ray"),
+    "coordexp.report": ("mlflow", "matplotlib", "torch", "ray"),
+    # A controller trains nothing: transformers and peft would cost every run seconds before its workers start.
+    "coordexp.train.setup.strategy": TRAINING,
+    "coordexp.cluster.driver": TRAINING,
+    "coordexp.cluster.worker": TRAINING,
+}
+IMPORT_EACH = f"""
+import importlib, json, sys
+found = {{}}
+for module, libraries in {MODULES!r}.items():
+    importlib.import_module(module)
+    found[module] = [name for name in libraries if name in sys.modules]
+print(json.dumps(found))
+"""
 
 
-@pytest.mark.parametrize("module", ["coordexp.metrics", "coordexp.tracking", "coordexp.report"])
-def test_importing_a_module_is_cheap(module: str) -> None:
-    assert loaded(module, ("mlflow", "matplotlib", "torch", "ray")) == "[]\n"
+@pytest.fixture(scope="module")
+def loaded_after() -> dict[str, list[str]]:
+    """Which of its forbidden libraries are there after each module was imported."""
+    done = subprocess.run([sys.executable, "-c", IMPORT_EACH], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "module", ["coordexp.detection", "coordexp.detection.box_evaluation", "coordexp.evaluate.analysis"]
-)
-def test_what_a_report_needs_loads_no_large_library(module: str) -> None:
-    assert loaded(module, LARGE) == "[]\n"
-
-
-@pytest.mark.parametrize(
-    "module", ["coordexp.cluster.driver", "coordexp.cluster.worker", "coordexp.train.setup.strategy"]
-)
-def test_the_processes_around_a_run_import_no_model_library(module: str) -> None:
-    """A controller trains nothing: transformers and peft would cost every run seconds before its workers start."""
-    assert loaded(module, TRAINING) == "[]\n"
+@pytest.mark.parametrize("module", MODULES)
+def test_importing_a_module_loads_no_library_that_it_does_not_need(
+    module: str, loaded_after: dict[str, list[str]]
+) -> None:
+    assert loaded_after[module] == []
 
 
 IMPORT_ALL = f"""
@@ -60,24 +74,25 @@ def test_the_core_imports_where_nothing_but_torch_and_transformers_are() -> None
     assert done.returncode == 0, done.stderr
 
 
-def loaded_by(command: list[str], libraries: tuple[str, ...]) -> str:
-    """Run a command in a process of its own, without what it prints, and return which libraries it has loaded."""
+def loaded_by(commands: list[list[str]], libraries: tuple[str, ...]) -> str:
+    """Run commands in a process of their own, without what they print, and return which libraries it has loaded."""
     program = (
         "import contextlib, io, sys\n"
         "from coordexp.cli.main import main\n"
-        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
-        f"    main({command!r})\n"
-        f"print([name for name in {libraries!r} if name in sys.modules])"
+        f"for command in {commands!r}:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "        main(command)\n"
+        f"    print([name for name in {libraries!r} if name in sys.modules])"
     )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("command", [["--help"], ["report", "--help"], ["ablation", "--help"]])
-def test_help_loads_no_library_but_the_standard_one(command: list[str]) -> None:
-    assert loaded_by(command, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n"
+def test_help_loads_no_library_but_the_standard_one() -> None:
+    commands = [["--help"], ["report", "--help"], ["ablation", "--help"]]
+    assert loaded_by(commands, (*LARGE, "pydantic", "numpy", "yaml", "rich", "jinja2", "PIL")) == "[]\n" * 3
 
 
 def test_a_dry_run_loads_nothing_that_trains_counts_or_draws() -> None:
     """Nor what makes a model: the tokenizer and the numbers of the image processor are all that it compares."""
     libraries = ("peft", "numba", "scipy", "ray", "mlflow", "matplotlib", "deepspeed", "transformers.modeling_utils")
-    assert loaded_by(["ablation", "--dry-run"], (*libraries, "torch._dynamo")) == "[]\n"
+    assert loaded_by([["ablation", "--dry-run"]], (*libraries, "torch._dynamo")) == "[]\n"

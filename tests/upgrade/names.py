@@ -4,6 +4,7 @@ Ray's are used in ``coordexp/cluster/ray_private.py`` alone. :mod:`tests.upgrade
 ``tests/upgrade/test_upgrade.py`` fails where that is not listed here.
 """
 
+import functools
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -198,13 +199,18 @@ def is_set_in(cls: type, attribute: str) -> bool:
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] != package:
             continue
-        try:
-            source = inspect.getsource(base)
-        except (OSError, TypeError):  # compiled, or made while running
-            continue
+        source = _source_of(base)
         if f"self.{attribute} = " in source or f"self.{attribute}: " in source:
             return True
     return False
+
+
+@functools.cache
+def _source_of(cls: type) -> str:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):  # compiled, or made while running
+        return ""
 
 
 def _module_of(path: str) -> tuple[ModuleType, list[str]]:

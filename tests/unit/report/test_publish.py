@@ -39,15 +39,23 @@ def plain(plain_dir: Path) -> Study:
     return make_study(data, artifacts, cache, Settings(resamples=60, num_pictures=6))
 
 
-@pytest.fixture
-def published(plain: Study, plain_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(plain_dir)
-    artifacts = Artifacts(plain.data, cache=tmp_path / "cache", runs_dir=plain_dir)
+@pytest.fixture(scope="module")
+def published_once(plain: Study, plain_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    artifacts = Artifacts(plain.data, cache=folder / "cache", runs_dir=plain_dir)
     curves = plain_dir / "paired" / "C-s0" / FINAL_CONSTRAINED.distributions
     Distributions(1000, 1e-5, ()).write(curves.parent)
-    publish(plain, artifacts, tmp_path / "results")
-    curves.unlink()  # other tests share the runs
-    return tmp_path / "results"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(plain_dir)
+        publish(plain, artifacts, folder / "results")
+    return folder / "results"
+
+
+@pytest.fixture
+def published(published_once: Path, plain_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to change, looked at from where it was published: drawing the report again takes seconds."""
+    monkeypatch.chdir(plain_dir)
+    return shutil.copytree(published_once, tmp_path / "results")
 
 
 def test_what_is_published_follows_from_its_own_detections(

@@ -15,7 +15,7 @@ from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts
 from coordexp.doctor.examine import examine, longest_sequence
 from coordexp.doctor.machine import Machine
-from coordexp.doctor.memory import EVALUATION, TRAINING, SequenceSize
+from coordexp.doctor.memory import EVALUATION, TRAINING, SequenceSize, run_model
 from coordexp.errors import ConfigError, DataError
 from coordexp.findings import collect
 from coordexp.scaffold import sizing
@@ -192,36 +192,36 @@ def base_of(config: str, *overrides: str):
     run = load_config(find_experiment(Path(config)), overrides)
     _, base = collect(examine_checkpoint(run))
     assert isinstance(base, Base)
-    return run, base
+    return run, base, run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
 
 
 def test_operations_of_an_image_are_those_of_the_page(folder):
     """docs/cluster.md: 8.3 TFLOP for a COCO image of 640 x 480: 300 image tokens, 30 of prompt, 66 of answer."""
-    run, base = base_of("coco_qwen3vl_4b")
+    run, base, model = base_of("coco_qwen3vl_4b")
     objects = things(*[("a", (0, 0, 1, 1))] * 5)  # 4 tokens of words, 4 markers, 4 coordinates each, and the end: 61
     sample = Sample(folder, 640, 480, 1, objects)
-    assert flops_of_an_image(run, base, [sample]) == pytest.approx(8.3e12, rel=0.03)
+    assert flops_of_an_image(run, base, model, [sample]) == pytest.approx(8.3e12, rel=0.03)
     assert "8.3 TFLOP" in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 
 
 def test_time_is_operations_over_what_the_devices_do(folder, monkeypatch):
     sample = Sample(folder, 64, 48, 1, things(("cat", (0, 0, 1, 1))))
-    run, base = base_of("coco_tiny", "training.max_steps=10")
+    run, base, model = base_of("coco_tiny", "training.max_steps=10")
     monkeypatch.setattr(sizing, "_peak_of_a_core", lambda: 1e10)
-    once = training_time(run, base, [sample], NO_GPU).seconds
-    assert once == pytest.approx(flops_of_an_image(run, base, [sample]) * 10 * 8 / (0.4 * 1e10))
-    gpus, of_4b = base_of("coco_qwen3vl_4b", "training.max_steps=10")
-    time = training_time(gpus, of_4b, [sample], NO_GPU)
-    assert time.seconds == pytest.approx(flops_of_an_image(gpus, of_4b, [sample]) * 640 / (0.35 * 8 * 989e12))
+    once = training_time(run, base, model, [sample], NO_GPU).seconds
+    assert once == pytest.approx(flops_of_an_image(run, base, model, [sample]) * 10 * 8 / (0.4 * 1e10))
+    gpus, *of_4b = base_of("coco_qwen3vl_4b", "training.max_steps=10")
+    time = training_time(gpus, *of_4b, [sample], NO_GPU)
+    assert time.seconds == pytest.approx(flops_of_an_image(gpus, *of_4b, [sample]) * 640 / (0.35 * 8 * 989e12))
 
 
 @pytest.mark.parametrize("phase", [TRAINING, EVALUATION])
 def test_a_batch_is_halved_until_it_fits(folder, phase):
-    run, base = base_of("coco_qwen3vl_4b", "training.per_device_batch_size=32")
+    run, base, model = base_of("coco_qwen3vl_4b", "training.per_device_batch_size=32")
     facts = DataFacts(frozenset({(640, 640)}), 100, ("cat",), ())
     longest = longest_sequence(run, base, facts, max_objects=100)
     batches = [
-        largest_batch(run, base, longest, Machine(("",), (gib * 2**30,), 0, 1), phase=phase)
+        largest_batch(run, model, longest, Machine(("",), (gib * 2**30,), 0, 1), phase=phase)
         for gib in (1, 40, 80, 4096)
     ]
     assert batches[0] == 1
@@ -229,4 +229,4 @@ def test_a_batch_is_halved_until_it_fits(folder, phase):
     assert batches == sorted(batches)
     assert 1 < batches[2] < 32 or phase == EVALUATION
     small = SequenceSize(prompt=10, length=20, patches=4)
-    assert largest_batch(run, base, small, Machine((), (), 0, 1), phase=phase) == 32  # reckoned for 80 GiB
+    assert largest_batch(run, model, small, Machine((), (), 0, 1), phase=phase) == 32  # reckoned for 80 GiB
