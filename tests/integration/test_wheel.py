@@ -56,10 +56,12 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def coordexp(programs: Path, folder: Path, *arguments: str) -> str:
+    return run(programs / "coordexp", folder, *arguments)
+
+
+def run(program: Path, folder: Path, *arguments: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MLFLOW_TRACKING_URI")}
-    done = subprocess.run(
-        [programs / "coordexp", *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=250
-    )
+    done = subprocess.run([program, *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -80,16 +82,23 @@ def test_an_empty_folder_is_enough_for_a_dry_run(programs: Path, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+# In one process, which imports torch once: a group of the new loss, the tests of both, and a plan with it.
+GO_ON = """
+import pytest
+from coordexp.cli.main import main
+assert main(["new", "group", "C_of_my_own", "--term", "of_my_own"]) == 0
+assert pytest.main(["-q", "-p", "no:cacheprovider", "."]) == 0
+assert main(["ablation", "--dry-run", "ablation.groups=[C, C_of_my_own]"]) == 0
+"""
+
+
 def test_a_loss_and_a_group_of_ones_own(programs: Path, tmp_path: Path) -> None:
     """Without a checkout they lie in the installed package, where a run looks for them, and their tests here."""
     coordexp(programs, tmp_path, "new", "loss", "of_my_own")
-    coordexp(programs, tmp_path, "new", "group", "C_of_my_own", "--term", "of_my_own")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["test_C_of_my_own.py", "test_of_my_own.py"]
-    command = [programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert "6 passed" in done.stdout, done.stdout + done.stderr
-    plan = coordexp(programs, tmp_path, "ablation", "--dry-run", "ablation.groups=[C, C_of_my_own]")
-    assert "groups          C, C_of_my_own" in plan
+    text = run(programs / "python", tmp_path, "-c", GO_ON)
+    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["test_C_of_my_own.py", "test_of_my_own.py"]
+    assert "6 passed" in text
+    assert "groups          C, C_of_my_own" in text
 
 
 @pytest.mark.slow
