@@ -24,7 +24,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     losses = [["new", "loss", "my_term"], ["new", "loss", "broken"]]
     groups = [["new", "group", f"C_{name}", "--term", name] for name in ("my_term", "broken")]
     for commands in (losses, groups):  # a process lists the losses once
-        run(root, "-c", f"from coordexp.cli.main import main\nfor command in {commands}:\n    assert main(command) == 0")
+        run(
+            root, "-c", f"from coordexp.cli.main import main\nfor command in {commands}:\n    assert main(command) == 0"
+        )
     term = root / "coordexp/losses/terms/broken.py"
     right = term.read_text(encoding="utf-8")
     assert ".abs()" in right
