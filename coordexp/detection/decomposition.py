@@ -160,14 +160,15 @@ def _kinds(
 ) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
     from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
+    from coordexp.detection.sorting import order_by
 
     gt = np.flatnonzero(~truth.is_crowd)
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
-    gt = gt[np.argsort(gt_image, kind="stable")]
+    gt = gt[order_by(gt_image)]
     used = np.zeros(len(truth.is_crowd), np.bool_)
     is_hit = counted & (gt_of_dt >= 0)
     used[gt_of_dt[is_hit]] = True
-    order = np.lexsort((-detections.scores, image))  # stable: equal scores stay in the order of the file
+    order = order_by(image, matcher.by_score)
     edges = np.arange(matcher.num_images + 1)
     kind = np.where(is_hit, HIT, -1).astype(np.int64)[order]
     meant, found = np.full(len(order), -1, np.int64), np.zeros(len(order), np.uint8)
@@ -194,13 +195,15 @@ def _kinds(
     meant[losers & (kind == CLASSIFICATION)] = -1
     missed = ~used & ~truth.is_crowd
     missed[claimed] = False
-    in_file_order = np.argsort(order)
+    in_file_order = np.empty_like(order)
+    in_file_order[order] = np.arange(len(order))
     return kind[in_file_order], meant[in_file_order], missed
 
 
 def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "tuple[Matches, Matches]":
     """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
     from coordexp.detection.kernels import CLASSIFICATION, Hits, Matches
+    from coordexp.detection.sorting import counted, order_by, rising
 
     truth, detections = matcher.truth, matcher.detections
     # A classification error is in its own category as it is, and in the right one as it would be.
@@ -210,7 +213,8 @@ def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints
     category_id = np.where(is_right, truth.category_ids[meant[rows]] if len(truth.category_ids) else 0,
                            detections.category_ids[rows])  # fmt: skip
     category = np.searchsorted(matcher.category_ids, category_id)
-    order = np.lexsort((rows, image[rows], -detections.scores[rows], category))
+    order = order_by(rising(-detections.scores[rows]), order_by(image[rows], order_by(rows)))
+    order = order_by(category, order)
     bounds = np.arange(len(matcher.category_ids) + 1)
     start = np.searchsorted(category[order], bounds)
     ordered_image = image[rows][order].astype(np.int32)
@@ -219,7 +223,8 @@ def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints
     num_images = matcher.num_images
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
     cell = np.searchsorted(matcher.category_ids, truth.category_ids[gt]) * num_images + gt_image
-    cells, place, count = np.unique(cell, return_inverse=True, return_counts=True)
+    by_cell = order_by(cell)
+    cells, count = counted(cell[by_cell])
     kinds = np.where(is_right, _CLASSIFIED, kind[rows])[order]
     hit, ignored = _HIT_OF_KIND[kinds], _IGNORED_OF_KIND[kinds]
     run = run_lengths(start, ordered_image, detections.scores[rows][order])
@@ -237,12 +242,15 @@ def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints
         gt_count=count.astype(np.int32),
         hits=Hits.of(start, hit, ignored, run),
     )
-    num_missed = np.bincount(place, weights=missed[gt], minlength=len(cells)).astype(np.int32)
+    place = np.repeat(np.arange(len(cells)), count)
+    num_missed = np.bincount(place, weights=missed[gt[by_cell]], minlength=len(cells)).astype(np.int32)
     return fixes, fixes._replace(gt_count=fixes.gt_count - num_missed)
 
 
 def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image: Ints) -> Floats:
     """Return ``[N, C]``: boxes, repeats, boxes in bursts, hits, IoU; by score bin; by rank of the object."""
+    from coordexp.detection.sorting import order_by, rising
+
     truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
     is_hit = gt_of_dt >= 0
     repeats = matcher.repeats(REPEAT_IOU)
@@ -261,12 +269,13 @@ def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image
     gt = np.flatnonzero(~truth.is_crowd)
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
     left, top = truth.boxes_px_xywh[gt, 0], truth.boxes_px_xywh[gt, 1]
-    written = np.lexsort((left, top, gt_image))
+    written = order_by(gt_image, order_by(rising(top), order_by(rising(left))))
     rank = np.empty(len(gt), np.int64)
     rank[written] = np.arange(len(gt)) - np.searchsorted(gt_image[written], gt_image[written], side="left") + 1
     bucket = np.searchsorted([low for low, _ in _RANKS], rank, side="right") - 1
-    is_found = np.isin(gt, gt_of_dt[is_hit])
-    by_rank = [summed(gt_image, values, bucket, len(_RANKS)) for values in (np.ones(len(gt)), is_found)]
+    is_found = np.zeros(len(truth.is_crowd), np.bool_)
+    is_found[gt_of_dt[is_hit]] = True
+    by_rank = [summed(gt_image, values, bucket, len(_RANKS)) for values in (np.ones(len(gt)), is_found[gt])]
     bursts = np.where(repeated >= BURST, boxes, 0.0)
     return np.hstack([boxes, repeated, bursts, summed(image, is_hit), summed(image, iou * is_hit), *by_score, *by_rank])
 

@@ -87,14 +87,14 @@ class Frame:
             boxes: ``[D, 4]`` as they stand in the file.
             sizes_px: ``[D, 2]`` width and height of each box's image; not looked at where no unit needs them.
         """
+        if self == Frame():
+            return boxes
         corners = self.corners(boxes)
         corners[:, :2] += self.first
         corners[:, 2:] += self.last
         if self.unit != "px":
             scale, shift = _scale_and_shift(self.unit, sizes_px)
             corners = (corners - np.tile(shift, 2)) * np.tile(scale, 2)
-        elif self == Frame():
-            return boxes
         return np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
 
     def corners(self, boxes: Floats) -> Floats:

@@ -205,7 +205,7 @@ def refuse(is_bad: Bools, where: str, problem: str) -> None:
 
 def check_boxes(boxes: Floats, where: str) -> None:
     """Raise with the first box of negative extent."""
-    refuse(boxes[:, 2:].min(axis=1, initial=0) < 0, where, "bbox has negative width or height")
+    refuse((boxes[:, 2] < 0) | (boxes[:, 3] < 0), where, "bbox has negative width or height")
 
 
 def check_known(name: str, ids: Ints, known: Collection[int], where: str) -> None:

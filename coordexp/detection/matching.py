@@ -57,7 +57,15 @@ class Pairs:
 
 
 class Matcher:
-    """Ground truth and detections of the same images, sorted into cells once."""
+    """Ground truth and detections of the same images, sorted into cells once.
+
+    Attributes:
+        truth: the ground truth.
+        detections: in its images.
+        image_ids: ``[N]`` ascending.
+        category_ids: ``[K]`` ascending.
+        by_score: ``[D]`` rows of the detections by falling score, equal ones by image, then as in the file.
+    """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
         """Sort the boxes into cells.
@@ -66,13 +74,16 @@ class Matcher:
             truth: of the images to look at; those without boxes count too.
             detections: in these images only.
         """
+        from coordexp.detection.sorting import order_by, rising  # here: numba takes half a second
+
         self.truth = truth
         self.detections = detections
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
         cell = self._cells(detections.image_ids, detections.category_ids)
-        self._dt_order = np.lexsort((-detections.scores, cell))  # stable: equal scores stay in the order of the file
+        self.by_score = order_by(rising(-detections.scores), order_by(cell % max(self.num_images, 1)))
+        self._dt_order = order_by(cell, self.by_score)
         self._dt_cell = cell[self._dt_order]
         self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
         self._set_exemptions()
@@ -102,6 +113,7 @@ class Matcher:
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
         from coordexp.detection.kernels import Hits, Matches, fill_bits  # here: numba takes half a second
+        from coordexp.detection.sorting import counted, order_by
 
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
@@ -111,12 +123,14 @@ class Matcher:
         hit, ignored = (np.empty(len(self._dt_cell), np.uint16) for _ in range(2))
         fill_bits(matched, gt_ignored[gt_order], outside, hit, ignored)
 
-        rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
-        kept = np.flatnonzero(self._is_looked_at(rank, max_detections))
+        rank = self._rank()
         scores = self.detections.scores[self._dt_order]
         category = self._dt_cell // self.num_images
-        order = kept[np.lexsort((-scores[kept], category[kept]))]
-        gt_cells, gt_count = np.unique(self._gt_cell[~gt_ignored], return_counts=True)
+        place = np.empty_like(self._dt_order)
+        place[self._dt_order] = np.arange(len(place))
+        order = order_by(category, place[self.by_score])
+        order = order[self._is_looked_at(rank, max_detections)[order]]
+        gt_cells, gt_count = counted(self._gt_cell[gt_order][~gt_ignored[gt_order]])
         bounds = np.arange(len(self.category_ids) + 1)
         start = np.searchsorted(category[order], bounds)
         image = (self._dt_cell[order] % self.num_images).astype(np.int32)
@@ -150,18 +164,28 @@ class Matcher:
 
     def looked_at(self) -> Bools:
         """Return ``[D]`` which detections AP counts: no more than 100 of a category in an image, or LVIS's 300."""
-        rank = np.arange(len(self._dt_cell)) - np.searchsorted(self._dt_cell, self._dt_cell, side="left")
-        in_file_order = np.zeros(len(rank), np.bool_)
-        in_file_order[self._dt_order] = self._is_looked_at(rank, MAX_DETECTIONS)
+        in_file_order = np.zeros(len(self._dt_cell), np.bool_)
+        in_file_order[self._dt_order] = self._is_looked_at(self._rank(), MAX_DETECTIONS)
         return in_file_order
+
+    def _rank(self) -> Ints:
+        """Return ``[D]`` the place within its cell of each detection, in order of cells."""
+        begin = self._begin
+        return np.arange(begin[-1]) - np.repeat(begin[:-1], np.diff(begin))
+
+    @cached_property
+    def _begin(self) -> Ints:
+        """``[C + 1]`` where the detections of each cell begin, in order of cells."""
+        from coordexp.detection.sorting import begins
+
+        return begins(self._dt_cell)
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
         from coordexp.detection.kernels import fill_repeats
 
-        _, begin = np.unique(self._dt_cell, return_index=True)
         found = np.zeros(len(self._dt_cell), np.bool_)
-        fill_repeats(np.append(begin, len(found)).astype(np.int64), self._dt_boxes, min_iou, found)
+        fill_repeats(self._begin, self._dt_boxes, min_iou, found)
         in_file_order = np.empty_like(found)
         in_file_order[self._dt_order] = found
         return in_file_order
@@ -194,8 +218,9 @@ class Matcher:
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
         from coordexp.detection.kernels import fill_best_iou
+        from coordexp.detection.sorting import order_by
 
-        order = np.argsort(self._gt_cell, kind="stable")
+        order = order_by(self._gt_cell)
         best = np.zeros(len(self._dt_cell))
         boxes, crowd = self.truth.boxes_px_xywh[order], self.truth.is_crowd[order]
         fill_best_iou(*self._cell_bounds(order), self._dt_boxes, boxes, crowd, best)
@@ -211,9 +236,9 @@ class Matcher:
             stand in its order.
         """
         from coordexp.detection.kernels import match_cells
+        from coordexp.detection.sorting import order_by
 
-        # Within a cell, ground truth that counts comes first: lexsort's last key is the primary one.
-        order = np.lexsort((gt_ignored, self._gt_cell))
+        order = order_by(2 * self._gt_cell + gt_ignored)  # within a cell, ground truth that counts comes first
         matched = match_cells(
             *self._cell_bounds(order),
             self._dt_boxes,
@@ -226,10 +251,10 @@ class Matcher:
 
     def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""
-        cells, begin = np.unique(self._dt_cell, return_index=True)
-        gt_cell = self._gt_cell[gt_order]
-        gt_begin, gt_end = np.searchsorted(gt_cell, cells, side="left"), np.searchsorted(gt_cell, cells, side="right")
-        return np.append(begin, len(self._dt_cell)).astype(np.int64), gt_begin, gt_end
+        from coordexp.detection.sorting import ground_truth_of
+
+        gt_begin, gt_end = ground_truth_of(self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order])
+        return self._begin, gt_begin, gt_end
 
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)

@@ -192,8 +192,8 @@ def check_groups(groups: Mapping[str, Iterable[object]]) -> None:
 
 
 def _refuse_other_images(detections: Detections, truth: GroundTruth, path: FilePath) -> None:
-    outside = np.setdiff1d(detections.image_ids, np.array(list(truth.sizes_px), np.int64))
-    for image_id in outside[:1].tolist():
+    is_outside = ~np.isin(detections.image_ids, np.array(list(truth.sizes_px), np.int64))
+    for image_id in np.sort(detections.image_ids[is_outside])[:1].tolist():
         raise ComparisonError(
             f"{path}: there are detections in image {image_id}, which is not among the {len(truth.sizes_px)} images "
             "compared; expected detections of the same images in every file"
