@@ -61,6 +61,9 @@ def test_a_second_box_of_an_object_and_a_better_claim() -> None:
     # Two boxes mean B: only the one with the higher score becomes it, the other is deleted with it.
     values = parts(given, found((1, 1, A, 0.9), (1, 1, NEAR_B, 0.8), (1, 1, [60, 20, 40, 40], 0.7)))
     assert values["tide_localisation"] == pytest.approx(1 - values["AP50"])
+    # So it is where the file has the lower score first: then what is far stands after both hits, not between them.
+    values = parts(given, found((1, 1, [60, 20, 40, 40], 0.6), (1, 1, FAR, 0.7), (1, 1, NEAR_B, 0.8), (1, 1, A, 0.9)))
+    assert values["tide_localisation"] == pytest.approx(1 - values["AP50"])
 
 
 def test_a_category_missed_whole_is_found_whole_once_none_is() -> None:
