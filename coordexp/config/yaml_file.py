@@ -1,5 +1,7 @@
 """YAML as a configuration needs it: strict, and every key knows its line."""
 
+import copy
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,14 +102,21 @@ def parse_mapping(text: str, path: Path) -> Document:
     Raises:
         ConfigError: as :func:`read_mapping`.
     """
-    node = _compose(text, name=str(path))
+    tree, lines = _parsed(text, str(path))
+    return Document(path=path, tree=copy.deepcopy(tree), lines=lines)
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(text: str, name: str) -> tuple[Tree, Mapping[str, int]]:
+    """Return content and lines; a command reads the shipped files again and again, and PyYAML is slow."""
+    node = _compose(text, name=name)
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}: expected a YAML mapping of sections, got {_kind(node)}")
+        raise ConfigError(f"{name}: expected a YAML mapping of sections, got {_kind(node)}")
     lines: dict[str, int] = {}
-    _Index(str(path), lines).add(node)
-    tree = _construct(node, name=str(path))
+    _Index(name, lines).add(node)
+    tree = _construct(node, name=name)
     assert isinstance(tree, dict)
-    return Document(path=path, tree=tree, lines=lines)
+    return tree, lines
 
 
 def parse_value(text: str, *, name: str) -> JsonValue:

@@ -87,6 +87,7 @@ def _folder(name: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
+@functools.cache
 def installed_version(name: str) -> str:
     """Return the version that the installer noted of a package; some, as copied ones, have no such note."""
     try:

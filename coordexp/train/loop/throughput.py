@@ -5,6 +5,7 @@ model itself asks for; recomputed activations, padding and the optimizer are not
 product for its own gradient, so a step with adapters asks for about 4 N operations a token, not 6 N.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -200,11 +201,15 @@ def _published_peaks(name: str) -> tuple[float, float] | None:
 
 
 def _measured_peak(device: torch.device, dtype: torch.dtype) -> float:
+    return _timed_peak(device, dtype, torch.get_num_threads())
+
+
+@functools.cache
+def _timed_peak(device: torch.device, dtype: torch.dtype, num_threads: int) -> float:
+    """Time products once in a process, whose runs are then measured against the same peak."""
     from torch.utils.benchmark import Timer
 
     side = _MEASURED_SIDES.get(device.type, _MEASURED_SIDES["cpu"])
     matrix = torch.ones(side, side, device=device, dtype=dtype)
-    timer = Timer(
-        "torch.mm(matrix, matrix)", globals={"torch": torch, "matrix": matrix}, num_threads=torch.get_num_threads()
-    )
+    timer = Timer("torch.mm(matrix, matrix)", globals={"torch": torch, "matrix": matrix}, num_threads=num_threads)
     return 2 * side**3 / timer.timeit(_MEASURED_PRODUCTS).mean

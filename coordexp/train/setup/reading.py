@@ -4,6 +4,7 @@ The switches are read from torch, after everything that sets one has set it; the
 libraries read by themselves and tell nobody of.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -102,10 +103,23 @@ def read_machine() -> dict[str, str]:
         found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
     loaded = {name.partition(".")[0] for name in sys.modules}
     versions: dict[str, str] = {}
-    for one in importlib.metadata.distributions():
-        if not loaded.isdisjoint(_modules_of(one)):
-            versions.setdefault(one.name, one.version)  # the first on the path is the one that is imported
+    for package, modules in _installed():
+        if not loaded.isdisjoint(modules):
+            name, version = _name_and_version(package)
+            versions.setdefault(name, version)  # the first on the path is the one that is imported
     return found | {f"imported.{name}": versions[name] for name in sorted(versions)}
+
+
+@functools.cache
+def _installed() -> list[tuple[importlib.metadata.Distribution, set[str]]]:
+    """Return each package with the modules that it installs; the runs of a process look at them once."""
+    return [(package, _modules_of(package)) for package in importlib.metadata.distributions()]
+
+
+@functools.cache
+def _name_and_version(package: importlib.metadata.Distribution) -> tuple[str, str]:
+    found = package.metadata  # parsed anew each time it is asked for
+    return found["Name"], found["Version"]
 
 
 def _modules_of(package: importlib.metadata.Distribution) -> set[str]:

@@ -97,3 +97,14 @@ def test_unreadable_files(tmp_path: Path):
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     with pytest.raises(ConfigError, match=r"is not UTF-8 text \(byte 3\)"):
         read_mapping(tmp_path / "latin.yaml")
+
+
+def test_what_a_caller_makes_of_a_file_is_not_what_the_next_one_reads(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("a: {b: 1}\n")
+    first = read_mapping(file)
+    first.tree["a"]["b"] = 2
+    assert read_mapping(file).tree == {"a": {"b": 1}}
+    file.write_text("\na: {b: 3}\n")
+    again = read_mapping(file)
+    assert (again.tree, again.lines) == ({"a": {"b": 3}}, {"a": 2, "a.b": 2})

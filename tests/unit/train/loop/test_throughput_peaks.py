@@ -61,3 +61,10 @@ def test_a_model_that_the_trainer_will_move_is_measured_against_the_gpu(gpu, mon
     gpu("NVIDIA H100 80GB HBM3")
     assert utilisation_of(model, half_precision=True, num_devices=2).peak == 2 * 989e12
     assert utilisation_of(model, half_precision=False, num_devices=1).peak == 67e12
+
+
+def test_what_is_measured_is_measured_once_for_each_number_type():
+    cpu = torch.device("cpu")
+    first, other = (peak_flops(cpu, dtype) for dtype in (torch.float32, torch.float64))
+    assert min(first, other) > 0
+    assert (peak_flops(cpu, torch.float32), peak_flops(cpu, torch.float64)) == (first, other)
