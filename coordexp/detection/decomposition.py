@@ -131,8 +131,8 @@ class Decomposed:
 
     def measure(self, weights: "Weights") -> Floats:
         """Return ``[M]`` the values of :data:`MEASURES` under ``[N]`` copies of each image; NaN where undefined."""
-        costs, ratios = self.costs(Weightings.of(weights[:, None])), self.ratios(weights[None].astype(np.float64))
-        return np.concatenate([costs[0], ratios[0]])
+        costs = self.costs(Weightings.of(weights[:, None]))
+        return np.concatenate([costs[0], self.ratios(weights[None].astype(np.float64) @ self.counts)[0]])
 
     def costs(self, weightings: Weightings) -> Floats:
         """Return ``[R, 7]`` under each of many weightings AP50, and what each error costs of it."""
@@ -144,9 +144,9 @@ class Decomposed:
         values[:, 1:] -= values[:, :1]
         return values
 
-    def ratios(self, weights_RN: Floats) -> Floats:
-        """Return ``[R, M - 7]`` under each of many weightings the measures behind the errors."""
-        return _ratios(weights_RN @ self.counts, self._has_probabilities)
+    def ratios(self, sums_RC: Floats) -> Floats:
+        """Return ``[R, M - 7]`` the measures behind the errors, from the sums of the counts under many weightings."""
+        return _ratios(sums_RC, self._has_probabilities)
 
     @cached_property
     def values(self) -> dict[str, float]:

@@ -168,6 +168,15 @@ def _fill_entry(text: Text, at: int, n: int, ids: Ints, boxes: Floats, scores: F
 
 
 @compiled
+def _num_begun(text: Text) -> int:
+    """Return how many entries begin at most."""
+    num = 0
+    for byte in text:
+        num += byte == _BEGIN
+    return num
+
+
+@compiled
 def _fill(text: Text, ids: Ints, boxes: Floats, scores: Floats) -> bool:
     """Set a row for each entry and return whether the text is a list of as many, and nothing else.
 
@@ -188,8 +197,9 @@ def _fill(text: Text, ids: Ints, boxes: Floats, scores: Floats) -> bool:
 
 def read_plain(content: bytes) -> tuple[Ints, Floats, Floats] | None:
     """Return images and categories ``[2, D]``, boxes ``[D, 4]`` and scores ``[D]``; None if the text is not plain."""
-    text, num = content.rstrip(b" \t\r\n"), content.count(b"{")
-    if num == 0 or not text.endswith(b"]"):
+    text = np.frombuffer(content, np.uint8)[: content.rfind(b"]") + 1]
+    num = _num_begun(text)
+    if num == 0 or content[len(text) :].strip(b" \t\r\n"):
         return None
     ids, boxes, scores = np.empty((2, num), np.int64), np.empty((num, 4)), np.empty(num)
-    return (ids, boxes, scores) if _fill(np.frombuffer(text, np.uint8), ids, boxes, scores) else None
+    return (ids, boxes, scores) if _fill(text, ids, boxes, scores) else None

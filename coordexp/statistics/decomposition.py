@@ -4,12 +4,11 @@ Legend of shapes: ``N`` images, ``R`` resamples, ``M`` measures, of which the la
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,12 +23,10 @@ from coordexp.statistics.resampling import OnProgress, check_plan, for_each_bloc
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
 
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Weights
-
 Shares = Mapping[str, tuple[Floats, Floats]]
 """More measures of one file by name: ``[N]`` parts and ``[N]`` wholes of the images by id, for a sum over a sum."""
 Ends = tuple[float, float]
+_FILES_AT_ONCE = 8
 _Run = tuple[str, int]
 """Group and training seed."""
 _ByMeasure = dict[str, list[dict[int, Drawn]]]
@@ -88,11 +85,13 @@ def decompose(
             costs[row, first:last] = file.decomposed.costs(weightings)
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    weights_RN = weights.T.astype(np.float64)
+    every_image = unit_weights(num_images)
+    ratios = _ratios(list(files.values()), np.vstack([every_image, weights.T]).astype(np.float64))
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
-    for row, ((group, number), file) in enumerate(files.items()):
-        draws, images = np.hstack([costs[row], file.ratios(weights_RN)]), images_a_category(file.decomposed.fixes)
-        for at, value in enumerate(file.measure(unit_weights(num_images))):
+    for ((group, number), file), own_costs, own_ratios in zip(files.items(), costs, ratios, strict=True):
+        draws, images = np.hstack([own_costs, own_ratios[1:]]), images_a_category(file.decomposed.fixes)
+        of_every_image = file.decomposed.costs(Weightings.of(every_image[:, None]))[0]
+        for at, value in enumerate(np.concatenate([of_every_image, own_ratios[0]])):
             own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
             drawn[group][at][number] = Drawn(float(value), own)
     known = {measure.name: measure.ends for measure in MEASURES} | dict(ends or {})
@@ -108,20 +107,31 @@ class _Measured:
     parts_NX: Floats
     wholes_NX: Floats
 
-    def measure(self, weights: "Weights") -> Floats:
-        """Return ``[M]`` values under ``[N]`` copies of each image; NaN where undefined."""
-        return np.concatenate(
-            [
-                self.decomposed.costs(Weightings.of(weights[:, None]))[0],
-                self.ratios(weights[None].astype(np.float64))[0],
-            ]
-        )
+    @property
+    def columns(self) -> Floats:
+        """``[N, ...]`` all that is added up over images."""
+        return np.hstack([self.decomposed.counts, self.parts_NX, self.wholes_NX])
 
-    def ratios(self, weights_RN: Floats) -> Floats:
-        """Return ``[R, M - 7]`` what is behind the errors, and the shares, under each of many weightings."""
-        parts, wholes = (weights_RN @ columns for columns in (self.parts_NX, self.wholes_NX))
+    def ratios(self, sums_RC: Floats) -> Floats:
+        """Return ``[R, M - 7]`` what is behind the errors, and the shares, from sums of the columns."""
+        num_counts, num_shares = self.decomposed.counts.shape[1], self.parts_NX.shape[1]
+        counts, parts, wholes = np.split(sums_RC, [num_counts, num_counts + num_shares], axis=1)
         shares = np.divide(parts, wholes, out=np.full(parts.shape, np.nan), where=wholes > 0)
-        return np.hstack([self.decomposed.ratios(weights_RN), shares])
+        return np.hstack([self.decomposed.ratios(counts), shares])
+
+
+def _ratios(files: Sequence[_Measured], weights_RN: Floats) -> Iterator[Floats]:
+    """Yield of each file ``[R, M - 7]`` what is behind the errors, and the shares, under each of many weightings.
+
+    Several files share a product of matrices: for one alone, reading the weights takes longer than to multiply, and
+    after each product the threads of the library wait awake for the next.
+    """
+    for first in range(0, len(files), _FILES_AT_ONCE):
+        some = files[first : first + _FILES_AT_ONCE]
+        columns = [file.columns for file in some]
+        ends = np.cumsum([own.shape[1] for own in columns])
+        sums = np.split(weights_RN @ np.hstack(columns), ends[:-1], axis=1)
+        yield from (file.ratios(own) for file, own in zip(some, sums, strict=True))
 
 
 def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floats, Floats]:

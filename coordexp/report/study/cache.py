@@ -1,5 +1,6 @@
 """What took long to compute, kept beside the report under the hash of everything it was computed from."""
 
+import functools
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -78,11 +79,16 @@ def content_key(files: Iterable[tuple[str, Path]], settings: object) -> str:
         files: pairs of what a file stands for and the file.
         settings: anything JSON can hold.
     """
-    code = [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate")]
-    code += [sha256_of_file(Path(__file__).with_name(name)) for name in _COMPUTING]
     names, paths = zip(*files, strict=True)
     parts = list(zip(names, sha256_of_files(paths), strict=True))
-    return sha256_of_text(json.dumps([parts, settings, code], sort_keys=True))
+    return sha256_of_text(json.dumps([parts, settings, _code()], sort_keys=True))
+
+
+@functools.cache
+def _code() -> list[str]:
+    """Return hashes of the code that computes, which takes a third of a second: it was imported once."""
+    code = [hash_of_sources(PACKAGE / folder) for folder in ("statistics", "detection", "evaluate")]
+    return code + [sha256_of_file(Path(__file__).with_name(name)) for name in _COMPUTING]
 
 
 def _read(path: Path) -> dict[str, dict[str, JsonValue]]:

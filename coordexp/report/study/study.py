@@ -92,6 +92,7 @@ _Besides = tuple[
     Mapping[str, Breakdown] | None,
     tuple[GalleryImage, ...] | None,
     tuple[EdgeDistributions, ...] | None,
+    About | None,
 ]
 
 
@@ -190,7 +191,7 @@ class _StudyMaker:
             parts = pool.submit(beside._besides_comparison, annotations, detections)
             try:
                 readings = self._readings(annotations, detections)
-                convergence, decomposition, breakdowns, gallery, curves = parts.result()
+                convergence, decomposition, breakdowns, gallery, curves, made = parts.result()
             except BaseException:
                 self._is_over.set()  # the other thread ends at its next step
                 raise
@@ -207,7 +208,7 @@ class _StudyMaker:
             coord_curves=curves or (),
             num_images=len(read_ground_truth(annotations).sizes_px),
             missing=(*self._missing, *beside._missing),
-            about=self._about(),
+            about=made,
         )
 
     def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
@@ -218,6 +219,7 @@ class _StudyMaker:
             self._tried("the analysis of boxes", self._breakdowns),
             self._tried("the gallery", lambda: self._gallery(annotations, detections)),
             self._tried("coordinate distributions", lambda: self._curves(annotations)),
+            self._about(),
         )
 
     def _report(self, what: str, done: int, total: int) -> None:
