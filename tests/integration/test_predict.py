@@ -21,6 +21,17 @@ pytestmark = pytest.mark.timeout(240)
 LIMITS = ["--max-new-tokens", "40", "--threads", "1"]
 
 
+@pytest.fixture
+def no_drawings(monkeypatch):
+    """For tests that look at what is said: a drawing takes half a second."""
+    monkeypatch.setattr("coordexp.report.charts.prediction.draw_prediction", lambda item, stem: [stem, stem])
+
+
+@pytest.fixture(scope="module")
+def predicted(checkpoint, shapes):
+    return coordexp.predict(checkpoint, sorted((shapes / "val").iterdir()), max_new_tokens=40)
+
+
 def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
     assert (
         main(
@@ -33,6 +44,8 @@ def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
                 "constrained",
                 "--max-new-tokens",
                 "150",
+                "--num-images",
+                "5",
             ]
         )
         == 0
@@ -58,6 +71,7 @@ def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
             assert thing.expected_px == pytest.approx(ordered)
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_checkpoint_that_is_asked_unlike_its_training_says_so(checkpoint, shapes, tmp_path, capsys):
     trained = shutil.copytree(checkpoint, tmp_path / "merged")
     (trained / "trained_with.json").write_text('{"prompt": "Name all.", "min_pixels": 1024, "max_pixels": 9216}')
@@ -73,11 +87,10 @@ def test_a_checkpoint_that_is_asked_unlike_its_training_says_so(checkpoint, shap
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_distributions_have_the_mean_that_is_the_box(checkpoint, shapes):
-    pictures = sorted((shapes / "val").iterdir())
-    objects = [thing for item in coordexp.predict(checkpoint, pictures, max_new_tokens=40) for thing in item.objects]
-    assert len(objects) > 4  # more than an evaluation keeps of one image
-    item = predict(checkpoint, pictures[:1], max_new_tokens=40)[0]
+def test_distributions_have_the_mean_that_is_the_box(predicted):
+    assert sum(len(item.objects) for item in predicted) > 4  # more than an evaluation keeps of one image
+    item = predicted[0]
+    assert item.objects
     for thing in item.objects:
         assert len(thing.distributions) == 4
         means = []
@@ -90,7 +103,7 @@ def test_distributions_have_the_mean_that_is_the_box(checkpoint, shapes):
         assert thing.expected_px == pytest.approx(ordered, abs=0.02 * max(item.width, item.height))
 
 
-def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsys):
+def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsys, request):
     first, second = sorted((shapes / "val").iterdir())[:2]
     other = tmp_path / "elsewhere" / first.name
     other.parent.mkdir()
@@ -110,6 +123,7 @@ def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsy
             assert f"{thing['score']:.3f}" in text
     with Image.open(output / f"{stem}.png") as drawn:
         assert drawn.width > 800
+    request.getfixturevalue("no_drawings")
     assert (
         main(["predict", "--model", str(checkpoint), str(first), "--output", str(output), "--format", "json", *LIMITS])
         == 0
@@ -118,6 +132,7 @@ def test_the_command_prints_writes_and_draws(checkpoint, shapes, tmp_path, capsy
     assert [thing["bins"] for thing in alone["objects"]] == [thing["bins"] for thing in told[0]["objects"]]
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_turned_picture_is_said_and_read_as_it_is_stored(checkpoint, shapes, tmp_path, capsys):
     upright = sorted((shapes / "val").iterdir())[0]
     exif = Image.Exif()
@@ -135,6 +150,7 @@ def test_a_turned_picture_is_said_and_read_as_it_is_stored(checkpoint, shapes, t
     assert photo == plain | {"picture": str(tmp_path / "photo.png")}
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_free_decoding_says_how_many_pieces_are_malformed(checkpoint, shapes, tmp_path, capsys):
     picture = sorted((shapes / "val").iterdir())[0]
     ask = ["predict", "--model", str(checkpoint), str(picture), "--output", str(tmp_path / "out"), *LIMITS]
@@ -146,9 +162,8 @@ def test_free_decoding_says_how_many_pieces_are_malformed(checkpoint, shapes, tm
     assert "malformed" not in capsys.readouterr().out
 
 
-def test_a_drawing_names_its_axis_and_score_and_leaves_no_row_empty(checkpoint, shapes, tmp_path):
-    found = predict(checkpoint, sorted((shapes / "val").iterdir()), max_new_tokens=40)
-    item = next(item for item in found if len(item.objects) >= 3)
+def test_a_drawing_names_its_axis_and_score_and_leaves_no_row_empty(predicted, tmp_path):
+    item = next(item for item in predicted if len(item.objects) >= 3)
     item = dataclasses.replace(item, objects=item.objects[:3])
     _, svg = draw_prediction(item, tmp_path / "drawn")
     text = svg.read_text()

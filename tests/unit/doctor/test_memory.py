@@ -1,11 +1,13 @@
 """The estimate of memory: its parts, and what autograd keeps against torch's own saved-tensor hooks."""
 
+import functools
 import re
 import weakref
 
 import pytest
 import torch
 from torch import nn
+from transformers import Qwen3VLConfig
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
@@ -57,11 +59,15 @@ def _run(
     )
 
 
+@functools.cache
+def _tiny_config() -> Qwen3VLConfig:
+    return build_model(build_tokenizer()).config
+
+
 def _estimate(
     run: ExperimentConfig, *, dtype: torch.dtype = torch.float32, on_gpu: bool = False, size: SequenceSize = SIZE
 ) -> MemoryEstimate:
-    config = build_model(build_tokenizer()).config
-    model = run_model(config, run, dtype=dtype, offset_ids=IDS)
+    model = run_model(_tiny_config(), run, dtype=dtype, offset_ids=IDS)
     (found,) = estimate(model, run, [size], on_gpu=on_gpu)
     return found
 
