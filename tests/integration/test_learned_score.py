@@ -22,6 +22,7 @@ from coordexp.detection.matching import Matcher
 from coordexp.errors import CheckpointError
 from coordexp.evaluate.evaluation import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, open_evaluation
+from coordexp.model import score_head
 from coordexp.model.merge.merge import merge
 from coordexp.model.score_head import SCORE_HEAD, ScoreHead, fit_score_head
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
@@ -38,6 +39,17 @@ from tests.integration.training_support import prepared, small_config
 pytestmark = pytest.mark.timeout(240)
 
 SCORES = {"logits": {}, "own": {"score": "learned"}, "perturbed": {"score": "learned", "score_boxes": "perturbed"}}
+
+
+# Of the penalties that a head is chosen from: a fit takes half a second with all of them.
+FEW_PENALTIES = (1e-1, 1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_penalties():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(score_head, "_PENALTIES", FEW_PENALTIES)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +212,7 @@ def _run_as_rank(rank: int, store: str, config_json: str) -> None:
         torch.save(inputs, folder / "inputs.pt")
         return original(*inputs, boxes=boxes)
 
-    learned_score.fit_score_head = fit
+    learned_score.fit_score_head, score_head._PENALTIES = fit, FEW_PENALTIES
     evaluator = Evaluator(config, build_components(config))
     evaluator.on_all_images()
     evaluator.score_head.save(folder)
