@@ -4,6 +4,7 @@ from dataclasses import replace
 from textwrap import fill
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -39,13 +40,22 @@ def _columns(table: Table, columns: list[int]) -> Table:
 
 def _fits(table: Table, console: Console) -> bool:
     """Return whether a table fits when its columns of sentences are folded at their words."""
-    whole = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table(table)).maximum
+    whole = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table(_widest(table))).maximum
     for at, head in enumerate(table.columns):
         if head in _FOLDED:
             cells = [row.cells[at] for row in table.rows]
             words = [len(word) for cell in (*cells, head) for word in cell.split()]
             whole -= max([len(head), *map(len, cells)]) - max([*words, 1])
     return whole <= console.width
+
+
+def _widest(table: Table) -> Table:
+    """Return a table as wide as this one, of two rows: its longest cells by the room they take, and by letters."""
+    if not table.rows:
+        return table
+    columns = [[row.cells[at] for row in table.rows] for at in range(len(table.columns))]
+    rows = (tuple(max(cells, key=length) for cells in columns) for length in (cell_len, len))
+    return replace(table, rows=tuple(replace(table.rows[0], cells=cells) for cells in rows))
 
 
 def rich_table(table: Table, *, wrap: bool = False) -> RichTable:
