@@ -1,7 +1,10 @@
 """A small experiment as an ablation leaves it: a real sqlite store, run directories, pictures, detections."""
 
+import functools
 import json
 import random
+import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +22,7 @@ CATEGORIES = {1: "red circle", 2: f"blue & {SPITEFUL}"}
 SIZE_PX = (120, 90)
 STEPS = (20, 40)
 LAST = 60
+_KEPT = tempfile.TemporaryDirectory(prefix="coordexp-test-evaluations-")
 # How far boxes are off, in pixels, and how many objects are left out, by group.
 ERRORS = {"A": (3.0, 0.2), "B<i>": (14.0, 0.4), "C": (1.0, 0.05), "B": (14.0, 0.4)}
 
@@ -98,14 +102,24 @@ def fingerprint_of(group: str, seed: int, *, code: str = "c", **changed: str) ->
 
 
 def write_run_files(run_dir: Path, annotations: Path, group: str, seed: int, **changed: str) -> None:
-    off, missed = ERRORS[group]
-    for step in STEPS:
-        folder = run_dir / "eval" / f"step_{step:06d}" / "constrained"
-        write_evaluation(folder, annotations, off_px=off * (3 - step / 30), missed=missed, seed=seed)
-    for decoding in ("constrained", "free"):
-        write_evaluation(run_dir / "eval" / "final" / decoding, annotations, off_px=off, missed=missed, seed=seed)
+    shutil.copytree(_evaluations(annotations.read_text(), group, seed), run_dir / "eval")
     (run_dir / "config.yaml").write_text("ablation:\n  factor: [objective]\nevaluation:\n  aliases: {}\n")
     (run_dir / "fingerprint.json").write_text(fingerprint_of(group, seed, **changed).to_json())
+
+
+@functools.cache
+def _evaluations(truth: str, group: str, seed: int) -> Path:
+    """Write all evaluations of a run once for each session; half of the tests need the same ones."""
+    folder = Path(tempfile.mkdtemp(dir=_KEPT.name))
+    annotations = folder / "instances_val.json"
+    annotations.write_text(truth)
+    off, missed = ERRORS[group]
+    for step in STEPS:
+        name = f"eval/step_{step:06d}/constrained"
+        write_evaluation(folder / name, annotations, off_px=off * (3 - step / 30), missed=missed, seed=seed)
+    for decoding in ("constrained", "free"):
+        write_evaluation(folder / "eval" / "final" / decoding, annotations, off_px=off, missed=missed, seed=seed)
+    return folder / "eval"
 
 
 def reading_of(group: str) -> str:
