@@ -122,6 +122,13 @@ def _evaluations(truth: str, group: str, seed: int) -> Path:
     return folder / "eval"
 
 
+@functools.cache
+def _final_ap(truth: str, group: str, seed: int) -> dict[str, float]:
+    folder = _evaluations(truth, group, seed)
+    files = {kind: folder / "final" / "constrained" / f"detections.{kind}.json" for kind in ("argmax", "expected")}
+    return {kind: evaluate_detections(folder.parent / "instances_val.json", file).AP for kind, file in files.items()}
+
+
 def reading_of(group: str) -> str:
     return "argmax" if group == "A" else "expected"
 
@@ -186,8 +193,7 @@ def _record(tracker: Tracker, parent: str, name: str, group: str, seed: int, run
         params={"data": {"format": "shapes"}, "training": {"max_steps": LAST}},
         tags={"run_dir": str(run_dir), "reading": reading_of(group)},
     )
-    final, truth = run_dir / "eval" / "final" / "constrained", run_dir.parent / "data" / "instances_val.json"
-    ap = {kind: evaluate_detections(truth, final / f"detections.{kind}.json").AP for kind in ("argmax", "expected")}
+    ap = _final_ap((run_dir.parent / "data" / "instances_val.json").read_text(), group, seed)
     rows = rows_of(group, seed, last=LAST if is_whole else 20, ap=ap if is_whole else None)
     tracker.append_rows(run_id, rows)
     if is_whole:
