@@ -136,3 +136,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave charts out of pages and files: for tests that look at text, since drawing takes seconds."""
     monkeypatch.setattr("coordexp.report.page.page.chart_svg", lambda chart, *, label: "<svg></svg>")
     monkeypatch.setattr("coordexp.report.write.write_plots", lambda study, output: [])
+
+
+@pytest.fixture
+def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """End ablations without their report: for tests of what comes before it, since it is half of a stand-in's time."""
+    monkeypatch.setattr("coordexp.report.write.report_experiment", lambda *_, **__: None)

@@ -11,7 +11,7 @@ from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import ComparisonError, ConfigError
 from tests.integration.ablation_support import GEOMETRY, StandIn, make_base, make_config, run
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("undrawn")]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 
 PLANTED = {
     "data.prompt": {"data": {"prompt": "List the objects."}},
