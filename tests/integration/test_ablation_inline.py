@@ -28,6 +28,7 @@ def runs_dir(make_runs_dir) -> Path:
     return make_runs_dir()
 
 
+@pytest.mark.usefixtures("unreported")
 def test_epochs_over_a_part_of_the_images_become_steps(base, runs_dir):
     data = {"shapes": {"num_train": 8, "num_val": 3}, "max_train_images": 5}
     training = {"epochs": 3, "per_device_batch_size": 2}
@@ -52,7 +53,7 @@ def states(config: ExperimentConfig) -> dict[str, str]:
     return {plan.name: plan.status().state for plan in plan_runs(config)}
 
 
-def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
+def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir, request):
     config = make_config(base, runs_dir, "whole")
     first = StandIn()
     code, text = run(config, first)
@@ -81,6 +82,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     experiment = client.get_experiment_by_name("whole").experiment_id
     ended = {run.info.run_id: run.info.end_time for run in client.search_runs([experiment])}
     assert len(ended) == 3
+    request.getfixturevalue("undrawn")
     again = StandIn()
     code, text = run(config, again)
     assert (code, again.done) == (0, [])
@@ -97,7 +99,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir):
     assert read_record(runs_dir / "whole").reading == {"A": "expected", "C": "expected"}
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unreported")
 def test_another_configuration_is_refused_and_fresh_starts_over(base, runs_dir):
     config = make_config(base, runs_dir, "changed")
     assert run(config, StandIn())[0] == 0
@@ -141,7 +143,7 @@ def test_a_failing_run_stops_no_other_and_is_tried_again(base, runs_dir):
     assert mended.done == ["A"]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unreported")
 def test_an_interrupted_run_is_marked_and_gone_on_with(base, runs_dir):
     config = make_config(base, runs_dir, "interrupted")
     code, text = run(config, StandIn({"A": KeyboardInterrupt()}))
@@ -177,7 +179,7 @@ def test_nothing_is_trained_or_recorded_where_something_is_wrong_before(base, ru
         load_experiment(tracking_uri(make_config(base, runs_dir, "two")), "two")
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("unreported")
 def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
     config = make_config(base, runs_dir, "factor")
     assert run(config, StandIn({"C": TrainingError("no")}))[0] == 1
@@ -190,7 +192,7 @@ def test_runs_that_differ_outside_the_factor_are_refused(base, runs_dir):
     assert function.done == []
 
 
-def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
+def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch, request):
     def full(*arguments, **options):
         raise ResourceError("the report cannot be written: no space left")
 
@@ -202,6 +204,7 @@ def test_a_report_that_cannot_be_made_costs_no_run(base, runs_dir, monkeypatch):
     assert "report unreported" in text
     assert set(states(config).values()) == {"finished"}
     monkeypatch.undo()
+    request.getfixturevalue("undrawn")
     again = StandIn()
     assert run(config, again)[0] == 0
     assert again.done == []
