@@ -99,16 +99,22 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database, to be copied: making one takes seconds. All processes of a session share it."""
     from coordexp.tracking.connection import connect
 
-    folder = tmp_path_factory.getbasetemp()
+    made = _made_once(tmp_path_factory, "mlflow", lambda folder: connect(f"sqlite:///{folder / 'template.db'}"))
+    _remember_the_newest_schema()
+    return made / "template.db"
+
+
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first process of a session makes, and the others wait for."""
+    root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of this session's processes
-    made, making = folder / "mlflow" / "template.db", folder / "mlflow-making" / "template.db"
-    with (folder / "mlflow.lock").open("w") as lock:
+        root = root.parent  # of this session's processes
+    made, making = root / name, root / f"{name}-making"
+    with (root / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            connect(f"sqlite:///{making}")
-            making.parent.rename(made.parent)
-    _remember_the_newest_schema()
+            make(making)
+            making.rename(made)
     return made
 
 
@@ -117,6 +123,14 @@ def _remember_the_newest_schema() -> None:
     from mlflow.store.db import utils
 
     utils._get_latest_schema_revision = functools.cache(utils._get_latest_schema_revision)
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of Qwen3-VL's true tokenizer; skips where the vendor's ranks are not installed."""
+    from tests.unit.model.real_vocabulary import write_qwen_tokenizer
+
+    return _made_once(tmp_path_factory, "qwen", write_qwen_tokenizer)
 
 
 @pytest.fixture(scope="session")

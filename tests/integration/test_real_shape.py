@@ -23,20 +23,15 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.prepare import prepare_experiment
 from tests.model_support import weights_hash
-from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow, write_qwen_tokenizer
+from tests.unit.model.real_vocabulary import COORD_IDS, all_weights, write_narrow
 
 EXPERIMENT = "experiments/coco_qwen3vl_4b.yaml"
 TRUE_IDS = "custom.coord_offset.ids={start: 151670, end: 152669}"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory) -> Path:
-    return write_qwen_tokenizer(tmp_path_factory.mktemp("qwen") / "tokenizer")
-
-
-@pytest.fixture(scope="module")
-def narrow(tokenizer, tmp_path_factory) -> Path:
-    return write_narrow(tmp_path_factory.mktemp("narrow") / "checkpoint", tokenizer, tied=True)
+def narrow(qwen_tokenizer, tmp_path_factory) -> Path:
+    return write_narrow(tmp_path_factory.mktemp("narrow") / "checkpoint", qwen_tokenizer, tied=True)
 
 
 def _config(model: Path, runs_dir: Path, *changes: str) -> ExperimentConfig:

@@ -36,6 +36,12 @@ def runs_of(root: Path) -> dict[str, mlflow.entities.Run]:
     return {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
 
 
+@pytest.fixture
+def unplotted(monkeypatch):
+    """For tests that look at no figure of the response."""
+    monkeypatch.setattr("coordexp.report.sweep.write.write_response", lambda *_: ([], "<svg></svg>"))
+
+
 def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     path = write_files(tmp_path, base, space=LOG_SPACE, asha="asha: {enabled: true, reduction_factor: 2.0}")
 
@@ -87,6 +93,7 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     assert (group.read_bytes(), {n: r.data.metrics for n, r in runs_of(tmp_path).items() if n != "find"}) == before
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_the_new_group_is_taken_by_the_experiment_with_the_printed_commands(base, tmp_path):
     path = write_files(tmp_path, base, space=LOG_SPACE, asha="asha: {enabled: false}")
     (tmp_path / "groups").mkdir()
@@ -160,6 +167,7 @@ def test_a_failed_trial_is_shown_and_tried_again(base, tmp_path):
     assert "t001 failed" not in text
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_final_validation_images_are_in_neither_file(base, tmp_path):
     path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
     code, text, _ = run(path, StandIn(), INLINE, "sweep.winners.seeds=[]")
@@ -193,6 +201,7 @@ def test_a_name_stands_for_one_search(base, tmp_path):
     assert run(path, StandIn(), INLINE, other, fresh=True)[0] == 0
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     path = write_files(tmp_path, base, space="{objective.lambda_coord: {values: [1.0]}}", asha="asha: {enabled: false}")
     options = (INLINE, "sweep.winners.seeds=[]", "cluster.max_gpu_hours=10.0")
@@ -207,6 +216,7 @@ def test_the_time_since_a_killed_sweep_costs_none_of_its_budget(base, tmp_path):
     assert 60 <= read_status(directory).seconds < 600
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_winners_keep_to_the_rest_of_the_budget_whole_seeds_first(base, tmp_path):
     space = "{objective.lambda_coord: {values: [1.0, 2.0]}}"
     path = write_files(tmp_path, base, space=space, asha="asha: {enabled: false}")

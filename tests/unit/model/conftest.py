@@ -17,7 +17,7 @@ from coordexp.model.load import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_tokenizer, save_base
 from tests.model_support import build_shallow
-from tests.unit.model.real_vocabulary import write_narrow, write_qwen_tokenizer
+from tests.unit.model.real_vocabulary import write_narrow
 
 MakeBase = Callable[..., Path]
 MakeAdapted = Callable[..., PeftModel]
@@ -93,12 +93,6 @@ def sharded() -> Callable[[Path, Path], Path]:
         return target
 
     return split
-
-
-@pytest.fixture(scope="session")
-def qwen_tokenizer(tmp_path_factory) -> Path:
-    """The files of Qwen3-VL's true tokenizer; skips where the vendor's ranks are not installed."""
-    return write_qwen_tokenizer(tmp_path_factory.mktemp("qwen") / "tokenizer")
 
 
 @pytest.fixture(scope="session")
