@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from coordexp.statistics.rarity import corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
+
+if TYPE_CHECKING:
+    from coordexp.detection.kernels import Weights
 
 Shares = Mapping[str, tuple[Floats, Floats]]
 """More measures of one file by name: ``[N]`` parts and ``[N]`` wholes of the images by id, for a sum over a sum."""
@@ -86,12 +90,11 @@ def decompose(
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
     every_image = unit_weights(num_images)
-    ratios = _ratios(list(files.values()), np.vstack([every_image, weights.T]).astype(np.float64))
+    ratios = _ratios(list(files.values()), weights.T.astype(np.float64))
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
     for ((group, number), file), own_costs, own_ratios in zip(files.items(), costs, ratios, strict=True):
-        draws, images = np.hstack([own_costs, own_ratios[1:]]), images_a_category(file.decomposed.fixes)
-        of_every_image = file.decomposed.costs(Weightings.of(every_image[:, None]))[0]
-        for at, value in enumerate(np.concatenate([of_every_image, own_ratios[0]])):
+        draws, images = np.hstack([own_costs, own_ratios]), images_a_category(file.decomposed.fixes)
+        for at, value in enumerate(file.measure(every_image)):
             own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
             drawn[group][at][number] = Drawn(float(value), own)
     known = {measure.name: measure.ends for measure in MEASURES} | dict(ends or {})
@@ -107,10 +110,16 @@ class _Measured:
     parts_NX: Floats
     wholes_NX: Floats
 
+    def measure(self, weights: "Weights") -> Floats:
+        """Return ``[M]`` values under ``[N]`` copies of each image; NaN where undefined."""
+        sums = [weights[None].astype(np.float64) @ columns for columns in self.columns]
+        costs = self.decomposed.costs(Weightings.of(weights[:, None]))
+        return np.concatenate([costs[0], self.ratios(np.hstack(sums))[0]])
+
     @property
-    def columns(self) -> Floats:
-        """``[N, ...]`` all that is added up over images."""
-        return np.hstack([self.decomposed.counts, self.parts_NX, self.wholes_NX])
+    def columns(self) -> tuple[Floats, Floats, Floats]:
+        """What is added up over images, each ``[N, ...]``."""
+        return self.decomposed.counts, self.parts_NX, self.wholes_NX
 
     def ratios(self, sums_RC: Floats) -> Floats:
         """Return ``[R, M - 7]`` what is behind the errors, and the shares, from sums of the columns."""
@@ -128,7 +137,7 @@ def _ratios(files: Sequence[_Measured], weights_RN: Floats) -> Iterator[Floats]:
     """
     for first in range(0, len(files), _FILES_AT_ONCE):
         some = files[first : first + _FILES_AT_ONCE]
-        columns = [file.columns for file in some]
+        columns = [np.hstack(file.columns) for file in some]
         ends = np.cumsum([own.shape[1] for own in columns])
         sums = np.split(weights_RN @ np.hstack(columns), ends[:-1], axis=1)
         yield from (file.ratios(own) for file, own in zip(some, sums, strict=True))
