@@ -12,6 +12,7 @@ from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
+from coordexp.files import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,8 @@ def run(options: argparse.Namespace) -> None:
     elif options.watch:
         _watch(options, output_console())
     else:
-        _report(options, output_console(), error_console())
+        with collector_paused():  # it would walk again and again over what libraries have imported
+            _report(options, output_console(), error_console())
 
 
 def _check(directory: Path, console: "Console") -> None:
