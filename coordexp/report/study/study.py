@@ -145,6 +145,12 @@ def _share_heaps() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
+def _give_memory_back() -> None:
+    """Give to the system what was freed: glibc keeps it, in pieces between what is in use."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 @contextmanager
 def _turns_of(seconds: float) -> Generator[None]:
     """Let a thread that wants the interpreter back wait no longer than this."""
@@ -195,6 +201,7 @@ class _StudyMaker:
             except BaseException:
                 self._is_over.set()  # the other thread ends at its next step
                 raise
+        _give_memory_back()
         return Study(
             data=self._data,
             verdict=self._verdict(readings, fairness) if readings else "",
@@ -213,9 +220,12 @@ class _StudyMaker:
 
     def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
         """Do what does not need the comparison: much of it keeps the interpreter, while comparing keeps a processor."""
+        convergence = self._tried("convergence", lambda: self._convergence(annotations))
+        decomposition = self._tried("decomposition", lambda: self._decomposition(annotations, detections))
+        _give_memory_back()  # a third of the memory that a large report needs in the end
         return (
-            self._tried("convergence", lambda: self._convergence(annotations)),
-            self._tried("decomposition", lambda: self._decomposition(annotations, detections)),
+            convergence,
+            decomposition,
             self._tried("the analysis of boxes", self._breakdowns),
             self._tried("the gallery", lambda: self._gallery(annotations, detections)),
             self._tried("coordinate distributions", lambda: self._curves(annotations)),
