@@ -1,7 +1,7 @@
-"""The attempts of one run, seen from Ray Train's controller: waiting for workers, start, restarts, wrong input.
+"""The attempts of one run, seen from its driver: waiting for workers, start, restarts, wrong input.
 
-Of each run there are one driver, the Tune trial (``driver.py``); one controller, the actor in which Ray Train watches
-over its workers and calls what is here; and the workers, which train (``worker.py``). An attempt is one set of workers:
+Of each run there are one driver, the Tune trial (``driver.py``), in whose process Ray Train's controller watches over
+the workers and calls what is here; and the workers, which train (``worker.py``). An attempt is one set of workers:
 where some die, the controller starts the next.
 """
 
@@ -14,13 +14,16 @@ from pathlib import Path
 import ray
 
 from coordexp.cluster.ray_private import (
+    WorkerGroup,
     WorkerGroupCallback,
     WorkerGroupPollStatus,
     WorkerHealthCheckFailedError,
     free_leaked_placement_groups,
+    holds_place,
     is_actor_dead,
     raised_in_worker,
 )
+from coordexp.cluster.worker import report_is_committed
 from coordexp.errors import CoordExpError, TrainingError
 from coordexp.files import write_text
 from coordexp.runs.plan import RunPlan
@@ -28,17 +31,18 @@ from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.status import begin, note_restart, one_sentence, set_state
 from coordexp.runs.stop import LOOK_SECONDS, stop_reason
 
-CONTROLLER_NAME = ".controller"
+DRIVER_NAME = ".driver"
 _DYING_SECONDS = 90.0  # Ray takes up to a minute to see that a node is gone
 TURN_SECONDS = 60.0
-_SHORT_SECONDS = 0.1  # between two looks at another controller
+_PLACED = "placed"
+_SHORT_SECONDS = 0.1  # between two looks at another driver
 
 
 class Attempts(WorkerGroupCallback):
     """Keeps the attempts of a run apart, counts them, and ends the run at once where another attempt cannot help.
 
     Attributes:
-        exit_on_stop: ends this process where a stop is asked while Ray waits for workers.
+        exit_on_stop: ends the driver's process where a stop is asked while Ray waits for workers.
     """
 
     def __init__(self, plan: RunPlan, *, previous: Path | None = None) -> None:
@@ -46,16 +50,17 @@ class Attempts(WorkerGroupCallback):
 
         Args:
             plan: the run.
-            previous: directory of the run that asks for its workers before this one; None for the first.
+            previous: directory of the run that gets its workers before this one; None for the first.
         """
         self._plan = plan
         self._previous = previous
         self.exit_on_stop = ExitOnStop(plan)
+        self._workers: WorkerGroup | None = None
         self._is_first = True
         self._reason = ""
 
     def before_worker_group_start(self, worker_group_context: object) -> None:
-        """Wait for this run's turn and the death of its former controller; free what dead controllers hold.
+        """Wait for this run's turn and the death of its former driver; free what dead drivers hold.
 
         Raises:
             TrainingError: if wrong input of a worker has made the run fail; it ends the run.
@@ -66,17 +71,18 @@ class Attempts(WorkerGroupCallback):
         if not self._is_first and status is not None and status.state == "failed":
             raise TrainingError(status.message)
         if self._previous is not None:
-            wait_for_turn(self._previous / CONTROLLER_NAME)
+            wait_for_turn(self._previous / DRIVER_NAME)
             self._previous = None
         if self._is_first:
-            replace_controller(self._plan.run_dir / CONTROLLER_NAME)
+            replace_driver(self._plan.run_dir / DRIVER_NAME)
         free_leaked_placement_groups()
 
-    def after_worker_group_start(self, worker_group: object) -> None:
+    def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
         """Let the run begin, unless a stop was asked while it waited for its workers; count every further start."""
-        del worker_group
+        self._workers = worker_group
         self.exit_on_stop.end()
         if self._is_first:
+            note_place(self._plan.run_dir / DRIVER_NAME)
             if stop_reason(self._plan.run_dir) is None:
                 begin(self._plan.run_dir)
         else:
@@ -84,6 +90,11 @@ class Attempts(WorkerGroupCallback):
             reason = f" after {self._reason}" if self._reason else ""
             progress_log_writer(self._plan.run_dir)(f"{self._plan.name}  restart {restarts}{reason}")
         self._is_first, self._reason = False, ""
+
+    def report_is_committed(self) -> None:
+        """Let the workers go on that wait until their last report is durable."""
+        assert self._workers is not None
+        self._workers.execute_async(report_is_committed)
 
     def after_worker_group_poll_status(self, worker_group_status: WorkerGroupPollStatus) -> None:
         """End the run where a worker met wrong input.
@@ -104,9 +115,9 @@ class Attempts(WorkerGroupCallback):
 
 
 class ExitOnStop:
-    """Ends the controller's process at a request to stop while the run waits for its workers.
+    """Ends the driver's process at a request to stop while the run waits for its workers.
 
-    Ray blocks the controller meanwhile, so a thread has to look. The driver recognises this exit
+    Ray blocks the controller meanwhile, so a thread has to look. Tune tries once more, and finds the request
     (:func:`coordexp.cluster.driver.drive`). Nothing is lost: a run that waits has only what is committed, on disk.
     """
 
@@ -114,10 +125,6 @@ class ExitOnStop:
         self._plan = plan
         self._has_workers: threading.Event | None = None
         self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[type["ExitOnStop"], tuple[RunPlan]]:
-        """Pickle without lock and thread, for the way to the controller."""
-        return ExitOnStop, (self._plan,)
 
     def start(self) -> None:
         """Look for a request once a second from now on, as a run does at its steps."""
@@ -140,31 +147,40 @@ class ExitOnStop:
                     os._exit(0)
 
 
-def replace_controller(record: Path) -> None:
-    """Wait until a run's previous controller is dead, so that two never write the run; then write our id to ``record``.
+def replace_driver(record: Path) -> None:
+    """Wait until a run's previous driver is dead, so that two never write the run; then write our id to ``record``.
 
-    A controller that Ray still calls alive after ``_DYING_SECONDS`` is not waited for any longer.
+    A driver that Ray still calls alive after ``_DYING_SECONDS`` is not waited for any longer.
     """
     context = ray.get_runtime_context()
     cluster, job, own = context.get_session_name(), context.get_job_id(), context.get_actor_id()
     known = _words(record)
     deadline = time.monotonic() + _DYING_SECONDS
-    while known[:1] == [cluster] and known[-1] != own and not is_actor_dead(known[-1]) and time.monotonic() < deadline:
+    while known[:1] == [cluster] and known[2] != own and not is_actor_dead(known[2]) and time.monotonic() < deadline:
         time.sleep(_SHORT_SECONDS)
     write_text(record, f"{cluster} {job} {own}\n")
 
 
-def wait_for_turn(record: Path) -> None:
-    """Wait until the previous run asks for its workers: runs get ready in any order, but must begin in the planned one.
+def note_place(record: Path) -> None:
+    """Write that the driver in ``record``, which is this one, has got its workers."""
+    write_text(record, " ".join([*_words(record)[:3], _PLACED]) + "\n")
 
-    Otherwise one that got ready while others ran would take the place of a run of an earlier seed. The wait ends after
-    ``TURN_SECONDS``: the previous run may have met an error or had nothing left to do, and beginning out of order is
-    better than not beginning.
+
+def wait_for_turn(record: Path) -> None:
+    """Wait until the previous run has its place: runs get ready in any order, but must begin in the planned one.
+
+    Otherwise one that got ready while others ran would take the place of a run of an earlier seed. To ask later is not
+    enough: Ray gives what becomes free to who asks at that moment before it looks again at who waits. The wait ends
+    after ``TURN_SECONDS``: the previous run may have met an error or had nothing left to do, and beginning out of order
+    is better than not beginning.
     """
     context = ray.get_runtime_context()
     own = [context.get_session_name(), context.get_job_id()]
     deadline = time.monotonic() + TURN_SECONDS
-    while _words(record)[:2] != own and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        known = _words(record)
+        if known[:2] == own and (known[3:] == [_PLACED] or holds_place(known[2])):
+            return
         time.sleep(_SHORT_SECONDS)
 
 

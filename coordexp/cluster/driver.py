@@ -1,11 +1,10 @@
-"""One run on Ray: a Tune trial is the driver process that starts the run's TorchTrainer and waits for it."""
+"""One run on Ray: a Tune trial is the driver process in which the run's TorchTrainer watches over its workers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import ray.train
-from ray.exceptions import RayActorError
 from ray.train import (
     Checkpoint,
     ControllerError,
@@ -30,16 +29,17 @@ from coordexp.train.setup.strategy import is_elastic
 
 
 class CommitRows(UserCallback):
-    """Makes reports durable, in the controller's process: rows first, then the checkpoint's commit marker.
+    """Makes reports durable, in the driver's process: rows first, then the checkpoint's commit marker.
 
-    Called once per report with the metrics of all ranks, after Ray has registered the checkpoint and
-    before the workers that wait for it go on.
+    Called once per report with the metrics of all ranks, after Ray has registered the checkpoint; only then do the
+    workers that wait for it go on.
     """
 
-    def __init__(self, run_dir: Path, *, keep_checkpoints: int) -> None:
+    def __init__(self, run_dir: Path, *, keep_checkpoints: int, let_go_on: Callable[[], None]) -> None:
         self._run_dir = run_dir
         self._rows = RowWriter(run_dir)
         self._keep = keep_checkpoints
+        self._let_go_on = let_go_on
 
     def after_report(
         self, run_context: object, metrics: Sequence[Mapping[str, object]], checkpoint: Checkpoint | None
@@ -51,6 +51,7 @@ class CommitRows(UserCallback):
         if checkpoint is not None:
             commit_checkpoint(Path(checkpoint.path), rows_file=self._rows.path)
             prune_checkpoints(self._run_dir, keep=self._keep)
+        self._let_go_on()
 
 
 def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = None) -> None:
@@ -61,24 +62,21 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
     Args:
         packed_plan: of the run, as JSON.
         function: what does a run.
-        previous: directory of the run that asks for its workers before this one; None for the first.
+        previous: directory of the run that gets its workers before this one; None for the first.
     """
     plan = RunPlan.from_json(packed_plan)
-    if plan.is_finished() or stop_reason(plan.run_dir) is not None:
+    before, stop = plan.status(), stop_reason(plan.run_dir)
+    if stop is not None and before is not None and before.state == "running":  # its driver ended itself as it waited
+        set_state(plan.run_dir, "stopped", message=stop)
+    if stop is not None or plan.is_finished():
         return
-    before = plan.status()
     # Our commit markers say where to resume. Ray's record may name checkpoints that another executor has pruned.
     (plan.folder.checkpoints / CHECKPOINT_RECORD).unlink(missing_ok=True)
-    rows = CommitRows(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints)
+    attempts = Attempts(plan, previous=previous)
+    keep = plan.config.training.keep_checkpoints
+    rows = CommitRows(plan.run_dir, keep_checkpoints=keep, let_go_on=attempts.report_is_committed)
     try:
-        _trainer(plan, function, callbacks=[Attempts(plan, previous=previous), rows]).fit()
-    except RayActorError:
-        # The controller ends itself where a stop is asked while it waits for workers; any other death is Tune's.
-        stop, status = stop_reason(plan.run_dir), plan.status()
-        if stop is None:
-            raise
-        if status is not None and status.state == "running":
-            set_state(plan.run_dir, "stopped", message=stop)
+        _trainer(plan, function, callbacks=[attempts, rows]).fit()
     except TrainingFailedError as error:
         status = plan.status()
         if status is None or status.state != "failed" or status == before:
@@ -111,8 +109,8 @@ def _trainer(plan: RunPlan, function: TrainFunction, *, callbacks: Sequence[RayT
             storage_path=str(plan.run_dir),
             name=plan.folder.checkpoints.name,
             failure_config=ray.train.FailureConfig(max_failures=cluster.max_failures),
-            callbacks=list(callbacks),  # pyright: ignore[reportArgumentType]  # Ray takes any RayTrainCallback
         ),
+        callbacks=callbacks,
     )
 
 

@@ -30,8 +30,8 @@ from coordexp.runs.stop import stop_reason
 from coordexp.train.setup.strategy import is_elastic
 
 _DECIDE_SECONDS = 0.5  # between two calls of a search's ``decide``
-_FREE_SECONDS = 10.0  # between two looks for what dead controllers hold: another run may wait for it
-_HEADLESS_SECONDS = 60.0  # without the head's node, where drivers and controllers are: none of them can begin again
+_FREE_SECONDS = 10.0  # between two looks for what dead drivers hold: another run may wait for it
+_HEADLESS_SECONDS = 60.0  # without the head's node, where drivers are: none of them can begin again
 
 
 class RayExecutor:

@@ -3,8 +3,11 @@
 ``tests/upgrade/names.py`` says what each is used for; ``make upgrade-check`` names those that an upgrade moves.
 """
 
+import asyncio
 import json
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import ray
 import ray._private.state as ray_state
@@ -26,23 +29,58 @@ _DEATH = "A worker died or was killed while executing a task"
 _print_message = ray_worker.print_to_stdstream
 
 if __name__ != "__main__":  # as a script this file only asks what a cluster has; Ray Train takes a second to import
-    from ray.train.torch import TorchTrainer
+    from ray.train import Result, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback as UserExceptionWithTraceback
     from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError as WorkerHealthCheckFailedError
     from ray.train.v2._internal.execution.callback import WorkerGroupCallback as WorkerGroupCallback
+    from ray.train.v2._internal.execution.controller import TrainController
+    from ray.train.v2._internal.execution.worker_group import WorkerGroup as WorkerGroup
     from ray.train.v2._internal.execution.worker_group import WorkerGroupPollStatus as WorkerGroupPollStatus
     from ray.train.v2.api.callback import RayTrainCallback as RayTrainCallback
     from ray.tune.progress_reporter import TrialProgressCallback
 
     class RunTrainer(TorchTrainer):
-        """A trainer without two helpers that would be a process of 200 MB each, before every start of workers.
+        """A trainer whose controller is in the process that calls ``fit``, and without two helpers.
 
-        One hands Ray datasets to workers. The other frees what a dead controller holds, which the launcher does
-        (:func:`free_leaked_placement_groups`); Ray's own ends in a thread, not as a process, and so stays on the head
-        node for ever, and asks whether the controller lives of whichever cluster it finds on the machine.
+        Each would be a process of 200 MB, started before any worker: the controller as an actor of its own, beside a
+        driver that only waits for it; one that hands Ray datasets to workers; and one that frees what a dead controller
+        holds, which the launcher does (:func:`free_leaked_placement_groups`). Ray's own for that ends in a thread, not
+        as a process, and so stays on the head node for ever, and asks whether the controller lives of whichever cluster
+        it finds on the machine.
+
+        A worker cannot ask this controller for its checkpoints (``ray.train.get_all_reported_checkpoints``).
         """
+
+        def __init__(
+            self,
+            loop: Callable[[dict[str, str]], None],
+            *,
+            train_loop_config: dict[str, str],
+            torch_config: TorchConfig,
+            scaling_config: ScalingConfig,
+            run_config: RunConfig,
+            callbacks: Sequence[RayTrainCallback],
+        ) -> None:
+            """Take the callbacks apart from ``run_config``: they stay here, and the rest is sent to the workers."""
+            super().__init__(
+                loop,
+                train_loop_config=train_loop_config,
+                torch_config=torch_config,
+                scaling_config=scaling_config,
+                run_config=run_config,
+            )
+            self.run_config = replace(run_config, callbacks=list(callbacks))  # pyright: ignore[reportArgumentType]
+
+        def _initialize_and_run_controller(self, **controller_init_kwargs: object) -> Result:
+            async def run() -> Result:
+                controller = TrainController(**controller_init_kwargs)  # pyright: ignore[reportArgumentType]
+                await controller.run()
+                return controller.get_result()
+
+            return asyncio.run(run())
 
         def _create_default_callbacks(self) -> list[RayTrainCallback]:
             left_out = (DatasetsCallback, PlacementGroupCleanerCallback)
@@ -84,13 +122,24 @@ def free_leaked_placement_groups() -> None:
     what they hold is lost to the job (ray#62753).
     """
     job = ray_worker.global_worker.current_job_id.binary()
-    accessor = ray_state.state._connect_and_get_accessor()  # pyright: ignore[reportPrivateUsage]
-    for packed in accessor.get_placement_group_table():
-        group = PlacementGroupTableData.FromString(packed)
+    for group in _placement_groups():
         is_ours = group.creator_job_id == job and not group.is_detached
         is_gone = group.state == PlacementGroupTableData.REMOVED
         if is_ours and not is_gone and is_actor_dead(group.creator_actor_id.hex()):
             remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
+def holds_place(actor_id: str) -> bool:
+    """Return whether Ray has given an actor the place it asked for: a placement group that is there."""
+    return any(
+        group.creator_actor_id.hex() == actor_id and group.state == PlacementGroupTableData.CREATED
+        for group in _placement_groups()
+    )
+
+
+def _placement_groups() -> list[PlacementGroupTableData]:  # pyright: ignore[reportUnknownParameterType]
+    accessor = ray_state.state._connect_and_get_accessor()  # pyright: ignore[reportPrivateUsage]
+    return [PlacementGroupTableData.FromString(packed) for packed in accessor.get_placement_group_table()]
 
 
 def node_resources(address: str, *, seconds: float) -> list[dict[str, float]]:

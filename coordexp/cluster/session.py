@@ -30,7 +30,7 @@ LAUNCHER_ENV = {
 }
 # Of a private session alone, and of its processes: else every one of Ray's servers listens on all interfaces.
 LOOPBACK_ENV = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Travels to drivers, controllers and workers. Every report waits for the controller to look at its workers.
+# Travels to drivers and workers. Every report waits for the driver to look at its workers.
 PROCESS_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",

@@ -1,5 +1,6 @@
 """A Ray Train worker: does one run, and reports its rows and checkpoints through Ray."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,9 +21,13 @@ from coordexp.runs.status import RunClock, note_traceback, note_workers, one_sen
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
 
+_committed = threading.Semaphore(
+    0
+)  # one for each report that the driver has made durable and that is not waited for yet
+
 
 class ReportedRow(TypedDict):
-    """A :class:`Row` as it travels to the controller."""
+    """A :class:`Row` as it travels to the driver."""
 
     step: int
     time: float
@@ -39,7 +44,7 @@ class Reported(TypedDict):
 class RayReporter:
     """Rows and checkpoints through ``ray.train.report``.
 
-    The controller's callback appends the rows and then commits the checkpoint, so a committed checkpoint has all
+    The driver's callback appends the rows and then commits the checkpoint, so a committed checkpoint has all
     its rows. The commit markers, not Ray's own record, say where to resume: the same for every executor.
     """
 
@@ -64,7 +69,7 @@ class RayReporter:
             self._live.observe(row)
 
     def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
-        """Report, and wait until the controller has made it durable: a worker may die right after."""
+        """Report, and wait until the driver has made it durable: a worker may die right after."""
         started = time.monotonic()
         report: Reported = {
             "step": step,
@@ -76,7 +81,7 @@ class RayReporter:
             checkpoint_dir_name=step_name(step) if checkpoint else None,
             delete_local_checkpoint_after_upload=True if checkpoint else None,
         )
-        ray.train.get_all_reported_checkpoints(consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED)
+        _committed.acquire()
         if self._live is not None:
             self._live.waited(time.monotonic() - started)
         if checkpoint is not None:
@@ -85,6 +90,11 @@ class RayReporter:
     def latest_checkpoint(self) -> Path | None:
         """Return the newest committed checkpoint."""
         return Path(self._newest) if self._newest else None
+
+
+def report_is_committed() -> None:
+    """Let this worker go on after its next report; the driver calls it in each worker, once for each report."""
+    _committed.release()
 
 
 def work(plan: RunPlan, function: TrainFunction) -> None:

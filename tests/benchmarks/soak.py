@@ -56,7 +56,6 @@ ROLES = {
     "monitor.py": "Ray: autoscaler",
     "ray::IDLE": "idle workers",
     "RayTrainWorker": "workers of runs",
-    "TrainController": "controllers of runs",
     "ray::ImplicitFunc": "drivers of runs",
     "ray::": "other actors of Ray",
 }

@@ -18,7 +18,6 @@ from tests.chaos.world import DISK_MIB, World
 # How a process calls itself, by what it is for us; a driver's name is cut by Ray.
 VICTIMS = {
     "worker": "ray::RayTrainWo",
-    "controller": "ray::TrainContr",
     "driver": "ray::ImplicitFu",
     "GCS": "gcs_server",
     "raylet": "raylet/raylet",
@@ -208,7 +207,7 @@ _ROWS = "*/metrics.jsonl"
 KINDS: Mapping[str, Break] = {
     f"{number.name} {name}": _signal(number, name)
     for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
-    for name in ("worker", "controller", "driver", "job", "GCS", "raylet")
+    for name in ("worker", "driver", "job", "GCS", "raylet")
 } | {
     "a node lost and replaced": _lose_node,
     "the head lost and replaced": _lose_head,

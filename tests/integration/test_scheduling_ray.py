@@ -176,7 +176,7 @@ def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path, 
     first = plans[0].status()
     assert (first.state, first.message) == ("stopped", "the test says so")
     assert [plan.status() for plan in plans[1:]] == [None, None]
-    assert [(plan.run_dir / ".controller").exists() for plan in plans] == [True, True, False]
+    assert [(plan.run_dir / ".driver").exists() for plan in plans] == [True, True, False]
     assert not (plans[0].run_dir / "error.log").exists()
     time.sleep(2)  # Ray says of a process that has ended what it has to say
     assert capsys.readouterr().out == ""

@@ -51,7 +51,7 @@ def left_behind() -> list[str]:
     """Return the placement groups and processes of runs that are still there."""
     groups = [str(group["state"]) for group in ray.util.placement_group_table().values()]
     lines = [" ".join(cmdline(process)) for process in psutil.Process().children(recursive=True)]
-    of_runs = ("ray::ImplicitFunc", "ray::TrainController", "ray::RayTrainWorker")
+    of_runs = ("ray::ImplicitFunc", "ray::RayTrainWorker")
     return [state for state in groups if state != "REMOVED"] + [line for line in lines if line.startswith(of_runs)]
 
 

@@ -61,7 +61,7 @@ _QWEN = "transformers.models.qwen3_vl.modeling_qwen3_vl"
 _TRAINER = "transformers.Trainer"
 _TABLE = "peft.utils.other.TrainableTokensWrapper"
 RAY = (
-    PrivateName("ray._private.state.actors", "seeing that the controller of a run is dead", ("actor_id",)),
+    PrivateName("ray._private.state.actors", "seeing that the driver of a run is dead", ("actor_id",)),
     PrivateName("ray._private.state.state._connect_and_get_accessor", "finding leaked placement groups"),
     PrivateName("ray._private.worker.global_worker", "recognising our own placement groups", (), ("current_job_id",)),
     PrivateName("ray._private.worker.print_to_stdstream", "a stop without a line of Ray's", ("data", "ignore_prefix")),
@@ -79,13 +79,13 @@ RAY = (
         "finding leaked placement groups",
         (),
         (
-            *("REMOVED", "FromString", "state", "is_detached"),
+            *("CREATED", "REMOVED", "FromString", "state", "is_detached"),
             *("creator_job_id", "creator_actor_id", "placement_group_id"),
         ),
     ),
     PrivateName(
         "ray.train.v2._internal.execution.callback.WorkerGroupCallback.before_worker_group_start",
-        "waiting for a run's turn and its former controller",
+        "waiting for a run's turn and its former driver",
         ("worker_group_context",),
     ),
     PrivateName(
@@ -117,7 +117,25 @@ RAY = (
     PrivateName("ray.train.torch.TorchTrainer._create_default_callbacks", "starting no process for Ray Data"),
     PrivateName(
         "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
-        "starting no process that outlives a controller that died",
+        "starting no process that outlives a driver that died",
+    ),
+    PrivateName(
+        "ray.train.torch.TorchTrainer._initialize_and_run_controller", "watching over workers in the driver's process"
+    ),
+    PrivateName(
+        "ray.train.v2._internal.execution.controller.TrainController",
+        "the same",
+        (
+            *("train_fn_ref", "train_run_context", "scaling_policy", "failure_policy", "callbacks"),
+            "validation_config",
+        ),
+    ),
+    PrivateName("ray.train.v2._internal.execution.controller.TrainController.run", "the same"),
+    PrivateName("ray.train.v2._internal.execution.controller.TrainController.get_result", "the same"),
+    PrivateName(
+        "ray.train.v2._internal.execution.worker_group.WorkerGroup.execute_async",
+        "letting workers go on whose report is durable",
+        ("fn",),
     ),
     PrivateName("ray.train.v2.api.callback.RayTrainCallback", "our own callbacks of a trainer"),
     PrivateName("ray.tune.progress_reporter.TrialProgressCallback._print", "silencing Tune", ("msg",)),

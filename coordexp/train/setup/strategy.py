@@ -2,7 +2,7 @@
 
 The images of an optimizer step, their order and the learning rate are the configuration's, whatever the
 number of workers: an elastic run on fewer of them accumulates more microbatches. Neither transformers nor peft
-is imported: every run's controller imports this, which trains nothing.
+is imported: every run's driver imports this, which trains nothing.
 """
 
 import math

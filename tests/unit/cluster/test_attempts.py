@@ -1,6 +1,5 @@
 """The attempts of a run: its turn, a stop while it waits for workers, and which of several failures is reported."""
 
-import pickle
 import threading
 import time
 from types import SimpleNamespace
@@ -46,7 +45,7 @@ def freed(monkeypatch) -> list[str]:
 
 
 def test_a_stop_ends_the_process_while_it_waits(plan, exits):
-    looks = pickle.loads(pickle.dumps(ExitOnStop(plan)))
+    looks = ExitOnStop(plan)
     looks.start()
     assert not exits
     request_stop(plan.run_dir, "enough")
@@ -70,21 +69,31 @@ def test_with_workers_a_stop_is_theirs_to_notice(plan, exits):
     assert not exits
 
 
-def test_the_run_before_asks_first(plan, freed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_run_before_gets_its_place_first(plan, freed, tmp_path, monkeypatch, is_over):
+    """To have asked is not enough: Ray gives what is free to who asks last. Nor is a place that is given back again."""
     before = tmp_path / "before"
     waited: list[bool] = []
+    placed: set[str] = set()
 
     def sleep(seconds: float) -> None:
-        waited.append((plan.run_dir / ".controller").exists())
-        (before / ".controller").write_text("session job other\n" if len(waited) == 3 else "session older other\n")
+        waited.append((plan.run_dir / ".driver").exists())
+        (before / ".driver").write_text("session older other placed\n" if len(waited) == 1 else "session job other\n")
+        if len(waited) == 3 and is_over:
+            attempts.note_place(before / ".driver")
+        elif len(waited) == 3:
+            placed.add("other")
 
     before.mkdir()
     monkeypatch.setattr(attempts.time, "sleep", sleep)
+    monkeypatch.setattr(attempts, "holds_place", placed.__contains__)
     own = Attempts(plan, previous=before)
     own.before_worker_group_start(SimpleNamespace())
     own.exit_on_stop.end()
     assert waited == [False] * 3
-    assert (plan.run_dir / ".controller").read_text() == "session job actor\n"
+    assert (plan.run_dir / ".driver").read_text() == "session job actor\n"
+    own.after_worker_group_start(SimpleNamespace())
+    assert (plan.run_dir / ".driver").read_text() == "session job actor placed\n"
     assert freed == ["freed"]
     own.before_worker_group_start(SimpleNamespace())  # again: its turn has come
     own.exit_on_stop.end()
@@ -96,7 +105,7 @@ def test_a_run_before_that_never_asks_is_waited_for_no_longer(plan, freed, tmp_p
     own = Attempts(plan, previous=tmp_path / "never")
     own.before_worker_group_start(SimpleNamespace())
     own.exit_on_stop.end()
-    assert (plan.run_dir / ".controller").exists()
+    assert (plan.run_dir / ".driver").exists()
 
 
 def test_a_run_begins_with_its_workers_unless_a_stop_was_asked(plan, freed):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig
 
 from coordexp.cluster import ray_private, session
 from coordexp.runs.stop import GRACE_ENV, SUBMITTED_ENV
@@ -58,8 +60,15 @@ def test_asking_a_cluster_imports_no_ray_train():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data")  # of a helper that is left out
-def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_controller():
-    trainer = ray_private.RunTrainer(lambda: None)
+def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_driver():
+    trainer = ray_private.RunTrainer(
+        lambda config: None,
+        train_loop_config={},
+        torch_config=TorchConfig(),
+        scaling_config=ScalingConfig(),
+        run_config=RunConfig(),
+        callbacks=[],
+    )
     names = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
     assert "BackendSetupCallback" in names
     assert not names & {"DatasetsCallback", "PlacementGroupCleanerCallback"}
