@@ -14,7 +14,6 @@ from typing import Protocol
 
 import psutil
 import ray
-import torch
 from ray.exceptions import RayError
 from ray.util.metrics import Counter, Gauge
 
@@ -175,6 +174,8 @@ def read_metrics(address: str) -> int:
 
 def memory_samples() -> list[GaugeSample]:
     """Return the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
+    import torch  # here: a run's driver imports this module, and trains nothing
+
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         device = torch.cuda.current_device()
         values = {

@@ -30,7 +30,7 @@ _print_message = ray_worker.print_to_stdstream
 
 if __name__ != "__main__":  # as a script this file only asks what a cluster has; Ray Train takes a second to import
     from ray.train import Result, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.backend import BackendConfig
     from ray.train.v2._internal.callbacks import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback as UserExceptionWithTraceback
@@ -40,9 +40,10 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
     from ray.train.v2._internal.execution.worker_group import WorkerGroup as WorkerGroup
     from ray.train.v2._internal.execution.worker_group import WorkerGroupPollStatus as WorkerGroupPollStatus
     from ray.train.v2.api.callback import RayTrainCallback as RayTrainCallback
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.tune.progress_reporter import TrialProgressCallback
 
-    class RunTrainer(TorchTrainer):
+    class RunTrainer(DataParallelTrainer):
         """A trainer whose controller is in the process that calls ``fit``, and without two helpers.
 
         Each would be a process of 200 MB, started before any worker: the controller as an actor of its own, beside a
@@ -59,7 +60,7 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
             loop: Callable[[dict[str, str]], None],
             *,
             train_loop_config: dict[str, str],
-            torch_config: TorchConfig,
+            backend_config: BackendConfig,
             scaling_config: ScalingConfig,
             run_config: RunConfig,
             callbacks: Sequence[RayTrainCallback],
@@ -68,7 +69,7 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
             super().__init__(
                 loop,
                 train_loop_config=train_loop_config,
-                torch_config=torch_config,
+                backend_config=backend_config,
                 scaling_config=scaling_config,
                 run_config=run_config,
             )

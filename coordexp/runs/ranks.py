@@ -1,44 +1,61 @@
-"""Rank, number of processes and exchange between them; without a process group there is one process."""
+"""Rank, number of processes and exchange between them; without a process group there is one process.
 
+Nothing here imports torch by itself: a run's driver imports this, and trains nothing.
+"""
+
+import sys
+from types import ModuleType
 from typing import TypeVar
-
-from torch import distributed
 
 _Item = TypeVar("_Item")
 
 
 def rank() -> int:
     """Return this process's rank; 0 without a process group."""
-    return distributed.get_rank() if in_process_group() else 0
+    group = _group()
+    return 0 if group is None else group.get_rank()
 
 
 def world_size() -> int:
     """Return the number of processes; 1 without a process group."""
-    return distributed.get_world_size() if in_process_group() else 1
+    group = _group()
+    return 1 if group is None else group.get_world_size()
 
 
 def gather_to_first(values: list[_Item]) -> list[list[_Item]]:
     """Return on rank 0 the list of every rank, in rank order; elsewhere an empty list."""
-    if not in_process_group():
+    group = _group()
+    if group is None:
         return [values]
     gathered: list[list[_Item]] | None = [[] for _ in range(world_size())] if rank() == 0 else None
-    distributed.gather_object(values, gathered)
+    group.gather_object(values, gathered)
     return gathered or []
 
 
 def from_first(values: list[_Item]) -> list[_Item]:
     """Return rank 0's list on every rank; all lists have its length."""
-    if in_process_group():
-        distributed.broadcast_object_list(values, src=0)
+    group = _group()
+    if group is not None:
+        group.broadcast_object_list(values, src=0)
     return values
 
 
 def barrier() -> None:
     """Wait for all processes."""
-    if in_process_group():
-        distributed.barrier()
+    group = _group()
+    if group is not None:
+        group.barrier()
 
 
 def in_process_group() -> bool:
     """Return whether this process belongs to a process group."""
-    return distributed.is_available() and distributed.is_initialized()
+    return _group() is not None
+
+
+def _group() -> ModuleType | None:
+    """Return ``torch.distributed`` where it has a process group; a process that never imported torch has none."""
+    if "torch" not in sys.modules:
+        return None
+    from torch import distributed
+
+    return distributed if distributed.is_available() and distributed.is_initialized() else None

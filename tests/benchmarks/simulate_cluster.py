@@ -28,16 +28,6 @@ from rich.console import Console
 CONSOLE = Console(highlight=False, soft_wrap=True)
 
 
-def drive_on_gloo(packed_plan, function, **options):
-    """The GPUs cannot take NCCL; runs in the driver's process."""
-    from ray.train.torch import TorchConfig
-
-    from coordexp.cluster import driver
-
-    driver.TorchConfig = lambda backend: TorchConfig(backend="gloo")
-    driver.drive(packed_plan, function, **options)
-
-
 def sleeper(seconds: float, *, spread: float):
     """Return a stand-in for the trainer core that holds its GPUs for a while and writes when."""
 
@@ -148,7 +138,6 @@ def simulate(options: argparse.Namespace, temporary: Path) -> tuple[dict[str, tu
     from coordexp.cluster import executor
 
     slots = executor.available_slots(config.cluster)
-    executor.drive = drive_on_gloo
     log = EventLog()
     executor.RayExecutor().execute(plans, sleeper(options.seconds, spread=options.spread), log)
     spans = {plan.name: tuple(json.loads((plan.run_dir / "times.json").read_text())) for plan in plans}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import ray
 
-from coordexp.cluster import executor
 from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
@@ -50,21 +49,6 @@ def ray_with_four_gpus():
             yield
         ray.shutdown()
     shutil.rmtree(temporary, ignore_errors=True)
-
-
-def drive_on_gloo(packed_plan, function, **options):
-    """The GPUs are numbers only; this runs in the driver's process."""
-    from ray.train.torch import TorchConfig
-
-    from coordexp.cluster import driver
-
-    driver.TorchConfig = lambda backend: TorchConfig(backend="gloo")
-    driver.drive(packed_plan, function, **options)
-
-
-@pytest.fixture(autouse=True)
-def gloo_instead_of_nccl(monkeypatch):
-    monkeypatch.setattr(executor, "drive", drive_on_gloo)
 
 
 def make_plans(tmp_path: Path, *, groups: int, seeds: int, **cluster: object) -> list[RunPlan]:

@@ -114,13 +114,20 @@ RAY = (
         "ray.train.v2._internal.exceptions.WorkerHealthCheckFailedError", "distinguishing a death from an error"
     ),
     PrivateName("ray.train.v2._internal.callbacks.DatasetsCallback", "starting no process for Ray Data"),
-    PrivateName("ray.train.torch.TorchTrainer._create_default_callbacks", "starting no process for Ray Data"),
+    PrivateName(
+        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer", "a trainer without torch in the driver's process"
+    ),
+    PrivateName(
+        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._create_default_callbacks",
+        "starting no process for Ray Data",
+    ),
     PrivateName(
         "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
         "starting no process that outlives a driver that died",
     ),
     PrivateName(
-        "ray.train.torch.TorchTrainer._initialize_and_run_controller", "watching over workers in the driver's process"
+        "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer._initialize_and_run_controller",
+        "watching over workers in the driver's process",
     ),
     PrivateName(
         "ray.train.v2._internal.execution.controller.TrainController",

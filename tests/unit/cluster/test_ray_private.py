@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig
+from ray.train.backend import BackendConfig
 
 from coordexp.cluster import ray_private, session
 from coordexp.runs.stop import GRACE_ENV, SUBMITTED_ENV
@@ -64,7 +64,7 @@ def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_driver():
     trainer = ray_private.RunTrainer(
         lambda config: None,
         train_loop_config={},
-        torch_config=TorchConfig(),
+        backend_config=BackendConfig(),
         scaling_config=ScalingConfig(),
         run_config=RunConfig(),
         callbacks=[],
