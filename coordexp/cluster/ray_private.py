@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,11 +38,23 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
     from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError as WorkerHealthCheckFailedError
     from ray.train.v2._internal.execution.callback import WorkerGroupCallback as WorkerGroupCallback
     from ray.train.v2._internal.execution.controller import TrainController
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
     from ray.train.v2._internal.execution.worker_group import WorkerGroup as WorkerGroup
     from ray.train.v2._internal.execution.worker_group import WorkerGroupPollStatus as WorkerGroupPollStatus
     from ray.train.v2.api.callback import RayTrainCallback as RayTrainCallback
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.tune.progress_reporter import TrialProgressCallback
+
+    from coordexp.cluster.session import PRIVATE_ENV
+
+    class AsksNoAutoscaler(FixedScalingPolicy):
+        """A fixed number of workers, of which no autoscaler is told: it is asked through a process of 110 MB."""
+
+        def after_controller_start(self, train_run_context: object) -> None:
+            """Tell nobody."""
+
+        def _maybe_send_resource_request(self) -> None:
+            """Tell nobody."""
 
     class RunTrainer(DataParallelTrainer):
         """A trainer whose controller is in the process that calls ``fit``, and without two helpers.
@@ -76,6 +89,9 @@ if __name__ != "__main__":  # as a script this file only asks what a cluster has
             self.run_config = replace(run_config, callbacks=list(callbacks))  # pyright: ignore[reportArgumentType]
 
         def _initialize_and_run_controller(self, **controller_init_kwargs: object) -> Result:
+            if PRIVATE_ENV in os.environ and isinstance(controller_init_kwargs["scaling_policy"], FixedScalingPolicy):
+                controller_init_kwargs["scaling_policy"] = AsksNoAutoscaler(self.scaling_config)
+
             async def run() -> Result:
                 controller = TrainController(**controller_init_kwargs)  # pyright: ignore[reportArgumentType]
                 await controller.run()

@@ -38,8 +38,10 @@ PROCESS_ENV = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
     "TOKENIZERS_PARALLELISM": "false",
 }
-# For a private session only: nobody preempts this machine, and every helper process costs 110 MB and two seconds.
-PRIVATE_SESSION_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+PRIVATE_ENV = "COORDEXP_PRIVATE_RAY"
+# For a private session only: nobody preempts this machine or adds another to it, and every helper process costs 110 MB
+# and two seconds.
+PRIVATE_SESSION_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", PRIVATE_ENV: "1"}
 _OBJECT_STORE_BYTES = 128 * 2**20  # nothing of ours goes through it but configurations
 
 

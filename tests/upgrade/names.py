@@ -138,6 +138,18 @@ RAY = (
         ),
     ),
     PrivateName("ray.train.v2._internal.execution.controller.TrainController.run", "the same"),
+    PrivateName(
+        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy",
+        "asking no autoscaler",
+    ),
+    PrivateName(
+        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy.after_controller_start",
+        "asking no autoscaler",
+        ("train_run_context",),
+    ),
+    PrivateName(
+        "ray.train.v2._internal.execution.scaling_policy.FixedScalingPolicy._maybe_send_resource_request", "the same"
+    ),
     PrivateName("ray.train.v2._internal.execution.controller.TrainController.get_result", "the same"),
     PrivateName(
         "ray.train.v2._internal.execution.worker_group.WorkerGroup.execute_async",

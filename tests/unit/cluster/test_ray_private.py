@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -22,7 +23,7 @@ STRINGS = (
     *session.LAUNCHER_ENV,
     *session.LOOPBACK_ENV,
     *(name for name in session.PROCESS_ENV if name != "TOKENIZERS_PARALLELISM"),
-    *session.PRIVATE_SESSION_ENV,
+    *(name for name in session.PRIVATE_SESSION_ENV if name != session.PRIVATE_ENV),
     SUBMITTED_ENV,
     GRACE_ENV,
     "node:__internal_head__",
@@ -59,9 +60,8 @@ def test_asking_a_cluster_imports_no_ray_train():
     assert imported == "set()"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data")  # of a helper that is left out
-def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_driver():
-    trainer = ray_private.RunTrainer(
+def trainer() -> ray_private.RunTrainer:
+    return ray_private.RunTrainer(
         lambda config: None,
         train_loop_config={},
         backend_config=BackendConfig(),
@@ -69,6 +69,39 @@ def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_driver():
         run_config=RunConfig(),
         callbacks=[],
     )
-    names = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data")  # of a helper that is left out
+def test_a_run_starts_no_helper_that_hands_out_data_or_outlives_its_driver():
+    names = {type(callback).__name__ for callback in trainer()._create_default_callbacks()}
     assert "BackendSetupCallback" in names
     assert not names & {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_only_where_there_may_be_an_autoscaler_it_is_told_of_a_run(monkeypatch, is_private):
+    """It is told through a process of its own, which a private session does not need."""
+    given: list[type] = []
+
+    class Controller:
+        def __init__(self, *, scaling_policy: object) -> None:
+            given.append(type(scaling_policy))
+
+        async def run(self) -> None:
+            """Be over."""
+
+        def get_result(self) -> str:
+            return "result"
+
+    monkeypatch.setattr(ray_private, "TrainController", Controller)
+    if is_private:
+        monkeypatch.setenv(session.PRIVATE_ENV, "1")
+    else:
+        monkeypatch.delenv(session.PRIVATE_ENV, raising=False)
+    fixed = ray_private.FixedScalingPolicy(ScalingConfig())
+    assert trainer()._initialize_and_run_controller(scaling_policy=fixed) == "result"
+    assert given == [ray_private.AsksNoAutoscaler if is_private else ray_private.FixedScalingPolicy]
+    silent = ray_private.AsksNoAutoscaler(ScalingConfig(num_workers=3))
+    silent.after_controller_start(SimpleNamespace(run_id="one"))
+    assert silent.make_decision_for_non_running_worker_group().num_workers == 3
+    assert silent._coordinator_client is None
