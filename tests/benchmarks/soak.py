@@ -3,7 +3,7 @@
     python tests/benchmarks/soak.py --runs 400 --hours 1.6 --server    # PostgreSQL and MLflow's server; else sqlite
 
 Everything but the training is real: the launcher, Ray Tune and Train, a process for each run, rows and checkpoints
-through the controller, MLflow. A run sleeps, commits a row every few seconds and every fourth a checkpoint, and leaves
+through the driver, MLflow. A run sleeps, commits a row every few seconds and every fourth a checkpoint, and leaves
 an evaluation and a merged checkpoint of a few bytes.
 
 Another process than the launcher looks at all of them every so many seconds and appends to ``samples.jsonl``. At the
