@@ -24,6 +24,12 @@ from tests.unit.tracking.test_spool import wait_for
 DONE = RunStatus("finished", step=3, seconds=1.0)
 
 
+@pytest.fixture(autouse=True)
+def _looked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what waits for the server be tried ten times a second instead of every two seconds."""
+    monkeypatch.setitem(RowSync.__init__.__kwdefaults__, "interval_seconds", 0.1)
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> RunPlan:
     (plan,) = plan_runs(
@@ -112,7 +118,7 @@ def test_a_server_that_stays_away_is_named_and_the_next_command_completes(
             raise ServerUnreachableError("nobody answers")
 
         patch.setattr(tracker, "log_directory", away)
-        close_within(patch, seconds=1.0)
+        close_within(patch, seconds=0.3)
         recorder.end_run(plan, DONE)
         assert recorder.close() == ["A-s0: nobody answers"]
         await_threads()
@@ -139,7 +145,7 @@ def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
         assert run_of(tracker)[0] == "FINISHED"
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)
-        close_within(patch, seconds=1.0)
+        close_within(patch, seconds=0.3)
         (missing,) = recorder.close()
         await_threads()
         assert "metrics.jsonl: 1 rows were not sent (rows do not pass)" in missing
