@@ -121,7 +121,8 @@ def test_memory_is_compared_with_the_gpu(tmp_path, monkeypatch):
     small = memory(6)
     assert small.verdict == "failure"
     assert "but only 6.0 GiB are there; set training.gradient_checkpointing: true" in small.sentence
-    assert "lower evaluation.batch_size" in memory(6, "training.gradient_checkpointing=true").sentence
+    answers = ("training.gradient_checkpointing=true", "evaluation.batch_size=100")
+    assert "lower evaluation.batch_size" in memory(6, *answers).sentence
 
 
 def test_a_longest_batch_that_may_not_fit_warns(monkeypatch):
