@@ -21,9 +21,7 @@ from coordexp.runs.status import RunClock, note_traceback, note_workers, one_sen
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
 
-_committed = threading.Semaphore(
-    0
-)  # one for each report that the driver has made durable and that is not waited for yet
+_committed = threading.Semaphore(0)  # one for each report that is durable and was not waited for yet
 
 
 class ReportedRow(TypedDict):
@@ -93,7 +91,7 @@ class RayReporter:
 
 
 def report_is_committed() -> None:
-    """Let this worker go on after its next report; the driver calls it in each worker, once for each report."""
+    """Let this worker go on whose report is durable; the driver calls it in each worker, once for each report."""
     _committed.release()
 
 
