@@ -2,7 +2,8 @@
 
 transformers' own reads sizes and places back from the device, several times in every layer: the host waits for all
 work before it each time, and then attends to one image after the other. Here sizes and places come with the batch,
-which knew them on the CPU. The numbers are those of transformers (``tests/unit/model/test_image_forward.py``).
+which knew them on the CPU. On a CPU the numbers are those of transformers
+(``tests/unit/model/test_image_forward.py``).
 
 Shapes: B sequences, L padded length, D hidden, I images, P patches, G tokens of images, H heads.
 """
@@ -13,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 from transformers import Qwen3VLForConditionalGeneration
+from transformers.masking_utils import create_causal_mask, packed_sequence_mask_function
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3_vl.modeling_qwen3_vl import (
@@ -56,6 +59,7 @@ def install_image_forward(model: Qwen3VLForConditionalGeneration) -> None:
     inner = model.model
     inner.__class__ = _Model
     inner.language_model.__class__ = _TextModel
+    inner.visual.patch_embed.proj.__class__ = _PatchConvolution
     for block in inner.visual.blocks:
         block.attn.__class__ = _VisionAttention  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -91,9 +95,11 @@ class _Model(Qwen3VLModel):
             )
         ours = {"inputs_embeds", "pixel_values_videos", "video_grid_thw", "mm_encoder_outputs"}
         kwargs = {name: value for name, value in kwargs.items() if name not in ours}
+        embeds_BLD: Tensor = self.get_input_embeddings()(input_ids)
+        if image_layout is not None and position_ids is not None and len(position_ids) == 4 and attention_mask is None:
+            attention_mask = self._packed_mask(embeds_BLD, position_ids[0])
         if image_layout is None:
             image_layout = ImageLayout.read(input_ids, image_grid_thw, image_token_id=self.config.image_token_id)
-        embeds_BLD: Tensor = self.get_input_embeddings()(input_ids)
         image_GD, deepstack = self._image_features(pixel_values, image_grid_thw, image_layout)
         rows_G = image_layout.token_rows
         mixed_BLD = embeds_BLD.flatten(0, 1).index_copy(0, rows_G, image_GD.to(embeds_BLD.dtype)).view_as(embeds_BLD)
@@ -117,6 +123,16 @@ class _Model(Qwen3VLModel):
         )
         outputs.rope_deltas = self.rope_deltas  # transformers before 5.20 hands it on
         return outputs
+
+    def _packed_mask(self, embeds_1LD: Tensor, positions_1L: Tensor) -> Tensor | None:
+        """Return the mask that keeps the samples of a row apart.
+
+        transformers would make the same one, but first asks the device whether the row is packed at all.
+        """
+        sample_1L = (positions_1L == 0).cumsum(-1)
+        keeps_apart = packed_sequence_mask_function(sample_1L)
+        config = self.language_model.config
+        return create_causal_mask(config, embeds_1LD, None, None, and_mask_function=keeps_apart)
 
     def _image_features(
         self, pixel_values: Tensor, image_grid_thw: Tensor, layout: ImageLayout
@@ -186,6 +202,22 @@ class _TextModel(Qwen3VLTextModel):
             return super()._deepstack_process(hidden_states, visual_pos_masks, visual_embeds)
         flat_TD = hidden_states.flatten(0, 1)
         return flat_TD.index_add(0, visual_pos_masks, visual_embeds.to(flat_TD.dtype)).view_as(hidden_states)
+
+
+class _PatchConvolution(nn.Conv3d):
+    """Embeds patches; its kernel is a whole patch, for which cuDNN takes up to seconds a call in half precision."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return ``[P, D, 1, 1, 1]`` of patches ``[P, C, T, H, W]``."""
+        if input.device.type == "cpu":
+            return super().forward(input)  # to transformers' last bit
+        return patch_product(input, self.weight, self.bias)
+
+
+def patch_product(patches: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the convolution of patches ``[P, C, T, H, W]`` with kernels as large as they are, as one product."""
+    product_PD = F.linear(patches.flatten(1), weight.flatten(1), bias)
+    return product_PD.view(*product_PD.shape, 1, 1, 1)
 
 
 class _VisionAttention(Qwen3VLVisionAttention):

@@ -84,6 +84,7 @@ def load(
         ResourceError: if the attention needs a package or a device that is not here.
     """
     check_attention(attn_implementation, dtype=dtype)
+    spare_attention_plans()
     info = None if adapter is None else read_adapter(adapter)
     trained = TrainedBase(None) if info is None else info.base
     if revision is None and trained.path == str(path_or_id):
@@ -143,6 +144,16 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
             "model.attn_implementation: flash_attention_2 needs a CUDA device, and there is none here; "
             "set model.attn_implementation: sdpa"
         )
+
+
+def spare_attention_plans() -> None:
+    """Have attention computed by kernels that take any shape.
+
+    From cuDNN 9.15.1 on torch prefers its attention on Hopper and Blackwell, which builds a plan for each new shape,
+    in 20 ms to a second each way. Every batch is of another length, and so is the cache at every token of an answer.
+    """
+    if torch.cuda.is_available():
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _load_weights(

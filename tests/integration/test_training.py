@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
@@ -18,7 +19,7 @@ from coordexp.model.merge.parity import default_samples, logits_of
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import train_run
+from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup.components import build_components
 from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import environment_of_ranks, run_ranks
@@ -194,6 +195,18 @@ def test_a_run_that_would_not_be_comparable_takes_no_step(base, tmp_path):
     assert not folder.checkpoints.exists()
     assert not folder.metrics.exists()
     assert read_fingerprint(folder.fingerprint) == identity  # what the worker found is not kept
+
+
+def test_in_bfloat16_adapters_leave_casts_to_autocast(base, tmp_path):
+    config = prepared(small_config(base, tmp_path, precision="bfloat16"))
+    reporter = LocalReporter(RunFolder.of(config).path)
+    run = Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
+    make_trainer(run, tmp_path / "scratch")
+    layer = next(module for module in run.parts.model.modules() if isinstance(module, LoraLayer))
+    values = torch.ones(2, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer._cast_input_dtype(values, torch.float32) is values
+    assert layer._cast_input_dtype(values, torch.float32).dtype == torch.float32
 
 
 def test_a_run_leaves_its_parts(undisturbed):

@@ -193,6 +193,7 @@ PEFT = (
     PrivateName(f"{_TABLE}._active_adapter", "the same: what PEFT asks of every wrapper"),
     PrivateName(f"{_TABLE}._disable_adapters", "the same"),
     PrivateName(f"{_TABLE}._adapters", "the same"),
+    PrivateName("peft.tuners.lora.LoraLayer._cast_input_dtype", "no casts that autocast takes back", ("x", "dtype")),
 )
 MLFLOW = (
     PrivateName("mlflow.db.upgrade.callback", "upgrading a server's database without showing its password"),

@@ -20,7 +20,7 @@ from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 from coordexp.model.image_forward import install_image_forward
-from coordexp.model.load import check_attention
+from coordexp.model.load import check_attention, spare_attention_plans
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.forward import TermForward, check_adapter_ids
@@ -67,7 +67,8 @@ class Setting:
         checkpointing: of activations.
         packing: whether a microbatch is one row.
         deterministic: of ``training``.
-        stock_images: whether images go through transformers' own forward, which waits and takes them one by one.
+        stock_images: whether images go through transformers' own forward, which waits and takes them one by one, and
+            attention to the kernels that torch prefers.
         num_images: of the data set.
         num_workers: processes that read images.
         changes: further ``KEY=VALUE`` of the configuration.
@@ -117,6 +118,10 @@ def configured(setting: Setting, folder: Path) -> ExperimentConfig:
 
 def components(config: ExperimentConfig, size: str, *, stock_images: bool = False) -> Components:
     """Build the parts of a run as ``build_components`` does, with a model that was read from nowhere."""
+    if stock_images:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+    else:
+        spare_attention_plans()
     processor = Processor(published_tokenizer(), image_processor())
     encoding = build_encoding(config, processor)
     vocab = encoding.vocab

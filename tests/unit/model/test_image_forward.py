@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from coordexp.model.image_forward import ImageLayout, install_image_forward
+from coordexp.model.image_forward import ImageLayout, install_image_forward, patch_product
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 
 SIZES = ((4, 6), (8, 4), (4, 6), (4, 4), (6, 4))  # two of one size, and two more of as many patches
@@ -143,3 +143,13 @@ def test_the_attention_sees_each_image_alone(models):
     after = ours(**inputs).logits
     assert not torch.equal(after[0], before[0])
     assert torch.equal(after[1:], before[1:])
+
+
+def test_one_product_is_the_convolution_of_whole_patches(models):
+    stock, ours = models
+    convolution = stock.model.visual.patch_embed.proj
+    patches = torch.randn(7, *convolution.weight.shape[1:], generator=torch.Generator().manual_seed(0))
+    expected = convolution(patches)
+    torch.testing.assert_close(patch_product(patches, convolution.weight, convolution.bias), expected)
+    on_meta = copy.deepcopy(ours.model.visual.patch_embed.proj).to("meta")  # as on every device but a CPU
+    assert on_meta(patches.to("meta")).shape == expected.shape
