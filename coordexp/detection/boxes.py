@@ -1,6 +1,6 @@
 """Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels.
 
-The one IoU of the package is here as a table; its formula is compiled, in :mod:`coordexp.detection.kernels`.
+The one IoU of the package is here as a table; its formula is compiled, in :mod:`coordexp.detection.pair_kernels`.
 
 The differentiable GIoU of training is apart from it, in :mod:`coordexp.losses.coord_box`.
 """
@@ -35,7 +35,7 @@ def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
         a_xywh: ``[A, 4]`` left, top, width and height.
         b_xywh: ``[B, 4]``.
     """
-    from coordexp.detection.kernels import fill_iou_table  # here: numba takes half a second
+    from coordexp.detection.pair_kernels import fill_iou_table  # here: numba takes half a second
 
     table = np.empty((len(a_xywh), len(b_xywh)))
     fill_iou_table(_rows(a_xywh), _rows(b_xywh), table)
@@ -44,7 +44,7 @@ def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
 
 def iou(a_xywh: Floats, b_xywh: Floats) -> Floats:
     """Return ``[M]`` IoU of each box of ``a`` ``[M, 4]`` with the box of ``b`` in the same row."""
-    from coordexp.detection.kernels import fill_iou
+    from coordexp.detection.pair_kernels import fill_iou
 
     values = np.empty(len(a_xywh))
     fill_iou(_rows(a_xywh), _rows(b_xywh), values)

@@ -159,7 +159,7 @@ def _kinds(
     truth: GroundTruth, detections: Detections, gt_of_dt: Ints, counted: Bools, image: Ints, matcher: Matcher
 ) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
-    from coordexp.detection.kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
+    from coordexp.detection.pair_kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
     from coordexp.detection.sorting import order_by
 
     gt = np.flatnonzero(~truth.is_crowd)
@@ -202,7 +202,8 @@ def _kinds(
 
 def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "tuple[Matches, Matches]":
     """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
-    from coordexp.detection.kernels import CLASSIFICATION, Hits, Matches
+    from coordexp.detection.kernels import Hits, Matches
+    from coordexp.detection.pair_kernels import CLASSIFICATION
     from coordexp.detection.sorting import counted, order_by, rising
 
     truth, detections = matcher.truth, matcher.detections

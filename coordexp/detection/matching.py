@@ -112,7 +112,8 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Hits, Matches, fill_bits  # here: numba takes half a second
+        from coordexp.detection.kernels import Hits, Matches  # here: numba takes half a second
+        from coordexp.detection.pair_kernels import fill_bits
         from coordexp.detection.sorting import counted, order_by
 
         low, high = AREA_RANGES_PX2[area]
@@ -182,7 +183,7 @@ class Matcher:
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
-        from coordexp.detection.kernels import fill_repeats
+        from coordexp.detection.pair_kernels import fill_repeats
 
         found = np.zeros(len(self._dt_cell), np.bool_)
         fill_repeats(self._begin, self._dt_boxes, min_iou, found)
@@ -217,7 +218,7 @@ class Matcher:
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
-        from coordexp.detection.kernels import fill_best_iou
+        from coordexp.detection.pair_kernels import fill_best_iou
         from coordexp.detection.sorting import order_by
 
         order = order_by(self._gt_cell)
@@ -235,7 +236,7 @@ class Matcher:
             ``[T, D]`` the ground truth that each detection takes, -1 for none, and ``[G]`` the rows of the file that
             stand in its order.
         """
-        from coordexp.detection.kernels import match_cells
+        from coordexp.detection.pair_kernels import match_cells
         from coordexp.detection.sorting import order_by
 
         order = order_by(2 * self._gt_cell + gt_ignored)  # within a cell, ground truth that counts comes first

@@ -306,7 +306,7 @@ class _Scene:
 
     def _best_iou(self, boxes: Floats, *, shift: int) -> tuple[Floats, Ints]:
         """Return for each object its largest IoU with a box, and the box's row; shifted: with another image's."""
-        from coordexp.detection.kernels import fill_best_pairs
+        from coordexp.detection.pair_kernels import fill_best_pairs
 
         begin, end = np.roll(self.dt_begin[:-1], shift), np.roll(self.dt_begin[1:], shift)
         best, row = np.zeros(len(self.gt_px_xywh)), np.zeros(len(self.gt_px_xywh), np.int64)
