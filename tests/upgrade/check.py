@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FAST_TESTS = ("-m", "not slow and not gpu")
+PINS_ARE_INSTALLED = "tests/unit/test_security.py::test_every_package_of_ours_is_pinned"  # the newest versions are not
 
 
 def list_names() -> int:
@@ -84,7 +85,7 @@ def _check_fresh(arguments: list[str]) -> int:
             print("pip finds no set of versions, or no package registry; see its message above", file=sys.stderr)
             return 2
         listed = subprocess.run([python, "-m", "tests.upgrade.check", "--installed"], cwd=ROOT, check=False).returncode
-        tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--deselect", PINS_ARE_INSTALLED, *arguments]
         tested = subprocess.run(tests, cwd=ROOT, check=False).returncode
     return 1 if listed or tested else 0
 
