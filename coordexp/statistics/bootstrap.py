@@ -3,9 +3,7 @@
 Legend of shapes: ``N`` images, ``R`` resamples.
 """
 
-import os
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +24,7 @@ from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.rarity import corrected, images_a_category
-from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
+from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
 if TYPE_CHECKING:
@@ -95,6 +93,7 @@ def read_matches(
     *,
     metric: str,
     image_ids: Collection[int] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> "dict[K, Matches]":
     """Match files of detections to one annotation file, in the area range of a metric.
 
@@ -103,6 +102,7 @@ def read_matches(
         files: files of detections in COCO's results format, by any key.
         metric: a key of :data:`~coordexp.detection.average_precision.AVERAGE_PRECISIONS`.
         image_ids: only these images; None for all.
+        on_progress: called after each file, with no draw done.
 
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
@@ -115,16 +115,15 @@ def read_matches(
     if len(truth.sizes_px) < 2:
         raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
 
-    def matched(path: FilePath) -> "Matches":
-        detections = read_detections(Path(path), whole)
-        _refuse_other_images(detections, truth, path)
+    def matched(key: K) -> "Matches":
+        detections = read_detections(Path(files[key]), whole)
+        _refuse_other_images(detections, truth, files[key])
         matches = Matcher(truth, detections).matches(area)
         if not len(matches.gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
         return matches
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
-        return dict(zip(files, pool.map(matched, files.values()), strict=True))
+    return each_read(matched, files, threads=None, on_progress=on_progress)
 
 
 def resampled(

@@ -131,12 +131,8 @@ def _compared(
         name: {group: {n: hashes[Path(path)] for n, path in sorted(seeds.items())} for group, seeds in files.items()}
         for name, files in readings.items()
     }
-    matches = read_matches(
-        annotations_json,
-        {content: path for path, content in reversed(hashes.items())},
-        metric=plan.metric,
-        image_ids=image_ids,
-    )
+    files_of = {content: path for path, content in reversed(hashes.items())}
+    matches = read_matches(annotations_json, files_of, metric=plan.metric, image_ids=image_ids, on_progress=on_progress)
     tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files).values())
     share = partial(_share, on_progress, parts=1 + len(tests))
     drawn = resampled(

@@ -94,7 +94,7 @@ def convergence(
         for number in sorted(detections[group])
         for step in steps
     }
-    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids)
+    matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids, on_progress=on_progress)
     drawn = list(
         resampled(matches, metric, resamples=resamples, seed=seed, threads=threads, on_progress=on_progress).values()
     )

@@ -3,9 +3,7 @@
 Legend of shapes: ``N`` images, ``R`` resamples, ``M`` measures, of which the last ``X`` are shares.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +18,7 @@ from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
 from coordexp.statistics.rarity import corrected, images_a_category
-from coordexp.statistics.resampling import OnProgress, check_plan, for_each_block, image_weights
+from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
 
@@ -76,8 +74,7 @@ def decompose(
         made = Decomposed(truth, read_detections(Path(paths[run]), truth))
         return _Measured(made, *_columns(more[run], own_names, made.num_images))
 
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:  # matching leaves the interpreter's lock
-        files = dict(zip(paths, pool.map(measured, paths), strict=True))
+    files = each_read(measured, paths, threads=threads, on_progress=on_progress)
     names = [*(measure.name for measure in MEASURES), *own_names]
     num_images = len(truth.sizes_px)
     weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(resamples)], axis=1)

@@ -5,17 +5,20 @@ order they finish, changes nothing.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.errors import ComparisonError
 
+K = TypeVar("K")
+V = TypeVar("V")
 OnProgress = Callable[[int, int], None]
-"""Called with the number of draws done and their total, from the caller's thread."""
+"""Called with the number of draws done and their total, from the caller's thread; where it raises, the work ends."""
 
 DEFAULT_RESAMPLES = 2000
 
@@ -66,6 +69,26 @@ def enough_resamples(num_pairs: int) -> int:
     pairs: beyond 50 pairs, that of 2000 resamples can never come below 5 %.
     """
     return max(DEFAULT_RESAMPLES, 50 * num_pairs)
+
+
+def each_read(
+    read: Callable[[K], V], keys: Collection[K], *, threads: int | None, on_progress: OnProgress | None = None
+) -> dict[K, V]:
+    """Return what ``read`` makes of each key, from several threads.
+
+    Args:
+        read: the work of one key; it should spend its time outside the interpreter's lock.
+        keys: in the order of the answer.
+        threads: number of threads; None for one per usable core.
+        on_progress: called after each key, with no draw done; where it raises, no further key is begun.
+    """
+    found: dict[K, V] = {}
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+        for key, made in zip(keys, pool.map(read, keys), strict=True):
+            found[key] = made
+            if on_progress is not None:
+                on_progress(0, 1)
+    return found
 
 
 def for_each_block(

@@ -86,10 +86,8 @@ def main() -> int:
     parser.add_argument("--spread", type=float, default=0.5, help="of the lengths, as a share of the mean")
     options = parser.parse_args()
     temporary = tempfile.mkdtemp(prefix="cx-sim-", dir="/tmp")
-    try:
-        spans, slots, planned = simulate(options, Path(temporary))
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)  # after Ray's own end, which is registered later
+    spans, slots, planned = simulate(options, Path(temporary))
     report(options, spans, slots, planned)
     return 0
 

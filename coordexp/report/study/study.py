@@ -426,6 +426,7 @@ class _StudyMaker:
             truth = read_ground_truth(annotations)
             shares: dict[str, dict[int, Shares]] = {}
             for run in trained:
+                self._report("finding errors", 0, 1)
                 own = detections[run.group][run.seed]
                 shares.setdefault(run.group, {})[run.seed] = answer_shares(truth, own, **answers[run.name])
             return decompose(
