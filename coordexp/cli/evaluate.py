@@ -211,7 +211,7 @@ def _evaluate_here(
     decoder = open_decoder(job, evaluation)
     with _progress_bar(console, job, evaluation) as advance:
         return evaluation.run(
-            lambda way, sample: [decoder.decode(way, decoder.batches, sample=sample, on_batch=advance)],
+            lambda way, sample: [decoder.decode(way, decoder.queues, sample=sample, on_images=advance)],
             EvaluationFolder(output),
             hardware=f"1 x {decoder.hardware}",
         )

@@ -1,4 +1,4 @@
-"""An evaluation on many Ray workers: each has the model, takes one batch after the other, sends back records.
+"""An evaluation on many Ray workers: each has the model, takes one queue of images after the other, sends back records.
 
 Batches are those of one process, and the files are written here, in the order of the images: the
 result is the same to the byte for any number of workers that compute alike.
@@ -50,9 +50,9 @@ class EvaluationWorker:
         self._opened: SplitDecoder | None = None
 
     @ray.method
-    def batches(self) -> list[list[int]]:
-        """Return the batches of the job, the same in every worker."""
-        return self._decoder().batches
+    def queues(self) -> list[list[int]]:
+        """Return the queues of the job, the same in every worker."""
+        return self._decoder().queues
 
     @ray.method
     def hardware(self) -> str:
@@ -60,9 +60,9 @@ class EvaluationWorker:
         return self._decoder().hardware
 
     @ray.method
-    def decode(self, decoding: Decoding, batch: Sequence[int], sample: int) -> list[ImageRecord]:
-        """Generate and parse one batch, greedily or as a sample of this number."""
-        return self._decoder().decode(decoding, [batch], sample=sample)
+    def decode(self, decoding: Decoding, queue: Sequence[int], sample: int) -> list[ImageRecord]:
+        """Generate and parse one queue, greedily or as a sample of this number."""
+        return self._decoder().decode(decoding, [queue], sample=sample)
 
     def _decoder(self) -> SplitDecoder:
         if self._opened is None:
@@ -75,7 +75,7 @@ def evaluate_on_ray(
 ) -> dict[str, float]:
     """Evaluate on the Ray cluster this process has joined.
 
-    A worker that dies is started again, up to twice, and its batch is done again.
+    A worker that dies is started again, up to twice, and its queue is done again.
 
     Args:
         job: checkpoint, data and settings; its paths must lead to the same files on every node.
@@ -98,9 +98,9 @@ def evaluate_on_ray(
     )(EvaluationWorker)
     pool = [actor.remote(job) for _ in range(workers.num_workers)]
     try:
-        batches = _get(pool[0].batches.remote())
+        queues, owners = _get(pool[0].queues.remote()), dict[int, ActorProxy[EvaluationWorker]]()
         return evaluation.run(
-            lambda way, sample: _decode_all(pool, way, sample, batches, on_images),
+            lambda way, sample: _decode_all(pool, way, sample, queues, on_images, owners),
             EvaluationFolder(output),
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
@@ -141,18 +141,21 @@ def _decode_all(
     pool: Sequence[ActorProxy[EvaluationWorker]],
     decoding: Decoding,
     sample: int,
-    batches: Sequence[list[int]],
+    queues: Sequence[list[int]],
     on_images: Callable[[int], None],
+    owners: dict[int, ActorProxy[EvaluationWorker]],
 ) -> list[list[ImageRecord]]:
-    """Give each worker the next batch as soon as it is free."""
-    waiting = list(reversed(batches))
+    """Give each worker the next queue as soon as it is free; one that it had before, since it knows what it wrote."""
+    waiting = dict(enumerate(queues))
     busy: dict[ray.ObjectRef[list[ImageRecord]], ActorProxy[EvaluationWorker]] = {}
     parts: list[list[ImageRecord]] = []
     free = list(pool)
     while waiting or busy:
-        while waiting and free:
-            worker = free.pop()
-            busy[worker.decode.remote(decoding, waiting.pop(), sample)] = worker
+        for worker in list(free):
+            number = next((number for number in waiting if owners.setdefault(number, worker) is worker), None)
+            if number is not None:
+                free.remove(worker)
+                busy[worker.decode.remote(decoding, waiting.pop(number), sample)] = worker
         ready, _ = ray.wait(list(busy), num_returns=1)
         for reference in ready:
             free.append(busy.pop(reference))

@@ -66,6 +66,7 @@ class ImageRecord:
         stop_margins: log-odds of another object against the end after 0, 1, 2, ... closed objects.
         token_ids: the tokens themselves, the end token excluded.
         curves: bin distributions of its objects, where the image is one of those that keep them.
+        unforced: the grammar never forbade what the model preferred, so that free decoding writes the same.
     """
 
     image_id: int
@@ -77,6 +78,7 @@ class ImageRecord:
     stop_margins: tuple[float, ...] = ()
     token_ids: tuple[int, ...] = ()
     curves: tuple[ObjectCurves, ...] | None = None
+    unforced: bool = False
 
 
 @dataclass(frozen=True)

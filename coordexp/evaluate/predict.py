@@ -93,7 +93,7 @@ def predict(
         prompt: the instruction; None for that of training where the checkpoint says it, else for the default one.
         max_pixels: image size limit; None for that of training where the checkpoint says it, else for its own.
         num_threads: CPU threads; None leaves it to torch.
-        on_pictures: called with the number of pictures that each batch adds.
+        on_pictures: called with the number of pictures that are done since the last call.
 
     Returns:
         A prediction for each picture, in the order given.
@@ -120,8 +120,8 @@ def predict(
     evaluation.images_with_curves = frozenset(range(len(samples)))
     decoder = open_decoder(job, evaluation)
     found: dict[int, Prediction] = {}
-    for batch in decoder.batches:  # one at a time: an answer's distributions are large until they are cut
-        for record in decoder.decode(decoding, [batch], on_batch=on_pictures):
+    for queue in decoder.queues:  # one at a time: an answer's distributions are large until they are cut
+        for record in decoder.decode(decoding, [queue], on_images=on_pictures):
             found[record.image_id] = _prediction(samples[record.image_id], record)
     return [found[number] for number in range(len(samples))]
 

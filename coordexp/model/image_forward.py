@@ -64,6 +64,11 @@ def install_image_forward(model: Qwen3VLForConditionalGeneration) -> None:
         block.attn.__class__ = _VisionAttention  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def knows_layout(model: nn.Module) -> bool:
+    """Return whether a model inside the head takes an :class:`ImageLayout`, as an installed one does."""
+    return isinstance(model, _Model)
+
+
 class _Model(Qwen3VLModel):
     """Puts images into the embeddings at places that are known; all else is transformers'."""
 

@@ -1,8 +1,8 @@
-"""The object grammar as tables, and the logits processor that enforces it without a synchronisation.
+"""The object grammar as tables on a device: what is allowed is looked up without a synchronisation.
 
 The sequence is that of :mod:`coordexp.coord_tokens.grammar.sequence`, and may be padded behind its end.
 
-Shapes: S states, C token classes, V vocabulary, B sequences, L tokens so far.
+Shapes: S states, C token classes, V vocabulary, B sequences.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from coordexp.coord_tokens.vocab import AnswerVocab
 
@@ -107,27 +107,6 @@ class ObjectGrammar:
     def advance(self, state_B: Tensor, token_B: Tensor) -> Tensor:
         """Return the ``[B]`` states after one more token in each sequence."""
         return self.next_SC[state_B, self.classes_V[token_B]]
-
-
-class GrammarProcessor(LogitsProcessor):
-    """Forbid what the grammar forbids, for the length of one ``generate`` call.
-
-    The first call is in the start state, whatever the prompt; each later call advances every row
-    by its newest token. Nothing leaves the device.
-    """
-
-    def __init__(self, grammar: ObjectGrammar) -> None:
-        """Start before the first generated token; the tables must be where the logits are."""
-        self._grammar = grammar
-        self._state_B: Tensor | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return ``scores`` ``[B, V]`` with -inf at forbidden ids; ``scores`` itself is left alone."""
-        if self._state_B is None:
-            self._state_B = torch.full_like(input_ids[:, -1], int(State.START))
-        else:
-            self._state_B = self._grammar.advance(self._state_B, input_ids[:, -1])
-        return scores.where(self._grammar.allowed_SV[self._state_B], -torch.inf)
 
 
 def plain_text_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,4 +1,4 @@
-"""One process's part of an evaluation: batches of images in, records out."""
+"""One process's part of an evaluation: queues of images in, records out."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,14 @@ from coordexp.errors import ConfigError, TokenizerError
 from coordexp.evaluate.evaluation import SplitEvaluation
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
-    GenerationSpec,
-    GumbelNoise,
     MeasuredSamples,
-    Readout,
     evaluation_mode,
     generate_sequences,
-    static_batches,
+    gumbel_noise,
+    image_queues,
 )
 from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
+from coordexp.evaluate.generate.rows import GenerationSpec, Readout
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
@@ -58,12 +57,12 @@ class AnswerFormat(Protocol):
 
 
 class SplitDecoder:
-    """Generates and parses the images of an evaluation, batch by batch.
+    """Generates and parses the images of an evaluation, queue by queue.
 
     Attributes:
         samples: the images with their prompts, encoded when they are read.
-        batches: the images of each batch, as indices of the samples. Processes that share a split
-            share out these batches: the files are then the same for any number of processes, as long
+        queues: the images that pass through the same rows, as indices of the samples. Processes that share a split
+            share out these queues: the files are then the same for any number of processes, as long
             as each computes alike (same device, same number of threads).
     """
 
@@ -80,7 +79,7 @@ class SplitDecoder:
         source: Path = Path(),
         readout: Readout | None = None,
     ) -> None:
-        """Plan the batches.
+        """Plan the queues.
 
         Args:
             evaluation: which images, and how.
@@ -88,7 +87,7 @@ class SplitDecoder:
             answers: how the model answers, for the categories and the score of this evaluation.
             tokenizer: the model's.
             image_spec: how patches become pixel values.
-            samples: the evaluation's samples, encoded, with empty targets; read batch by batch.
+            samples: the evaluation's samples, encoded, with empty targets; read as they are needed.
             given: answers by image, to be read instead of generated.
             source: the file they come from.
             readout: reads the hidden states behind each token, as a learned score does.
@@ -110,6 +109,7 @@ class SplitDecoder:
             number_ids=answers.number_ids,
             markers=answers.markers,
         )
+        self._constrained: dict[int, ImageRecord] = {}
         self._grammar: ObjectGrammar | None = None
         self._given: Mapping[int, Sequence[int]] | None = None
         lengths = list(samples.lengths)
@@ -118,7 +118,7 @@ class SplitDecoder:
             self._given = target_ids(given, tokenizer, self._generation, vocab_size=vocab_size, source=source)
             ids = (sample.image_id for sample in evaluation.samples)
             lengths = [length + len(self._given[key]) for length, key in zip(lengths, ids, strict=True)]
-        self.batches = static_batches(lengths, batch_size=evaluation.spec.batch_size)
+        self.queues = image_queues(lengths, batch_size=evaluation.spec.batch_size)
 
     @property
     def hardware(self) -> str:
@@ -132,33 +132,64 @@ class SplitDecoder:
     def decode(
         self,
         decoding: Decoding,
-        batches: Sequence[Sequence[int]],
+        queues: Sequence[Sequence[int]],
         *,
         sample: int = 0,
-        on_batch: Callable[[int], None] | None = None,
+        on_images: Callable[[int], None] | None = None,
     ) -> list[ImageRecord]:
-        """Generate and parse some of the batches.
+        """Generate and parse some of the queues.
+
+        Where an evaluation decodes freely after it has decoded under the grammar, an answer that the grammar did not
+        change is not generated again.
 
         Args:
             decoding: whether the grammar constrains.
-            batches: which.
+            queues: which.
             sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
-            on_batch: called with the number of images of each batch that is done.
+            on_images: called with the number of images just finished.
         """
-        found = self.sequences(decoding, batches, sample=sample, on_batch=on_batch)
+        if sample or self._given is not None or self._evaluation.spec.decoding != ("constrained", "free"):
+            return self._records(decoding, queues, sample=sample, on_images=on_images)
+        if decoding == "free":
+            return [record for queue in queues for record in self._decode_freely(queue, on_images)]
+        records = self._records(decoding, queues, on_images=on_images)
+        self._constrained |= zip((index for queue in queues for index in queue), records, strict=True)
+        return records
+
+    def _decode_freely(self, queue: Sequence[int], on_images: Callable[[int], None] | None) -> list[ImageRecord]:
+        """Take over what the grammar did not change, and generate the rest."""
+        if not all(index in self._constrained for index in queue):  # by a process that is no more
+            self.decode("constrained", [queue])
+        found = {index: record for index in queue if (record := self._constrained.pop(index)).unforced}
+        if on_images is not None and found:
+            on_images(len(found))
+        rest = [index for index in queue if index not in found]
+        found |= zip(rest, self._records("free", [rest] if rest else [], on_images=on_images), strict=True)
+        return [found[index] for index in queue]
+
+    def _records(
+        self,
+        decoding: Decoding,
+        queues: Sequence[Sequence[int]],
+        *,
+        sample: int = 0,
+        on_images: Callable[[int], None] | None = None,
+    ) -> list[ImageRecord]:
+        found = self.sequences(decoding, queues, sample=sample, on_images=on_images)
         return [self._answers.record(seq) for seq in found]
 
     def sequences(
         self,
         decoding: Decoding,
-        batches: Sequence[Sequence[int]],
+        queues: Sequence[Sequence[int]],
         *,
         sample: int = 0,
-        on_batch: Callable[[int], None] | None = None,
+        on_images: Callable[[int], None] | None = None,
     ) -> list[GeneratedSequence]:
-        """Generate some of the batches, or read the given answers, as :meth:`decode` does; parse nothing."""
-        curves_of, readout = self._evaluation.images_with_curves, self._readout
+        """Generate some of the queues, or read the given answers, as :meth:`decode` does; parse nothing."""
+        curves_of, readout, wanted = self._evaluation.images_with_curves, self._readout, self._evaluation.spec
         model, samples, spec, given = self._model, self.samples, self._generation, self._given
+        size = wanted.batch_size
         with evaluation_mode(model):
             if given is not None:
                 return read_sequences(
@@ -166,28 +197,23 @@ class SplitDecoder:
                     samples,
                     given,
                     spec=spec,
-                    batches=batches,
+                    batches=[queue[at : at + size] for queue in queues for at in range(0, len(queue), size)],
                     curves_of=curves_of,
-                    on_batch=on_batch,
+                    on_batch=on_images,
                     readout=readout,
                 )
-            grammar = self._object_grammar() if decoding == "constrained" else None
-            temperature = self._evaluation.spec.oracle_temperature
-            found: list[GeneratedSequence] = []
-            for batch in batches:
-                found += generate_sequences(
-                    model,
-                    samples,
-                    spec=spec,
-                    grammar=grammar,
-                    batches=[batch],
-                    # Of the batch, not of the process: a sample is the same for any number of processes.
-                    processors=[GumbelNoise(temperature, seed=(sample, *batch))] if sample else (),
-                    curves_of=() if sample else curves_of,
-                    on_batch=on_batch,
-                    readout=readout,
-                )
-            return found
+            return generate_sequences(
+                model,
+                samples,
+                spec=spec,
+                grammar=self._object_grammar() if decoding == "constrained" else None,
+                queues=queues,
+                batch_size=size,
+                bend=gumbel_noise(wanted.oracle_temperature, sample=sample) if sample else None,
+                curves_of=() if sample else curves_of,
+                on_images=on_images,
+                readout=readout,
+            )
 
     def _object_grammar(self) -> ObjectGrammar:
         if self._grammar is None:

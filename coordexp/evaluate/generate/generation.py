@@ -1,35 +1,47 @@
-"""Batched greedy generation that keeps, per token, what scores and expected boxes need.
+"""Greedy generation that keeps, per token, what scores and expected boxes need.
 
-Shapes: K bins, T generated tokens.
+Answers are of very different lengths, so a queue of images passes through a fixed number of rows: where an answer ends,
+the next image begins (:mod:`coordexp.evaluate.generate.rows`).
+
+Shapes: K bins, L padded length, D hidden, N rows that begin, T generated tokens.
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar
-from coordexp.data.batch import EncodedSample, collate
-from coordexp.data.patches import ImageSpec, pixel_values
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
+from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.data.batch import EncodedSample, collate, padded_positions
+from coordexp.data.patches import pixel_values, upload
 from coordexp.errors import TrainingError
-from coordexp.evaluate.generate.token_statistics import (
-    ObjectMarkers,
-    RawLogitsRecorder,
-    RecordedStatistics,
-    TokenStatistics,
+from coordexp.evaluate.generate.rows import (
+    AnswerRows,
+    Bend,
+    Choice,
+    EndedAnswer,
+    GenerationSpec,
+    Readout,
+    row_attention,
 )
-from coordexp.model.head_bypass import float32_head, watched_head
+from coordexp.evaluate.generate.token_statistics import RecordedStatistics, TokenStatistics
+from coordexp.model.head_bypass import float32_head
+from coordexp.model.image_forward import ImageLayout, knows_layout
 
-Readout = Callable[[Tensor], Tensor]
-"""Reads the hidden states ``[B, D]`` of a step: a value ``[B]`` each, or vectors ``[B, ...]``."""
+_BATCHES_A_QUEUE = 4  # longer queues keep rows busier, shorter ones share out better among processes
+_REFILLS = 4  # prompts are read when so large a share of the rows is free: a forward pass for each would cost more
+_LOOK_EVERY = {"cpu": 1}  # steps from one look at which answers have ended to the next, by device
+_LOOK_ELSEWHERE = 4  # the host waits for a device at each look
 
 
 class EncodedSamples(Protocol):
@@ -53,27 +65,21 @@ class MeasuredSamples(EncodedSamples, Protocol):
         ...
 
 
-class _Generates(Protocol):
-    """``generate`` as PreTrainedModel and PeftModel both have it, and as their annotations do not say."""
+def gumbel_noise(temperature: float, *, sample: int) -> Bend:
+    """Return what makes the most likely token a sample at a temperature, of what is allowed.
 
-    def generate(self, **inputs: object) -> Tensor: ...
-
-
-class GumbelNoise(LogitsProcessor):
-    """Make the most likely token a sample at a temperature, of what the processors before it allow.
-
-    The largest of ``logit / temperature + Gumbel noise`` is distributed as their softmax. The noise comes from a
-    generator of its own on the CPU, so that devices and processes sample alike.
+    The largest of ``logit / temperature + Gumbel noise`` is distributed as their softmax. The noise is made on the CPU,
+    of the number of this sample, the image and the place in its answer alone, so that devices and processes sample
+    alike.
     """
 
-    def __init__(self, temperature: float, *, seed: Sequence[int]) -> None:
-        self._temperature = temperature
-        self._draw = np.random.default_rng(list(seed))
+    def bend(scores_NV: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
+        seeds = zip(sample_N.tolist(), place_N.tolist(), strict=True)
+        size = scores_NV.shape[1]
+        noise = np.stack([np.random.default_rng([sample, *seed]).gumbel(size=size) for seed in seeds])
+        return scores_NV / temperature + torch.from_numpy(noise.astype(np.float32)).to(scores_NV.device)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return ``scores`` ``[B, V]`` divided by the temperature, with noise; what is forbidden stays so."""
-        noise_BV = torch.from_numpy(self._draw.gumbel(size=tuple(scores.shape)).astype(np.float32))
-        return scores / self._temperature + noise_BV.to(scores.device)
+    return bend
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class GeneratedSequence:
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
         readout: ``[T, ...]`` float32, what was read from the hidden states that predict each token, where that was
             asked for.
+        unforced: written under a grammar that never forbade what the model preferred, so that free decoding writes the
+            same.
     """
 
     image_id: int
@@ -99,40 +107,19 @@ class GeneratedSequence:
     stop_margins: tuple[float, ...] = ()
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     readout: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    unforced: bool = False
 
 
-@dataclass(frozen=True)
-class GenerationSpec:
-    """How to generate.
+def image_queues(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
+    """Cut samples into queues of alike lengths, longest first.
 
-    Attributes:
-        max_new_tokens: length limit of an answer, the end token included.
-        pad_id: fills short prompts on the left, and answers behind their end.
-        image_token_id: the placeholder of an image patch in the prompt.
-        image_spec: how patches become pixel values.
-        end_id: ends an answer.
-        number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
-            none are looked at.
-        markers: what objects stand between; None where no one token opens or closes them.
-    """
-
-    max_new_tokens: int
-    pad_id: int
-    image_token_id: int
-    image_spec: ImageSpec
-    end_id: int
-    number_ids: range
-    markers: ObjectMarkers | None = None
-
-
-def static_batches(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
-    """Cut samples into batches of alike lengths, longest first.
-
-    Batches depend on nothing but the lengths. Processes that share the work take whole batches, so
+    Queues depend on nothing but the lengths. Processes that share the work take whole queues, so
     that each image meets the same neighbours, and the same rounding, however many processes there are.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    return [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+    num_queues = -(-len(order) // (_BATCHES_A_QUEUE * batch_size))
+    ends = [len(order) * number // max(1, num_queues) for number in range(num_queues + 1)]
+    return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def generate_sequences(
@@ -141,40 +128,46 @@ def generate_sequences(
     *,
     spec: GenerationSpec,
     grammar: ObjectGrammar | None,
-    batches: Sequence[Sequence[int]],
-    processors: Sequence[LogitsProcessor] = (),
+    queues: Sequence[Sequence[int]],
+    batch_size: int,
+    bend: Bend | None = None,
     curves_of: Collection[int] = (),
-    on_batch: Callable[[int], None] | None = None,
+    on_images: Callable[[int], None] | None = None,
     readout: Readout | None = None,
 ) -> list[GeneratedSequence]:
-    """Generate greedily, batch by batch.
+    """Generate greedily, queue by queue.
 
     Args:
-        model: an evaluation-mode model; its own generation defaults are ignored.
-        samples: encoded samples with empty targets; read once each, batch by batch.
+        model: an evaluation-mode Qwen3-VL; its own generation defaults are ignored.
+        samples: encoded samples with empty targets; read once each, as rows become free.
         spec: limits, and what the tokens are.
         grammar: constrains the output; None for free decoding.
-        batches: samples generated together, see :func:`static_batches`.
-        processors: further ones, after the grammar; they bend the choice of tokens, never the record.
+        queues: samples that pass through the same rows, see :func:`image_queues`.
+        batch_size: rows.
+        bend: bends the choice of tokens behind the grammar, never the record.
         curves_of: image ids whose bin distributions are kept whole.
-        on_batch: called with the number of images just finished.
+        on_images: called with the number of images just finished.
         readout: reads the hidden states behind each token; None for nothing.
 
     Returns:
-        One sequence a sample, in the order of ``batches``.
+        One sequence a sample, in the order of ``queues``.
 
     Raises:
         TrainingError: if the model's logits are not finite.
     """
+    choice = Choice(None if grammar is None else grammar.to(model.device), bend)
     done: list[GeneratedSequence] = []
-    for batch in batches:
-        chosen = [samples[index] for index in batch]
-        choosers = [] if grammar is None else [GrammarProcessor(grammar.to(model.device))]
-        done += _generate_batch(
-            model, chosen, spec=spec, choosers=[*choosers, *processors], curves_of=curves_of, readout=readout
-        )
-        if on_batch is not None:
-            on_batch(len(batch))
+    with torch.inference_mode(), float32_head(model):
+        for queue in queues:
+            num_rows = min(batch_size, len(queue))
+            rows = AnswerRows(num_rows, spec=spec, choice=choice, device=model.device, readout=readout)
+            writer = _Writer(model, samples, rows, spec=spec, curves_of=curves_of)
+            found: dict[int, GeneratedSequence] = {}
+            for ended in writer.answers(queue):
+                found |= ended
+                if on_images is not None:
+                    on_images(len(ended))
+            done += [found[index] for index in queue]
     return done
 
 
@@ -190,77 +183,80 @@ def evaluation_mode(model: nn.Module) -> Generator[None]:
             module.training = training
 
 
-@torch.inference_mode()
-def _generate_batch(
-    model: PreTrainedModel | PeftModel,
-    samples: Sequence[EncodedSample],
-    *,
-    spec: GenerationSpec,
-    choosers: Sequence[LogitsProcessor],
-    curves_of: Collection[int],
-    readout: Readout | None,
-) -> list[GeneratedSequence]:
-    device = model.device
-    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True).to(device)
-    has_curves = len(spec.number_ids) == NUM_BINS
-    curve_rows = [row for row, sample in enumerate(samples) if has_curves and sample.image_id in curves_of]
-    recorder = RawLogitsRecorder(spec.number_ids, markers=spec.markers, curve_rows=curve_rows)
-    read: list[Tensor] = []  # a step each
+class _Writer:
+    """Reads the prompts of a queue into rows as they become free, and writes a token of each row at a step."""
 
-    def look(hidden_BLD: Tensor) -> None:
-        if readout is not None:
-            read.append(readout(hidden_BLD[:, -1]).float())
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        samples: EncodedSamples,
+        rows: AnswerRows,
+        *,
+        spec: GenerationSpec,
+        curves_of: Collection[int],
+    ) -> None:
+        owner = inner_model(model)
+        assert isinstance(owner, Qwen3VLForConditionalGeneration)
+        self._core, self._head = owner.model, owner.lm_head
+        self._samples, self._rows, self._spec = samples, rows, spec
+        self._curves_of = curves_of if len(spec.number_ids) == NUM_BINS else ()
+        self._image_ids: dict[int, int] = {}
 
-    watching = contextlib.nullcontext() if readout is None else watched_head(model, look)
-    with _no_inherited_defaults(model), float32_head(model), watching:
-        sequences = cast(_Generates, model).generate(
+    def answers(self, queue: Sequence[int]) -> Generator[dict[int, GeneratedSequence]]:
+        """Answer the samples of a queue; yields those that have ended, as they end."""
+        rows, waiting, num_steps = self._rows, list(reversed(queue)), 0
+        group = -(-len(rows) // _REFILLS)
+        every = _LOOK_EVERY.get(self._core.device.type, _LOOK_ELSEWHERE)
+        while waiting or rows.used:
+            if waiting and len(rows.free) >= min(group, len(waiting)):
+                while waiting and rows.free:
+                    self._begin([waiting.pop() for _ in range(min(group, len(waiting), len(rows.free)))])
+            elif not waiting and 2 * len(rows.used) <= len(rows):
+                rows.keep_used()
+            with row_attention(self._core.language_model):
+                hidden_BD = self._core(**rows.next_inputs()).last_hidden_state[:, 0]
+            rows.choose(self._head(hidden_BD), hidden_BD)
+            num_steps += 1
+            if num_steps % every == 0 and (ended := rows.ended()):
+                yield {one.sample: self._sequence(one) for one in rows.take(ended)}
+
+    def _begin(self, indices: Sequence[int]) -> None:
+        """Read the prompts of some samples, and choose their first tokens."""
+        spec, device = self._spec, self._core.device
+        samples = [self._samples[index] for index in indices]
+        batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id)
+        merge_size = spec.image_spec.merge_size
+        positions_3NL = padded_positions(samples, image_token_id=spec.image_token_id, merge_size=merge_size)
+        ends = [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(samples)]
+        batch = batch.to(device, non_blocking=True)
+        layout = {"image_layout": ImageLayout(batch.image_grids, batch.image_rows)} if knows_layout(self._core) else {}
+        # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
+        outputs = self._core(
             input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
+            position_ids=upload(positions_3NL, device),
             mm_token_type_ids=batch.mm_token_type_ids,
-            pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
+            pixel_values=pixel_values(batch.patches, spec.image_spec).to(self._core.dtype),
             image_grid_thw=batch.image_grid_thw,
-            logits_processor=LogitsProcessorList([recorder, *choosers]),
-            generation_config=_greedy(spec),
+            use_cache=True,
+            **layout,
         )
-    answers = sequences[:, batch.input_ids.shape[1] :]
-    recorded = recorder.finish(sequences, num_steps=answers.shape[1])
-    curve_of_row = {row: at for at, row in enumerate(curve_rows)}
-    done = [
-        trimmed(sample.image_id, ids, recorded, row=row, curve=curve_of_row.get(row), spec=spec)
-        for row, (sample, ids) in enumerate(zip(samples, answers.tolist(), strict=True))
-    ]
-    if readout is None:
-        return done
-    read_BT = torch.stack(read, dim=1).cpu().numpy()
-    return [replace(seq, readout=read_BT[row, : len(seq.ids)]) for row, seq in enumerate(done)]
+        hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(torch.tensor(ends), device))
+        rows = self._rows.begin(
+            indices,
+            outputs.past_key_values,
+            lengths=[sample.length for sample in samples],
+            positions=(positions_3NL.amax(dim=(0, 2)) + 1).tolist(),
+            keep_probs=[sample.image_id in self._curves_of for sample in samples],
+        )
+        self._rows.choose(self._head(hidden_ND), hidden_ND, rows)
+        self._image_ids |= {index: sample.image_id for index, sample in zip(indices, samples, strict=True)}
 
-
-def _greedy(spec: GenerationSpec) -> GenerationConfig:
-    return GenerationConfig(
-        do_sample=False,
-        num_beams=1,
-        max_new_tokens=spec.max_new_tokens,
-        # Qwen's padding token is its end-of-text: behind it nothing but padding can follow.
-        eos_token_id=sorted({spec.end_id, spec.pad_id}),
-        pad_token_id=spec.pad_id,
-        use_cache=True,
-    )
-
-
-@contextlib.contextmanager
-def _no_inherited_defaults(model: PreTrainedModel | PeftModel) -> Generator[None]:
-    """Hide the checkpoint's generation_config.
-
-    ``generate`` fills every None of the config it is handed from the model's own, so that a
-    repetition penalty or suppressed tokens of a released checkpoint would bend a plain greedy run.
-    """
-    owner = cast(PreTrainedModel, model.get_base_model() if isinstance(model, PeftModel) else model)
-    kept = owner.generation_config
-    owner.generation_config = GenerationConfig()
-    try:
-        yield
-    finally:
-        owner.generation_config = kept
+    def _sequence(self, ended: EndedAnswer) -> GeneratedSequence:
+        has_curve = ended.recorded.probs_RTK.shape[1] > 0
+        image_id = self._image_ids.pop(ended.sample)
+        seq = trimmed(image_id, ended.ids, ended.recorded, row=0, curve=0 if has_curve else None, spec=self._spec)
+        read = None if ended.read is None else ended.read[: len(seq.ids)].numpy()
+        return replace(seq, readout=read, unforced=ended.unforced)
 
 
 def trimmed(

@@ -24,10 +24,9 @@ from coordexp.errors import DataError
 from coordexp.evaluate.generate.generation import (
     EncodedSamples,
     GeneratedSequence,
-    GenerationSpec,
-    Readout,
     trimmed,
 )
+from coordexp.evaluate.generate.rows import GenerationSpec, Readout
 from coordexp.evaluate.generate.token_statistics import RawLogitsReader, RecordedStatistics
 from coordexp.evaluate.objects import Integer
 from coordexp.files import read_json_lines

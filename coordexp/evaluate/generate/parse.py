@@ -91,6 +91,7 @@ class SequenceParser:
             num_tokens=len(seq.ids),
             token_ids=seq.ids,
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),
+            unforced=seq.unforced,
         )
 
     def scored_boxes(self, seq: GeneratedSequence) -> list[tuple[int, tuple[float, ...]]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from coordexp.coord_tokens.codec import NUM_BINS
 
@@ -110,51 +109,6 @@ class RawLogitsReader:
             margin_N = logits_NV[:, self._markers.open_id] - logits_NV[:, self._markers.end_id]
         p_NK = number_NK.softmax(dim=1) if self._are_bins else None
         return torch.stack((margin_N, mass_N, *(() if p_NK is None else mean_and_width(p_NK)))), p_NK
-
-
-class RawLogitsRecorder(LogitsProcessor):
-    """Reads the raw logits of every step of one ``generate`` call; first in the list, changes nothing.
-
-    Which token is emitted is known only at the next call, so one ``[B, V]`` is kept until then; of
-    earlier steps only scalars a row remain, on the device, and the ``[R, K]`` distributions of ``curve_rows``.
-    """
-
-    def __init__(
-        self, number_ids: range, *, markers: ObjectMarkers | None = None, curve_rows: Sequence[int] = ()
-    ) -> None:
-        self._reader = RawLogitsReader(number_ids, markers=markers)
-        self._curve_rows = torch.tensor(curve_rows, dtype=torch.int64)
-        self._pending: tuple[Tensor, Tensor] | None = None
-        self._log_probs: list[Tensor] = []
-        self._steps: list[Tensor] = []
-        self._probs: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Record a step; ``scores`` ``[B, V]`` is returned as it came."""
-        self._settle(input_ids)
-        logits_BV = scores.float()
-        total_B = logits_BV.logsumexp(dim=1)
-        others_SB, p_BK = self._reader.read(logits_BV, total_B)
-        self._steps.append(others_SB)
-        if p_BK is not None and len(self._curve_rows):
-            self._curve_rows = self._curve_rows.to(p_BK.device)
-            self._probs.append(p_BK.index_select(0, self._curve_rows))
-        self._pending = (logits_BV, total_B)
-        return scores
-
-    def finish(self, sequences_BL: Tensor, *, num_steps: int) -> RecordedStatistics:
-        """Return what was recorded in the first ``num_steps`` steps; the one synchronisation."""
-        self._settle(sequences_BL)
-        log_probs_BT = torch.stack(self._log_probs[:num_steps], dim=1)
-        others_SBT = torch.stack(self._steps[:num_steps], dim=2)
-        probs = torch.stack(self._probs[:num_steps], dim=1).cpu() if self._probs else None
-        return RecordedStatistics.of(log_probs_BT, others_SBT, probs)
-
-    def _settle(self, input_ids: Tensor) -> None:
-        if self._pending is not None:
-            logits_BV, total_B = self._pending
-            self._log_probs.append(logits_BV.gather(1, input_ids[:, -1:]).squeeze(1) - total_B)
-            self._pending = None
 
 
 def mean_and_width(p_BK: Tensor) -> tuple[Tensor, Tensor]:

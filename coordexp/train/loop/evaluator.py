@@ -17,9 +17,9 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.generate.generation import Readout
 from coordexp.evaluate.generate.given import GivenAnswer
 from coordexp.evaluate.generate.parse import SequenceParser
+from coordexp.evaluate.generate.rows import Readout
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
 from coordexp.model.score_head import ScoreHead
@@ -134,11 +134,11 @@ class Evaluator:
                 self.score_head = self._trained_score_head(truth, spec)
             head = self.score_head
             decoder, _ = self._decoder(evaluation, samples, head=head, readout=None if head is None else head.read)
-            own_batches = decoder.batches[ranks.rank() :: ranks.world_size()]
-            on_batch = self._counted(sum(map(len, own_batches)) * (len(decoding) + spec.oracle_k))
+            own_queues = decoder.queues[ranks.rank() :: ranks.world_size()]
+            on_images = self._counted(sum(map(len, own_queues)) * (len(decoding) + spec.oracle_k))
             return evaluation.run(
                 lambda way, sample: ranks.gather_to_first(
-                    decoder.decode(way, own_batches, sample=sample, on_batch=on_batch)
+                    decoder.decode(way, own_queues, sample=sample, on_images=on_images)
                 ),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",

@@ -59,8 +59,8 @@ def train_score_head(
     reading = config.reading if config.evaluation.score_boxes == "own" else "argmax"
     samples = {sample.image_id: sample for sample in holdout}
     found: list[_ScoredImage] = []
-    for batch in decoder.batches[ranks.rank() :: ranks.world_size()]:
-        for seq in decoder.sequences("constrained", [batch]):  # a batch at a time: whole hidden states are large
+    for queue in decoder.queues[ranks.rank() :: ranks.world_size()]:
+        for seq in decoder.sequences("constrained", [queue]):  # a queue at a time: whole hidden states are large
             objects = parser.record(seq).objects
             boxes = [item.expected if reading == "expected" else decode_array(item.bins) for item in objects]
             ids = [item.category_id for item in objects]

@@ -14,7 +14,8 @@ from coordexp.data.batch import EncodedSample
 from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
-from coordexp.evaluate.generate.generation import GeneratedSequence, GenerationSpec
+from coordexp.evaluate.generate.generation import GeneratedSequence
+from coordexp.evaluate.generate.rows import GenerationSpec
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers, TokenStatistics
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 

@@ -1,5 +1,6 @@
 """An evaluation from images to files and metrics, alone and shared by ranks."""
 
+import contextlib
 import json
 import pickle
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
@@ -84,7 +86,7 @@ class Split:
         evaluation = self.evaluation(spec, **options)
         decoder = self.decoder(evaluation)
         return evaluation.run(
-            lambda way, sample: [decoder.decode(way, decoder.batches, sample=sample)], EvaluationFolder(output)
+            lambda way, sample: [decoder.decode(way, decoder.queues, sample=sample)], EvaluationFolder(output)
         )
 
 
@@ -117,7 +119,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     done: list[int] = []
     base.model.train()
     metrics = evaluation.run(
-        lambda way, sample: [decoder.decode(way, decoder.batches, on_batch=done.append)], EvaluationFolder(tmp_path)
+        lambda way, sample: [decoder.decode(way, decoder.queues, on_images=done.append)], EvaluationFolder(tmp_path)
     )
     assert base.model.training
     base.model.eval()
@@ -148,22 +150,88 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     json.dumps(metrics, allow_nan=False)
 
 
+@contextlib.contextmanager
+def some_answers_end_at_once(base):
+    """The end is what the model itself prefers for some images; for the others the grammar has much to forbid."""
+    direction = torch.randn(base.model.lm_head.in_features, generator=torch.Generator().manual_seed(1))
+
+    def hook(module, args, logits):
+        logits = logits.clone()
+        logits[..., base.vocab.end_id] += 1000.0 * ((args[0] @ direction).sin() > 0)
+        return logits
+
+    handle = base.model.lm_head.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def test_free_decoding_takes_over_what_the_grammar_did_not_change(native, shapes: Path, tmp_path: Path) -> None:
+    split, both = split_of(native, shapes), EvaluationSpec(batch_size=4, max_new_tokens=48)
+    evaluation = split.evaluation(both)
+    decoder = split.decoder(evaluation)
+    done: list[int] = []
+    with some_answers_end_at_once(native):
+        constrained = decoder.decode("constrained", decoder.queues)
+        unforced = {record.image_id for record in constrained if record.unforced}
+        assert 0 < len(unforced) < NUM_IMAGES
+        free = decoder.decode("free", decoder.queues, on_images=done.append)
+        assert done[0] == len(unforced)
+        assert sum(done) == NUM_IMAGES
+        for record, other in zip(free, constrained, strict=True):
+            assert (record is other) == (record.image_id in unforced)
+        assert not any(record.unforced for record in free if record.image_id not in unforced)
+        metrics = split.run(both, tmp_path / "both")
+        alone = split.run(replace(both, decoding=("free",)), tmp_path / "alone")
+        # A process that takes another one's place knows nothing of its answers.
+        late = split.decoder(evaluation).decode("free", decoder.queues)
+    assert late == free
+    for name, value in without_time(alone).items():
+        assert metrics[name] == pytest.approx(value, abs=1e-5), name
+    answers = [(tmp_path / name / "free" / "answers.jsonl").read_text() for name in ("both", "alone")]
+    assert answers[0] == answers[1]
+    # Speed is of the answers that were written: their boxes a second and images a second, in one and the same time.
+    rest = [record for record in free if record.image_id not in unforced]
+    boxes = sum(len(record.objects) for record in rest)
+    seconds = len(rest) / metrics["free/images_per_second"]
+    assert metrics["free/boxes_per_second"] * seconds == pytest.approx(boxes)
+    assert metrics["free/seconds"] > seconds
+
+
+def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(
+    native, shapes: Path, tmp_path: Path
+) -> None:
+    split = split_of(native, shapes)
+    handle = native.model.lm_head.register_forward_hook(
+        lambda module, args, logits: logits.index_fill(-1, torch.tensor([native.vocab.end_id]), 1e3)
+    )
+    try:
+        metrics = split.run(EvaluationSpec(batch_size=4, max_new_tokens=48), tmp_path)
+    finally:
+        handle.remove()
+    assert metrics["free/num_objects"] == 0
+    assert metrics["constrained/images_per_second"] > 0
+    assert "free/images_per_second" not in metrics
+    assert metrics["free/seconds"] > 0
+
+
 def test_sampled_answers_are_the_same_again_and_find_more_together(native, shapes: Path, tmp_path: Path) -> None:
-    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=4, max_new_tokens=48, decoding=("constrained",))
+    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=1, max_new_tokens=48, decoding=("constrained",))
     evaluation = split.evaluation(spec, details=False)
     decoder = split.decoder(evaluation)
     drawn = [
-        [[item.bins for item in record.objects] for record in decoder.decode("constrained", batches, sample=sample)]
-        for sample, batches in (
-            (0, decoder.batches),
-            (1, decoder.batches),
-            (1, decoder.batches[:1]),
-            (2, decoder.batches),
+        [[item.bins for item in record.objects] for record in decoder.decode("constrained", queues, sample=sample)]
+        for sample, queues in (
+            (0, decoder.queues),
+            (1, decoder.queues),
+            (1, decoder.queues[:1]),
+            (2, decoder.queues),
         )
     ]
     assert drawn[1] != drawn[0]
     assert drawn[1] != drawn[2 + 1]
-    assert drawn[1][: len(drawn[2])] == drawn[2], "a sample is of its batch, whoever else works"
+    assert drawn[1][: len(drawn[2])] == drawn[2], "a sample is of its image, whoever else works"
 
     # One answer has the first object of each image, the samples one of the others each: together they have all.
     answers = perfect_answers(split)
@@ -192,21 +260,22 @@ def test_sampled_answers_are_the_same_again_and_find_more_together(native, shape
 
 
 def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
-    # Batches are the same for any number of ranks: other neighbours would round other digits.
-    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=2, max_new_tokens=32)
+    # Queues are the same for any number of ranks: other neighbours would round other digits.
+    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=1, max_new_tokens=32)
     alone = split.run(spec, tmp_path / "one")
     evaluation = split.evaluation(spec)
     decoder = split.decoder(evaluation)
+    assert len(decoder.queues) == 2
     sent: dict[str, list[ImageRecord]] = {}
 
     def on_second_rank(way: str, sample: int) -> list[list[ImageRecord]]:
-        sent[way] = pickle.loads(pickle.dumps(decoder.decode(way, decoder.batches[1::2])))
+        sent[way] = pickle.loads(pickle.dumps(decoder.decode(way, decoder.queues[1::2])))
         return []  # handed over to the first rank
 
     output = EvaluationFolder(tmp_path / "two")
     assert evaluation.run(on_second_rank, output) == {}
     assert not output.path.exists()
-    found = evaluation.run(lambda way, sample: [decoder.decode(way, decoder.batches[0::2]), sent[way]], output)
+    found = evaluation.run(lambda way, sample: [decoder.decode(way, decoder.queues[0::2]), sent[way]], output)
     assert without_time(found) == without_time(alone)
     for decoding in spec.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 7

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordexp.coord_tokens.grammar.constrain import GrammarProcessor, ObjectGrammar, State, TokenClass, plain_text_ids
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State, TokenClass, plain_text_ids
 from coordexp.coord_tokens.grammar.sequence import encode_target, text_encoder
 from coordexp.coord_tokens.vocab import CoordVocab
 
@@ -95,23 +95,6 @@ def test_text_ids_hold_no_added_token(base) -> None:
 def test_too_small_a_model_is_refused() -> None:
     with pytest.raises(ValueError, match="900 logits"):
         ObjectGrammar(NATIVE, vocab_size=900, text_ids=range(10), pad_id=PAD)
-
-
-@pytest.mark.parametrize("prompt_length", [1, 7])
-def test_processor_follows_each_row_whatever_the_prompt(prompt_length: int) -> None:
-    # Two rows, a prompt full of markers that must not count; row 0 writes an object, row 1 ends at once.
-    rows = [[10, 3, 11, 17, 18, 19, 20, 12, END], [END] + [PAD] * 8]
-    processor = GrammarProcessor(grammar_of(NATIVE))
-    ids = torch.full((2, prompt_length), 10)
-    scores = torch.randn(2, V, generator=torch.Generator().manual_seed(0))
-    for step in range(9):
-        out = processor(ids, scores)
-        for row in range(2):
-            expected = allowed_after(grammar_of(NATIVE), rows[row][:step])
-            assert set(out[row].isfinite().nonzero().flatten().tolist()) == expected
-            assert torch.equal(out[row][sorted(expected)], scores[row][sorted(expected)])
-        ids = torch.cat([ids, torch.tensor([[rows[0][step]], [rows[1][step]]])], dim=1)
-    assert bool(scores.isfinite().all()), "the raw scores must stay as they were"
 
 
 def test_random_walks_under_the_grammar_close_every_object() -> None:

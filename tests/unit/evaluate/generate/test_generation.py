@@ -1,4 +1,3 @@
-import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -13,10 +12,10 @@ from coordexp.data.patches import pixel_values
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
-    GumbelNoise,
     evaluation_mode,
     generate_sequences,
-    static_batches,
+    gumbel_noise,
+    image_queues,
 )
 from coordexp.model.head_bypass import pass_through_head
 
@@ -32,7 +31,8 @@ def generate(
         samples,
         spec=base.spec(**limits),
         grammar=grammar,
-        batches=static_batches([s.length for s in samples], batch_size=batch_size),
+        queues=image_queues([s.length for s in samples], batch_size=batch_size),
+        batch_size=batch_size,
         **options,
     )
     return sorted(sequences, key=lambda seq: seq.image_id)
@@ -160,7 +160,7 @@ def test_the_length_limit_cuts_inside_an_object(native) -> None:
     assert parsed.failures == ("unclosed",)
 
 
-def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native) -> None:
     expected = generate(native, [1, 2], constrained=False)
     kept = native.model.generation_config
     bent = GenerationConfig(
@@ -171,10 +171,6 @@ def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native, monkeypatc
     try:
         assert generate(native, [1, 2], constrained=False) == expected
         assert native.model.generation_config is bent
-        # Negative control: with the hiding switched off the very same call is bent.
-        with monkeypatch.context() as patch:
-            patch.setattr("coordexp.evaluate.generate.generation._no_inherited_defaults", contextlib.nullcontext)
-            assert generate(native, [1, 2], constrained=False) != expected
         peft = get_peft_model(native.model, LoraConfig(r=2, target_modules=["q_proj"]))
         causal = get_peft_model(peft.unload(), LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
         for wrapped in (peft, causal):
@@ -195,7 +191,7 @@ def test_a_diverged_model_is_refused(native) -> None:
         handle.remove()
 
 
-def test_samples_are_read_once_and_batch_by_batch(native) -> None:
+def test_samples_are_read_once_and_queue_by_queue(native) -> None:
     class Lazy:
         def __init__(self) -> None:
             self.read: list[int] = []
@@ -213,17 +209,20 @@ def test_samples_are_read_once_and_batch_by_batch(native) -> None:
         samples,
         spec=native.spec(max_new_tokens=2),
         grammar=None,
-        batches=[[2, 4], [0]],
-        on_batch=lambda count: seen.append((count, list(samples.read))),
+        queues=[[2, 4], [0]],
+        batch_size=2,
+        on_images=lambda count: seen.append((count, list(samples.read))),
     )
     assert [seq.image_id for seq in sequences] == [3, 5, 1]
     assert seen == [(2, [2, 4]), (1, [2, 4, 0])]
 
 
-def test_batches_depend_on_lengths_alone() -> None:
+def test_queues_depend_on_lengths_alone() -> None:
     lengths = [1, 9, 5, 9, 3]
-    assert static_batches(lengths, batch_size=2) == [[1, 3], [2, 4], [0]]  # longest first, ties as given
-    assert static_batches([], batch_size=3) == []
+    assert image_queues(lengths, batch_size=2) == [[1, 3, 2, 4, 0]]  # longest first, ties as given
+    assert image_queues(lengths, batch_size=1) == [[1, 3], [2, 4, 0]]  # four times the rows at most, of alike sizes
+    assert image_queues([], batch_size=3) == []
+    assert [len(queue) for queue in image_queues(list(range(300)), batch_size=34)] == [100, 100, 100]
 
 
 def test_evaluation_mode_restores_each_module(native) -> None:
@@ -241,12 +240,16 @@ def test_evaluation_mode_restores_each_module(native) -> None:
 
 def test_noise_draws_from_the_softmax_at_a_temperature() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf]])
-    noise = GumbelNoise(0.5, seed=(3, 1))
-    counts = torch.zeros(4)
-    for _ in range(4000):
-        counts[noise(torch.zeros(1, 1), logits).argmax()] += 1
-    assert counts / 4000 == pytest.approx((logits[0] / 0.5).softmax(0), abs=0.02)
-    again, other = GumbelNoise(0.5, seed=(3, 1)), GumbelNoise(0.5, seed=(3, 2))
-    first = GumbelNoise(0.5, seed=(3, 1))(torch.zeros(1, 1), logits)
-    assert torch.equal(first, again(torch.zeros(1, 1), logits))
-    assert not torch.equal(first, other(torch.zeros(1, 1), logits))
+    many, ones = logits.expand(4000, 4), torch.ones(4000, dtype=torch.int64)
+    chosen = gumbel_noise(0.5, sample=3)(many, ones, torch.arange(4000)).argmax(dim=1)
+    assert chosen.bincount(minlength=4) / 4000 == pytest.approx((logits[0] / 0.5).softmax(0), abs=0.02)
+
+
+def test_noise_is_of_the_sample_the_image_and_the_place_alone() -> None:
+    logits = torch.zeros(3, 5)
+    images, places = torch.tensor([7, 8, 7]), torch.tensor([0, 0, 1])
+    bent = gumbel_noise(1.0, sample=2)(logits, images, places)
+    assert len({tuple(row) for row in bent.tolist()}) == 3
+    order = torch.tensor([2, 0, 1])
+    assert torch.equal(gumbel_noise(1.0, sample=2)(logits, images[order], places[order]), bent[order])
+    assert not torch.equal(gumbel_noise(1.0, sample=3)(logits, images, places), bent)

@@ -22,12 +22,14 @@ NUMBERS = [1, 2, 3, 4, 5, 6]
 def generated(base, *, constrained: bool) -> list[GeneratedSequence]:
     grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
     samples = [base.sample(number) for number in NUMBERS]
-    batches = [[0, 1, 2, 3], [4, 5]]
-    return generate_sequences(base.model, samples, spec=base.spec(), grammar=grammar, batches=batches, curves_of=[2, 3])
+    queues = [[0, 1, 2, 3], [4, 5]]
+    return generate_sequences(
+        base.model, samples, spec=base.spec(), grammar=grammar, queues=queues, batch_size=3, curves_of=[2, 3]
+    )
 
 
 def again(base, sequences: list[GeneratedSequence], **changed) -> list[GeneratedSequence]:
-    """The same answers read in other batches than they were generated in."""
+    """The same answers read beside other images than they were generated with."""
     answers = {
         seq.image_id: GivenAnswer(seq.image_id, token_ids=seq.ids, finish_reason="length" if seq.truncated else "stop")
         for seq in sequences

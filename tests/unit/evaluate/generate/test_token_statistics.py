@@ -1,4 +1,4 @@
-"""What the recorder keeps, against plain formulas and a second, teacher-forced pass."""
+"""What is kept of each token, against plain formulas and a second, teacher-forced pass."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
@@ -16,7 +15,8 @@ from coordexp.data.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.parse import SCORES, SequenceParser
-from coordexp.evaluate.generate.token_statistics import RawLogitsRecorder, mean_and_width
+from coordexp.evaluate.generate.rows import AnswerRows, Bend
+from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, mean_and_width
 from coordexp.evaluate.objects import ImageRecord
 
 COORDS = range(5, 1005)
@@ -31,7 +31,8 @@ def generate(base, numbers: Sequence[int], *, grammar: bool = True, **options) -
         samples,
         spec=base.spec(max_new_tokens=40),
         grammar=tables,
-        batches=[list(range(len(samples)))],
+        queues=[list(range(len(samples)))],
+        batch_size=len(samples),
         **options,
     )
 
@@ -63,34 +64,21 @@ def test_a_narrow_distribution_far_out_keeps_its_width() -> None:
     assert mean_and_width(p)[1].item() == pytest.approx((0.99 * 0.01) ** 0.5, rel=1e-3)
 
 
-def test_one_step_of_logits_is_held_and_nothing_touched() -> None:
-    recorder = RawLogitsRecorder(COORDS, curve_rows=[1])
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.tensor([[1, 1], [1, 1]])
-    steps, tokens = [], torch.tensor([[7, 3, 1004], [0, 5, 2]])
-    for at in range(3):
-        logits = torch.randn(2, 1010, generator=generator)
-        assert recorder(ids, logits) is logits
-        steps.append(logits.clone())
-        ids = torch.cat([ids, tokens[:, at : at + 1]], dim=1)
-        held = [v for value in vars(recorder).values() for v in (value if isinstance(value, list | tuple) else [value])]
-        sizes = [v.numel() for v in held if isinstance(v, torch.Tensor)]
-        assert sum(size for size in sizes if size >= NUM_BINS) == 2 * 1010 + (at + 1) * NUM_BINS
-    found = recorder.finish(ids, num_steps=3)
-    for at, logits in enumerate(steps):
-        p = logits[:, COORDS.start : COORDS.stop].double().softmax(-1)
-        bins = torch.arange(NUM_BINS).double()
-        mean = p @ bins
-        emitted = logits.log_softmax(-1).gather(1, tokens[:, at : at + 1]).squeeze(1)
-        rows = [found.of_sequence(row, 3) for row in range(2)]
-        assert [row.log_probs[at] for row in rows] == pytest.approx(emitted.tolist(), abs=1e-5)
-        assert [row.expected[at] for row in rows] == pytest.approx((mean / NUM_BINS).tolist(), abs=1e-6)
-        width = (p @ bins.square() - mean.square()).sqrt()
-        assert [row.width[at] for row in rows] == pytest.approx(width.tolist(), rel=1e-4)
-        mass = logits.softmax(-1)[:, 5:1005].sum(-1)
-        assert [row.coord_mass[at] for row in rows] == pytest.approx(mass.tolist(), abs=1e-5)
-        assert found.probs_RTK[0, at] == pytest.approx(p[1].float(), abs=1e-7)
-    assert found.probs_RTK.shape == (1, 3, NUM_BINS)
+def test_statistics_of_a_step_are_those_of_its_raw_logits() -> None:
+    reader = RawLogitsReader(COORDS, markers=ObjectMarkers(2, 3, 4))
+    logits = torch.randn(4, 1010, generator=torch.Generator().manual_seed(0)) * 3
+    kept = logits.clone()
+    others, probs = reader.read(logits, logits.logsumexp(dim=1))
+    p = logits[:, COORDS.start : COORDS.stop].double().softmax(-1)
+    bins = torch.arange(NUM_BINS).double()
+    mean = p @ bins
+    margin, mass, expected, width = others
+    assert margin == pytest.approx(logits[:, 2] - logits[:, 4], abs=1e-6)
+    assert mass == pytest.approx(logits.softmax(-1)[:, 5:1005].sum(-1), abs=1e-5)
+    assert expected == pytest.approx((mean / NUM_BINS).float(), abs=1e-6)
+    assert width == pytest.approx((p @ bins.square() - mean.square()).sqrt().float(), rel=1e-4)
+    assert probs == pytest.approx(p.float(), abs=1e-7)
+    assert torch.equal(logits, kept)
 
 
 def margins_of(base, seq: GeneratedSequence, logits_TV: torch.Tensor) -> list[float]:
@@ -105,7 +93,7 @@ def margins_of(base, seq: GeneratedSequence, logits_TV: torch.Tensor) -> list[fl
 
 @pytest.mark.parametrize("constrained", [True, False])
 def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
-    """Generation: left padding, four rows of mixed sizes, a cache. The second pass: one forward, right padding."""
+    """Generation: four rows of mixed sizes, a cache. The second pass: one forward, padded on either side."""
     numbers = [1, 2, 3, 4]
     assert len({base.sample(number).length for number in numbers}) > 1, "no padding otherwise"
     sequences = generate(base, numbers, grammar=constrained, curves_of=[2])
@@ -140,29 +128,29 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
         assert num_coords > 8
 
 
-class Emit(LogitsProcessor):
-    """Forces given tokens: what a model emits may change with a penalty, what it is worth must not."""
+def emit(ids: Sequence[int], end_id: int) -> Bend:
+    """Force given tokens: what a model emits may change with a penalty, what it is worth must not."""
 
-    def __init__(self, prompt: int, ids_BT: torch.Tensor) -> None:
-        self.prompt = prompt
-        self.ids_BT = ids_BT
+    def bend(scores_NV: torch.Tensor, sample_N: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:
+        chosen = [ids[place] if place < len(ids) else end_id for place in place_N.tolist()]
+        return torch.full_like(scores_NV, -torch.inf).scatter(1, torch.tensor(chosen).unsqueeze(1), 0.0)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        forced = torch.full_like(scores, -torch.inf)
-        return forced.scatter(1, self.ids_BT[:, input_ids.shape[1] - self.prompt].unsqueeze(1), 0.0)
+    return bend
 
 
-BENDERS = {
-    "temperature": lambda: [TemperatureLogitsWarper(3.0)],
-    "repetition penalty": lambda: [RepetitionPenaltyLogitsProcessor(5.0)],
-    "both": lambda: [RepetitionPenaltyLogitsProcessor(5.0), TemperatureLogitsWarper(0.2)],
+BENT: dict[str, Bend] = {
+    "temperature": lambda scores_NV, sample_N, place_N: scores_NV / 3,
+    "penalty": lambda scores_NV, sample_N, place_N: scores_NV - 5 * (scores_NV > 0),
 }
 
 
-def forced_scores(base, seq: GeneratedSequence, *, grammar: bool, benders: list) -> list[dict[str, float]]:
-    length = len(base.sample(seq.image_id).prompt_ids)
-    ids = torch.tensor([[*seq.ids, *[base.vocab.end_id] * 40]])
-    again = generate(base, [seq.image_id], grammar=grammar, processors=[*benders, Emit(length, ids)])[0]
+def forced_scores(base, seq: GeneratedSequence, *, grammar: bool, bent: Bend | None) -> list[dict[str, float]]:
+    force = emit(seq.ids, base.vocab.end_id)
+
+    def bend(scores_NV: torch.Tensor, sample_N: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:
+        return force(scores_NV if bent is None else bent(scores_NV, sample_N, place_N), sample_N, place_N)
+
+    again = generate(base, [seq.image_id], grammar=grammar, bend=bend)[0]
     assert again.ids == seq.ids
     by_name = {name: record(base, again, score=name).objects for name in SCORES}
     return [
@@ -170,34 +158,27 @@ def forced_scores(base, seq: GeneratedSequence, *, grammar: bool, benders: list)
     ]
 
 
-@pytest.mark.parametrize("bender", BENDERS)
+@pytest.mark.parametrize("bent", BENT)
 @pytest.mark.parametrize("grammar", [True, False])
-def test_scores_come_from_raw_logits(native, grammar: bool, bender: str) -> None:
+def test_scores_come_from_raw_logits(native, grammar: bool, bent: str) -> None:
     (seq,) = generate(native, [1])
-    plain = forced_scores(native, seq, grammar=False, benders=[])
+    plain = forced_scores(native, seq, grammar=False, bent=None)
     assert len(plain) > 1
     assert len({score["coord_desc"] for score in plain}) == len(plain)
-    bent = forced_scores(native, seq, grammar=grammar, benders=BENDERS[bender]())
-    assert bent == plain
+    assert forced_scores(native, seq, grammar=grammar, bent=BENT[bent]) == plain
 
 
-def test_a_recorder_behind_the_mask_would_be_bent(native, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: the same comparison fails when the recorder sees processed scores."""
+def test_a_record_of_bent_logits_would_be_seen(native, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the same comparison fails when what is recorded sees processed scores."""
     (seq,) = generate(native, [1])
-    plain = forced_scores(native, seq, grammar=False, benders=[])
+    plain = forced_scores(native, seq, grammar=False, bent=None)
+    choose = AnswerRows.choose
 
-    class Late(list):
-        def __init__(self, processors) -> None:
-            recorder, *others = processors
-            super().__init__([*others[:-1], recorder, *others[-1:]])
+    def late(self, logits_NV, hidden_ND, rows=None):
+        choose(self, logits_NV / 3, hidden_ND, rows)
 
-        def __call__(self, input_ids, scores, **kwargs):
-            for processor in self:
-                scores = processor(input_ids, scores)
-            return scores
-
-    monkeypatch.setattr("coordexp.evaluate.generate.generation.LogitsProcessorList", Late)
-    bent = forced_scores(native, seq, grammar=False, benders=[TemperatureLogitsWarper(3.0)])
+    monkeypatch.setattr(AnswerRows, "choose", late)
+    bent = forced_scores(native, seq, grammar=False, bent=None)
     assert [score["coord"] for score in bent] != [score["coord"] for score in plain]
 
 
@@ -205,7 +186,7 @@ def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:
     spec = replace(native.spec(), number_ids=range(0))
     samples = [native.sample(1), native.sample(2)]
     plain, with_coords = (
-        generate_sequences(native.model, samples, spec=each, grammar=None, batches=[[0, 1]], curves_of=[1])
+        generate_sequences(native.model, samples, spec=each, grammar=None, queues=[[0, 1]], batch_size=2, curves_of=[1])
         for each in (spec, native.spec())
     )
     for seq, other in zip(plain, with_coords, strict=True):

@@ -1,0 +1,421 @@
+"""The rows in which answers are written, a token of each at a step; whoever owns a row changes as answers end.
+
+Every row has its own length, so that a row whose answer has ended takes the next image at once, while the others go on:
+a batch that waits for its longest answer computes mostly padding. Nothing here waits for the device but
+:meth:`AnswerRows.ended` and :meth:`AnswerRows.take`.
+
+Shapes: B rows, N of them, H heads of keys, Q of queries, D their size, L columns of keys and values, T tokens of an
+answer, V vocabulary, K bins, S statistics.
+"""
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from transformers import Cache, DynamicLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from coordexp.coord_tokens.codec import NUM_BINS
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
+from coordexp.data.patches import ImageSpec, upload
+from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, RecordedStatistics
+
+Readout = Callable[[Tensor], Tensor]
+"""Reads the hidden states ``[N, D]`` of a step: a value ``[N]`` each, or vectors ``[N, ...]``."""
+Bend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Bends the choice of tokens, never the record: ``(scores [N, V], sample [N], place [N]) -> scores [N, V]``, where
+``sample`` says whose answer a row is and ``place`` how many tokens it has."""
+
+_STRIDE = 64  # columns by which buffers grow
+_ATTENTION = "coordexp_rows"
+
+
+@dataclass(frozen=True)
+class GenerationSpec:
+    """How to generate.
+
+    Attributes:
+        max_new_tokens: length limit of an answer, the end token included.
+        pad_id: stands behind the end of an answer, and ends one as the end token does.
+        image_token_id: the placeholder of an image patch in the prompt.
+        image_spec: how patches become pixel values.
+        end_id: ends an answer.
+        number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
+            none are looked at.
+        markers: what objects stand between; None where no one token opens or closes them.
+    """
+
+    max_new_tokens: int
+    pad_id: int
+    image_token_id: int
+    image_spec: ImageSpec
+    end_id: int
+    number_ids: range
+    markers: ObjectMarkers | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen: the most likely one, of what is allowed and as it is bent.
+
+    Attributes:
+        grammar: forbids; its tables are where the logits are. None: everything is allowed.
+        bend: bends what is left; None: nothing.
+    """
+
+    grammar: ObjectGrammar | None = None
+    bend: Bend | None = None
+
+    def of(self, logits_NV: Tensor, state_N: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
+        """Return the ``[N]`` ids; ``logits_NV`` stay as they are."""
+        scores_NV = logits_NV
+        if self.grammar is not None:
+            scores_NV = scores_NV.where(self.grammar.allowed_SV[state_N], -torch.inf)
+        if self.bend is not None:
+            scores_NV = self.bend(scores_NV, sample_N, place_N)
+        return scores_NV.argmax(dim=1)
+
+
+@dataclass
+class _Place:
+    """Where the next keys and values go, the same in every layer.
+
+    Attributes:
+        row_B: ``[B]`` 0 to B - 1.
+        column_B: ``[B]`` the column of each row.
+        width: columns that any row uses.
+    """
+
+    row_B: Tensor
+    column_B: Tensor
+    width: int = 0
+
+
+class _RowLayer(DynamicLayer):
+    """Keys and values of one layer: a step writes a column of each row, and reads those that are in use."""
+
+    def __init__(self, place: _Place) -> None:
+        super().__init__()
+        self._place = place
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Write ``[B, H, 1, D]``, and return ``[B, H, width, D]``."""
+        place = self._place
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys[place.row_B, :, place.column_B] = key_states[:, :, 0]
+        self.values[place.row_B, :, place.column_B] = value_states[:, :, 0]
+        return self.keys[:, :, : place.width], self.values[:, :, : place.width]
+
+    def put(self, row_N: Tensor, prompt: DynamicLayer, *, num_rows: int) -> None:
+        """Take over the ``[N, H, L, D]`` of prompts, from the first column on."""
+        keys, values = prompt.keys, prompt.values
+        assert keys is not None
+        assert values is not None
+        if self.keys is None or self.values is None:
+            self.keys, self.values = (new.new_zeros(num_rows, *new.shape[1:]) for new in (keys, values))
+            self.is_initialized = True
+        columns = keys.shape[2]
+        self.widen(columns)
+        self.keys[row_N, :, :columns] = keys
+        self.values[row_N, :, :columns] = values
+
+    def widen(self, columns: int) -> None:
+        """Have room for so many columns; what is new is zero, since what is masked must still be a number."""
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys, self.values = (_widened(table, 2, columns) for table in (self.keys, self.values))
+
+    def keep(self, row_N: Tensor) -> None:
+        """Let go of all other rows."""
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys, self.values = self.keys[row_N], self.values[row_N]
+
+
+@dataclass
+class _Answering:
+    """What the host knows of a row in use.
+
+    Attributes:
+        sample: whose answer it is.
+        prompt: tokens of the prompt.
+        began: the step before its first one.
+        probs: its distributions, ``[K]`` a step; None where they are not kept.
+    """
+
+    sample: int
+    prompt: int
+    began: int
+    probs: list[Tensor] | None
+
+
+@dataclass(frozen=True)
+class EndedAnswer:
+    """An answer as it was recorded, on the CPU.
+
+    Attributes:
+        sample: whose it is.
+        ids: every token that was chosen, the end token included.
+        recorded: what was recorded of this row alone.
+        read: ``[T, ...]`` what the readout read; None without one.
+        unforced: the grammar forbade none of the tokens that the model preferred; never said without a grammar.
+    """
+
+    sample: int
+    ids: list[int]
+    recorded: RecordedStatistics
+    read: Tensor | None
+    unforced: bool
+
+
+class AnswerRows:
+    """Rows that answers are written in.
+
+    Used in turns: :meth:`begin` with prompts that the model has read and :meth:`choose` their first tokens; then
+    :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        *,
+        spec: GenerationSpec,
+        choice: Choice,
+        device: torch.device,
+        readout: Readout | None = None,
+    ) -> None:
+        """Begin with empty rows.
+
+        Args:
+            num_rows: answers at a time.
+            spec: what the tokens are.
+            choice: how one is chosen.
+            device: the model's.
+            readout: reads the hidden states behind each token; None for nothing.
+        """
+        self._spec, self._choice, self._readout = spec, choice, readout
+        self._reader = RawLogitsReader(spec.number_ids, markers=spec.markers)
+        self._answering: list[_Answering | None] = [None] * num_rows
+        self._num_steps = 0
+        none_B = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self._place = _Place(torch.arange(num_rows, device=device), none_B)
+        self._layers: list[_RowLayer] = []
+        self._sample_B, self._prompt_B, self._position_B = none_B, none_B.clone(), none_B.clone()
+        self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
+        self._is_open_B, self._is_unforced_B = none_B.bool(), none_B.bool()
+        self._sees_BL = self._is_open_B.unsqueeze(1)[:, :0]
+        self._ids_BT = none_B.unsqueeze(1)[:, :0]
+        self._values_BTS: Tensor | None = None
+        self._read_BT: Tensor | None = None
+
+    @property
+    def free(self) -> list[int]:
+        """Rows that nobody is in."""
+        return [row for row, one in enumerate(self._answering) if one is None]
+
+    @property
+    def used(self) -> list[int]:
+        """Rows whose answers have not been taken."""
+        return [row for row, one in enumerate(self._answering) if one is not None]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._answering)
+
+    def begin(
+        self,
+        samples: Sequence[int],
+        prompt: Cache,
+        *,
+        lengths: Sequence[int],
+        positions: Sequence[int],
+        keep_probs: Sequence[bool],
+    ) -> list[int]:
+        """Put prompts into the first free rows, and return these.
+
+        Args:
+            samples: whose they are.
+            prompt: their keys and values, padded on the right.
+            lengths: tokens of each.
+            positions: the rotary position of the first token of each answer.
+            keep_probs: whose distributions over bins are kept.
+        """
+        rows = self.free[: len(samples)]
+        row_N, length_N = self._on_device(rows), self._on_device(lengths)
+        self._layers = self._layers or [_RowLayer(self._place) for _ in prompt.layers]
+        for layer, new in zip(self._layers, prompt.layers, strict=True):
+            assert isinstance(new, DynamicLayer)
+            layer.put(row_N, new, num_rows=len(self))
+        self._sees_BL = _widened(self._sees_BL, 1, max(lengths))
+        column_L = torch.arange(self._sees_BL.shape[1], device=row_N.device)
+        self._sees_BL[row_N] = column_L < length_N.unsqueeze(1)
+        self._sample_B[row_N], self._prompt_B[row_N] = self._on_device(samples), length_N
+        self._position_B[row_N], self._num_written_B[row_N] = self._on_device(positions), 0
+        self._state_B[row_N], self._is_open_B[row_N] = int(State.START), True
+        self._is_unforced_B[row_N] = self._choice.grammar is not None
+        for row, sample, length, keeps in zip(rows, samples, lengths, keep_probs, strict=True):
+            self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
+        return rows
+
+    def choose(self, logits_NV: Tensor, hidden_ND: Tensor, rows: Sequence[int] | None = None) -> None:
+        """Choose the next token of each row, and record what the logits say of it.
+
+        Args:
+            logits_NV: ``[N, V]`` raw logits.
+            hidden_ND: ``[N, D]`` the hidden states behind them.
+            rows: those that have begun since the last step; None for all rows.
+        """
+        spec = self._spec
+        row_N = self._place.row_B if rows is None else self._on_device(rows)
+        logits_NV = logits_NV.float()
+        total_N = logits_NV.logsumexp(dim=1)
+        others_SN, p_NK = self._reader.read(logits_NV, total_N)
+        state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
+        id_N = self._choice.of(logits_NV, state_N, self._sample_B[row_N], at_N).where(is_open_N, spec.pad_id)
+        log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
+        # A row that has ended stays where it is, and writes padding behind its end again and again.
+        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1), hidden_ND)
+        if p_NK is not None:
+            for at, row in enumerate(range(len(self)) if rows is None else rows):
+                one = self._answering[row]
+                if one is not None and one.probs is not None:
+                    one.probs.append(p_NK[at].clone())
+        if self._choice.grammar is not None:
+            self._state_B[row_N] = self._choice.grammar.advance(state_N, id_N)
+            is_own_N = (id_N == logits_NV.argmax(dim=1)) | ~is_open_N
+            self._is_unforced_B[row_N] = self._is_unforced_B[row_N] & is_own_N
+        self._num_written_B[row_N] = at_N + is_open_N
+        goes_on_N = (id_N != spec.end_id) & (id_N != spec.pad_id) & (at_N + 1 < spec.max_new_tokens)
+        self._is_open_B[row_N] = is_open_N & goes_on_N
+
+    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor, hidden_ND: Tensor) -> None:
+        columns = 1 + max(self._num_chosen(one) for one in self._answering if one is not None)
+        self._ids_BT = _widened(self._ids_BT, 1, columns)
+        self._ids_BT[row_N, at_N] = id_N
+        self._values_BTS = self._table(self._values_BTS, values_NS, columns)
+        self._values_BTS[row_N, at_N] = values_NS
+        if self._readout is not None:
+            read_N = self._readout(hidden_ND).float()
+            self._read_BT = self._table(self._read_BT, read_N, columns)
+            self._read_BT[row_N, at_N] = read_N
+
+    def next_inputs(self) -> dict[str, object]:
+        """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
+        self._num_steps += 1
+        last_B = (self._num_written_B - 1).clamp(min=0)
+        width = max(one.prompt + self._num_chosen(one) - 1 for one in self._answering if one is not None)
+        self._place.width = width
+        self._place.column_B = (self._prompt_B + last_B).clamp(max=width - 1)  # rows that nobody is in may be longer
+        self._sees_BL = _widened(self._sees_BL, 1, width)
+        self._sees_BL[self._place.row_B, self._place.column_B] = True
+        for layer in self._layers:
+            layer.widen(width)
+        return {
+            "input_ids": self._ids_BT.gather(1, last_B.unsqueeze(1)),
+            "position_ids": (self._position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
+            "attention_mask": self._sees_BL[:, None, None, :width],
+            "past_key_values": Cache(layers=list(self._layers)),
+            "use_cache": True,
+        }
+
+    def ended(self) -> list[int]:
+        """Return the rows whose answers have ended; waits for the device."""
+        is_open = self._is_open_B.tolist()
+        return [row for row in self.used if not is_open[row]]
+
+    def take(self, rows: Sequence[int]) -> list[EndedAnswer]:
+        """Return the answers of some rows, and free them; waits for the device."""
+        row_N = self._on_device(rows)
+        assert self._values_BTS is not None
+        lengths, unforced = torch.stack((self._num_written_B[row_N], self._is_unforced_B[row_N])).tolist()
+        columns = max(lengths, default=0)
+        ids_NT = self._ids_BT[row_N, :columns].tolist()
+        values_NTS = self._values_BTS[row_N, :columns].cpu()
+        read_NT = None if self._read_BT is None else self._read_BT[row_N, :columns].cpu()
+        found: list[EndedAnswer] = []
+        for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            one, self._answering[row] = self._answering[row], None
+            assert one is not None
+            margin_T, *values = values_NTS[at, :length].unbind(dim=1)
+            probs_TK = torch.stack(one.probs[:length]).cpu() if one.probs else torch.zeros(0, NUM_BINS)
+            recorded = RecordedStatistics(
+                torch.stack(values).unsqueeze(1), margin_T.unsqueeze(0), probs_TK.unsqueeze(0)
+            )
+            read_T = None if read_NT is None else read_NT[at, :length]
+            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, read_T, bool(unforced[at])))
+        return found
+
+    def keep_used(self) -> None:
+        """Let go of the rows that nobody is in."""
+        rows = self.used
+        row_N = self._on_device(rows)
+        for layer in self._layers:
+            layer.keep(row_N)
+        self._answering = [self._answering[row] for row in rows]
+        self._place.row_B = torch.arange(len(rows), device=row_N.device)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[row_N])
+
+    def _num_chosen(self, one: _Answering) -> int:
+        """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
+        return min(self._num_steps - one.began + 1, self._spec.max_new_tokens)
+
+    def _table(self, table: Tensor | None, new_N: Tensor, columns: int) -> Tensor:
+        """Return a table ``[B, T, ...]`` that takes what each step gives of a row."""
+        return _widened(new_N.new_zeros(len(self), 0, *new_N.shape[1:]) if table is None else table, 1, columns)
+
+    def _on_device(self, numbers: Sequence[int]) -> Tensor:
+        return upload(torch.tensor(numbers, dtype=torch.int64), self._place.row_B.device)
+
+
+@contextlib.contextmanager
+def row_attention(language_model: nn.Module) -> Generator[None]:
+    """Have a model attend from the one new token of each row, whatever its own attention is.
+
+    Query heads that share keys become the queries of one head, so that no key is copied for each of them, as the
+    attention of transformers before 5.20 does; and a mask by row goes with any implementation.
+    """
+    config = language_model.config
+    kept = config._attn_implementation  # pyright: ignore
+    config._attn_implementation = _ATTENTION  # pyright: ignore
+    try:
+        yield
+    finally:
+        config._attn_implementation = kept  # pyright: ignore
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    *,
+    scaling: float,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """Return ``[B, 1, Q, D]`` of queries ``[B, Q, 1, D]`` and keys ``[B, H, L, D]``; ``[B, 1, 1, L]`` says which."""
+    num_rows, num_queries, _, size = query.shape
+    grouped = query.view(num_rows, key.shape[1], num_queries // key.shape[1], size)
+    attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+    return attended.reshape(num_rows, 1, num_queries, size), None
+
+
+ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attend)
+
+
+def _widened(table: Tensor, dim: int, size: int) -> Tensor:
+    """Return a table with room for ``size`` along ``dim``, zero where it is new; itself where it has that."""
+    missing = size - table.shape[dim]
+    if missing <= 0:
+        return table
+    missing += -size % _STRIDE
+    padding = [0, 0] * (table.ndim - 1 - dim) + [0, missing]
+    return F.pad(table, padding)

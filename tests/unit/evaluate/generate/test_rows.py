@@ -1,0 +1,234 @@
+"""Rows that take the next image where an answer ends: the same answers as image by image, in fewer steps."""
+
+import contextlib
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
+from coordexp.evaluate.generate import generation, rows
+from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
+from coordexp.evaluate.generate.rows import Choice, _attend, row_attention
+from tests.unit.evaluate.generate.plain_generate import plain_answers
+
+NUMBERS = list(range(1, 20))
+
+
+def grammar_of(base) -> ObjectGrammar:
+    return ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size)
+
+
+def answers(base, numbers=NUMBERS, *, batch_size: int, constrained: bool = True, **options) -> list[GeneratedSequence]:
+    """All images in one queue, in the order of their numbers."""
+    limits = {"max_new_tokens": options.pop("max_new_tokens", 40)}
+    return generate_sequences(
+        base.model,
+        [base.sample(number) for number in numbers],
+        spec=options.pop("spec", base.spec(**limits)),
+        grammar=grammar_of(base) if constrained else None,
+        queues=[range(len(numbers))],
+        batch_size=batch_size,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def ending_at_random(base, *, seed: int = 0):
+    """Make the end likely at some tokens and not at others, so that lengths differ much; ten times the rounding."""
+    head = base.model.lm_head
+    direction = torch.randn(head.in_features, generator=torch.Generator().manual_seed(seed))
+    ends = [base.vocab.end_id, base.vocab.obj_start_id]
+
+    def hook(module, args, logits):
+        odds = (args[0] @ direction.to(args[0])).sin() * 30
+        logits = logits.clone()
+        logits[..., ends[0]] += odds.clamp(min=0)
+        return logits
+
+    handle = head.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def counted_steps(base):
+    """Rows of each forward pass that predicts tokens."""
+    found: list[int] = []
+    handle = base.model.lm_head.register_forward_hook(lambda module, args, logits: found.append(args[0].shape[0]))
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def same(found: GeneratedSequence, wanted: GeneratedSequence) -> None:
+    assert (found.image_id, found.ids, found.truncated) == (wanted.image_id, wanted.ids, wanted.truncated)
+    for name, values in vars(wanted.statistics).items():
+        assert np.array(getattr(found.statistics, name)) == pytest.approx(np.array(values), abs=1e-3, rel=1e-3), name
+    assert found.stop_margins == pytest.approx(wanted.stop_margins, abs=1e-3)
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_answers_are_those_of_plain_generate(base, constrained: bool) -> None:
+    with ending_at_random(base):
+        ids, log_probs = plain_answers(
+            base, NUMBERS, grammar=grammar_of(base) if constrained else None, max_new_tokens=40
+        )
+        found = answers(base, batch_size=4, constrained=constrained)
+    assert len({len(one) for one in ids.values()}) > 3, "lengths must differ, or no row would change hands"
+    assert len({base.sample(number).length for number in NUMBERS}) > 1
+    for number, seq in zip(NUMBERS, found, strict=True):
+        ended = [] if seq.truncated else ids[number][-1:]
+        assert [*seq.ids, *ended] == ids[number]
+        assert seq.statistics.log_probs == pytest.approx(log_probs[number][: len(seq.ids)], abs=1e-3)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("batch_size", [2, 5, 19, 40])
+def test_an_answer_is_the_same_in_whatever_row(native, batch_size: int, every: int, monkeypatch) -> None:
+    options = {"curves_of": [3, 17], "readout": lambda hidden_ND: hidden_ND}
+    with ending_at_random(native):
+        alone = [answers(native, [number], batch_size=1, **options)[0] for number in NUMBERS]
+        monkeypatch.setitem(generation._LOOK_EVERY, "cpu", every)
+        together = answers(native, batch_size=batch_size, **options)
+    assert len({len(seq.ids) for seq in alone}) > 5
+    for found, wanted in zip(together, alone, strict=True):
+        same(found, wanted)
+        assert (found.coord_probs is None) == (found.image_id not in (3, 17))
+        if wanted.coord_probs is not None:
+            assert found.coord_probs == pytest.approx(wanted.coord_probs, abs=1e-4)
+        assert found.readout == pytest.approx(wanted.readout, abs=1e-3)
+
+
+def test_a_row_is_given_on_as_soon_as_its_answer_ends(native) -> None:
+    with ending_at_random(native), counted_steps(native) as passes:
+        found = answers(native, batch_size=4)
+    lengths = [len(seq.ids) + (not seq.truncated) for seq in found]
+    prompts = [size for size in passes if size < 4]
+    steps = len(passes) - len(NUMBERS)  # four rows: a prompt at a time
+    assert Counter(prompts)[1] >= len(NUMBERS)
+    waiting = sum(max(lengths[at : at + 4]) for at in range(0, len(lengths), 4))
+    assert sum(lengths) / 4 <= steps + len(NUMBERS) / 4 <= waiting
+    assert steps < 0.9 * waiting, "a batch that waits for its longest answer takes more steps"
+
+
+def test_rows_are_let_go_when_no_image_waits(native) -> None:
+    with ending_at_random(native), counted_steps(native) as passes:
+        answers(native, batch_size=16, numbers=list(range(1, 17)))
+    steps = passes[4:]  # prompts go in fours
+    assert steps[0] == 16
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < 8
+
+
+def test_limits_of_length_one_and_two(native) -> None:
+    for limit in (1, 2):
+        found = answers(native, batch_size=3, max_new_tokens=limit)
+        assert {len(seq.ids) + (not seq.truncated) for seq in found} == {limit}
+        whole = answers(native, batch_size=3, max_new_tokens=5)
+        assert [seq.ids[:limit] for seq in whole] == [seq.ids[:limit] for seq in found]
+
+
+def test_what_bends_knows_image_and_place_and_leaves_the_record(native) -> None:
+    plain = answers(native, batch_size=3)
+    seen: Counter[tuple[int, int]] = Counter()
+    forced = {at: [*reversed(seq.ids)] for at, seq in enumerate(plain)}
+
+    def bend(scores_NV, sample_N, place_N):
+        only = torch.full_like(scores_NV, -torch.inf)
+        for row, (sample, place) in enumerate(zip(sample_N.tolist(), place_N.tolist(), strict=True)):
+            seen[sample, place] += 1
+            answer = forced[sample]
+            only[row, answer[place] if place < len(answer) else native.vocab.end_id] = 0
+        return only
+
+    with ending_at_random(native, seed=1):
+        found = answers(native, batch_size=3, constrained=False, bend=bend)
+    for at, seq in enumerate(found):
+        assert list(seq.ids) == forced[at][: len(seq.ids)]
+        assert set(seen) >= {(at, place) for place in range(len(seq.ids))}
+    assert all(value < 0 for seq in found for value in seq.statistics.log_probs), "raw, though bent to certainty"
+
+
+def test_the_likeliest_allowed_token_is_chosen_by_each_rows_state(native) -> None:
+    grammar, vocab = grammar_of(native), native.vocab
+    logits = torch.randn(3, native.vocab_size, generator=torch.Generator().manual_seed(0))
+    kept, nobody = logits.clone(), torch.zeros(3, dtype=torch.int64)
+    start = torch.full((3,), int(State.START))
+    opened = grammar.advance(start, torch.full((3,), vocab.obj_start_id))
+    state = torch.stack([start[0], opened[1], grammar.advance(opened, logits.argmax(1))[2]])
+    chosen = Choice(grammar).of(logits, state, nobody, nobody)
+    for row in range(3):
+        allowed = grammar.allowed_SV[state[row]]
+        assert allowed[chosen[row]]
+        assert logits[row, chosen[row]] == logits[row][allowed].max()
+    assert chosen[0] in (vocab.obj_start_id, vocab.end_id)
+    assert chosen.tolist() != logits.argmax(1).tolist()
+    assert torch.equal(Choice().of(logits, state, nobody, nobody), logits.argmax(1))
+    assert torch.equal(logits, kept), "the raw logits must stay as they were"
+
+
+def test_attention_of_grouped_heads_by_hand() -> None:
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 6, 1, 8, generator=draw)
+    key, value = (torch.randn(3, 2, 7, 8, generator=draw) for _ in range(2))
+    sees = torch.rand(3, 1, 1, 7, generator=draw) < 0.6
+    sees[..., 0] = True
+    found, _ = _attend(torch.nn.Module(), query, key, value, sees, scaling=0.3)
+    assert found.shape == (3, 1, 6, 8)
+    for row in range(3):
+        for head in range(6):
+            scores = (query[row, head, 0] @ key[row, head // 3].T) * 0.3
+            weights = F.softmax(scores.masked_fill(~sees[row, 0, 0], -torch.inf), dim=0)
+            assert found[row, 0, head] == pytest.approx(weights @ value[row, head // 3], abs=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_any_attention_of_the_model_gives_the_same_and_stays_as_it_was(native, attention: str) -> None:
+    wanted = answers(native, batch_size=5)
+    config = native.model.model.language_model.config
+    native.model.set_attn_implementation(attention)
+    try:
+        for found, one in zip(answers(native, batch_size=5), wanted, strict=True):
+            same(found, one)
+        assert config._attn_implementation == attention
+        with contextlib.suppress(ZeroDivisionError), row_attention(native.model.model.language_model):
+            assert config._attn_implementation == rows._ATTENTION
+            raise ZeroDivisionError
+        assert config._attn_implementation == attention
+    finally:
+        native.model.set_attn_implementation("sdpa")
+
+
+def test_a_mask_that_forgets_the_last_owner_of_a_row_is_seen(native, monkeypatch) -> None:
+    """Negative control: with what a former answer left in view, answers change."""
+    begin = rows.AnswerRows.begin
+
+    def leaky(self, *args, **kwargs):
+        seen = self._sees_BL.clone()
+        found = begin(self, *args, **kwargs)
+        self._sees_BL[:, : seen.shape[1]] |= seen
+        return found
+
+    with ending_at_random(native):
+        wanted = answers(native, batch_size=2)
+        monkeypatch.setattr(rows.AnswerRows, "begin", leaky)
+        assert [seq.statistics for seq in answers(native, batch_size=2)] != [seq.statistics for seq in wanted]
+
+
+def test_without_objects_to_write_every_answer_is_empty(native) -> None:
+    end = torch.tensor([native.vocab.end_id])
+    handle = native.model.lm_head.register_forward_hook(lambda module, args, logits: logits.index_fill(-1, end, 1e3))
+    try:
+        found = answers(native, batch_size=4, spec=replace(native.spec(), max_new_tokens=9))
+    finally:
+        handle.remove()
+    assert [seq.image_id for seq in found] == NUMBERS
+    assert {seq.ids for seq in found} == {()}
+    assert not any(seq.truncated for seq in found)
