@@ -35,4 +35,4 @@ def make_shapes(path: Path) -> Path:
 def arguments(checkpoint: Path, shapes: Path) -> list[str]:
     """Return command-line arguments of a small evaluation."""
     files = ["--model", checkpoint, "--annotations", shapes / "instances_val.json", "--images", shapes / "val"]
-    return [*map(str, files), "--batch-size", "3", "--max-new-tokens", "40", "--threads", "1"]
+    return [*map(str, files), "--batch-size", "2", "--max-new-tokens", "40", "--threads", "1"]

@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
+from coordexp.evaluate.generate import generation
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import LocalReporter
 from coordexp.train.run import Run, make_trainer
@@ -19,6 +21,9 @@ ON_THE_CPU = {
     "aten::_local_scalar_dense in coord_tokens/soft_ce_w1.py:gaussian_soft_targets",  # bins, checked on a CPU alone
     "upload in transformers/vision_utils.py:get_vision_position_ids",  # positions of a size of image, made once
     "upload in transformers/masking_utils.py:and_mask",  # of what was made of numbers alone, where the mask is
+    "upload in transformers/cache_utils.py:lazy_initialization",  # an empty tensor: nothing is copied
+    "tolist in generate/generation.py:trimmed",  # of answers that have been copied back
+    "tolist in generate/token_statistics.py:of_sequence",
 }
 
 
@@ -74,3 +79,37 @@ def test_transformers_own_forward_and_a_look_at_every_step_wait(base, tmp_path, 
     assert counts["tolist in qwen3_vl/modeling_qwen3_vl.py"] == STEPS * (3 * NUM_LAYERS + 1)
     assert counts["tolist in loop/finite.py"] == STEPS
     assert sum(counts.values()) > 30 * STEPS
+
+
+def test_answers_wait_where_one_looks_for_their_ends_alone(base, tmp_path, monkeypatch):
+    every = 5
+    monkeypatch.setitem(generation._LOOK_EVERY, "cpu", every)
+    config = prepared(small_config(base, tmp_path, max_steps=1))
+    parts = build_components(config)
+    samples = parts.encoding.dataset(parts.val.samples, with_targets=False)
+    vocab, vocab_size = parts.encoding.vocab, parts.model.config.get_text_config().vocab_size
+    passes = []
+    parts.model.get_base_model().lm_head.register_forward_hook(lambda *_: passes.append(1))
+    reads = HostReads()
+    reads.on_device([*parts.model.parameters(), *parts.model.buffers()])
+    grammar = ObjectGrammar.for_model(vocab, parts.encoding.tokenizer, vocab_size=vocab_size)
+    reads.on_device(list(vars(grammar).values()))
+    spec = generation.GenerationSpec(
+        max_new_tokens=40,
+        pad_id=parts.encoding.tokenizer.pad_token_id,
+        image_token_id=parts.encoding.prompt.image_token_id,
+        image_spec=parts.encoding.image_spec,
+        end_id=vocab.end_id,
+        number_ids=vocab.numbers.ids,
+    )
+    with generation.evaluation_mode(parts.model), reads:
+        found = generation.generate_sequences(
+            parts.model, samples, spec=spec, grammar=grammar, queues=[range(len(samples))], batch_size=2
+        )
+    assert len(found) == len(samples) > 2
+    counts = Counter(one for one in reads.found if one not in ON_THE_CPU)
+    looks, takes = counts.pop("tolist in generate/rows.py:ended"), counts.pop("tolist in generate/rows.py:take")
+    copies = counts.pop("cpu in generate/rows.py:take")
+    assert counts == {}
+    assert looks == (len(passes) - len(samples)) // every  # a prompt at a time: a quarter of two rows
+    assert takes == 2 * copies <= 2 * len(samples)

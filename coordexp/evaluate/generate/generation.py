@@ -228,7 +228,7 @@ class _Writer:
         merge_size = spec.image_spec.merge_size
         positions_3NL = padded_positions(samples, image_token_id=spec.image_token_id, merge_size=merge_size)
         ends = [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(samples)]
-        batch = batch.to(device, non_blocking=True)
+        batch = (batch.pin_memory() if device.type == "cuda" else batch).to(device, non_blocking=True)
         layout = {"image_layout": ImageLayout(batch.image_grids, batch.image_rows)} if knows_layout(self._core) else {}
         # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
         outputs = self._core(

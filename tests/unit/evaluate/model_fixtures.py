@@ -59,7 +59,7 @@ class Base:
         )
 
 
-def _base(structure: Structure, *, seed: int) -> Base:
+def random_base(structure: Structure, *, seed: int) -> Base:
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, tie_word_embeddings=False)
     vocab = expand_vocab(model, tokenizer, structure=structure)
@@ -77,12 +77,12 @@ def _base(structure: Structure, *, seed: int) -> Base:
 
 @pytest.fixture(scope="session")
 def native() -> Base:
-    return _base("native", seed=7)
+    return random_base("native", seed=7)
 
 
 @pytest.fixture(scope="session")
 def spec() -> Base:
-    return _base("spec", seed=4)
+    return random_base("spec", seed=4)
 
 
 @pytest.fixture(params=["native", "spec"])

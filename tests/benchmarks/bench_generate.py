@@ -1,0 +1,142 @@
+"""Answers in rows that are given on, and by transformers' ``generate``, whose batches wait for their longest answer.
+
+``python tests/benchmarks/bench_generate.py [IMAGES]`` (default 256). A small Qwen3-VL with random weights on a CPU, one
+thread; every answer is forced to be the annotated one of a COCO-like image (7.3 objects on average, at most 93), so
+that lengths are those of COCO. Both write the same tokens; CPU seconds, and forward passes that predict a token.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from coordexp.data.batch import EncodedSample, collate
+from coordexp.data.patches import pixel_values
+from coordexp.evaluate.generate.generation import evaluation_mode, generate_sequences, image_queues
+from coordexp.evaluate.generate.rows import Bend, GenerationSpec
+from tests.benchmarks.coco_lengths import coco_scenes
+from tests.unit.evaluate.model_fixtures import random_base
+
+Answers = Sequence[Sequence[int]]
+
+
+def table(answers: Answers, *, end_id: int, device: torch.device) -> Tensor:
+    """Return ``[N, T]`` the tokens of each answer, its end token behind it."""
+    longest = max(map(len, answers)) + 1
+    return torch.tensor([[*answer, *[end_id] * (longest - len(answer))] for answer in answers], device=device)
+
+
+def scripted(answers: Answers, *, end_id: int, device: torch.device) -> Bend:
+    """Forbid all but the next token of each answer; behind it, its end token."""
+    ids_NT = table(answers, end_id=end_id, device=device)
+
+    def bend(scores_NV: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
+        only_N1 = ids_NT[sample_N, place_N.clamp(max=ids_NT.shape[1] - 1)].unsqueeze(1)
+        return torch.full_like(scores_NV, -torch.inf).scatter_(1, only_N1, scores_NV.gather(1, only_N1))
+
+    return bend
+
+
+class Script(LogitsProcessor):
+    """The same for ``generate``."""
+
+    def __init__(self, ids_NT: Tensor, prompt: int) -> None:
+        self._ids_NT, self._prompt = ids_NT, prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return ``scores`` ``[B, V]`` with -inf everywhere else."""
+        only_B1 = self._ids_NT[:, min(input_ids.shape[1] - self._prompt, self._ids_NT.shape[1] - 1)].unsqueeze(1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, only_B1, scores.gather(1, only_B1))
+
+
+def plain_generate(
+    model: PreTrainedModel,
+    samples: Sequence[EncodedSample],
+    answers: Answers,
+    *,
+    spec: GenerationSpec,
+) -> list[list[int]]:
+    """Return the tokens of one batch by transformers' ``generate``, padded on the left."""
+    batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id, pad_left=True).to(model.device)
+    prompt = batch.input_ids.shape[1]
+    ids_NT = table(answers, end_id=spec.end_id, device=model.device)
+    found = model.generate(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        mm_token_type_ids=batch.mm_token_type_ids,
+        pixel_values=pixel_values(batch.patches, spec.image_spec).to(model.dtype),
+        image_grid_thw=batch.image_grid_thw,
+        logits_processor=LogitsProcessorList([Script(ids_NT, prompt)]),
+        generation_config=GenerationConfig(
+            do_sample=False,
+            max_new_tokens=spec.max_new_tokens,
+            eos_token_id=[spec.end_id, spec.pad_id],
+            pad_token_id=spec.pad_id,
+        ),
+    )
+    return found[:, prompt:].tolist()
+
+
+def main(num_images: int) -> None:
+    """Write the same answers both ways, at two sizes of a batch."""
+    torch.set_num_threads(1)
+    base = random_base("native", seed=7)
+    samples = [base.sample(number) for number in range(num_images)]
+    word, vocab = base.tokenizer.encode("circle")[0], base.vocab
+    one = [vocab.obj_start_id, word, vocab.box_start_id, *[vocab.coord_ids.start] * 4, vocab.obj_end_id]
+    answers: Answers = [one * int(objects) for objects in coco_scenes(num_images)[1]]
+    spec = base.spec(max_new_tokens=max(map(len, answers)) + 1)
+    passes: list[int] = []
+    base.model.lm_head.register_forward_hook(lambda *_: passes.append(1))
+    bend = scripted(answers, end_id=spec.end_id, device=base.model.device)
+    print(f"{num_images} images, {sum(map(len, answers)):,} tokens, the longest answer {max(map(len, answers))}")
+    for batch_size in (32, 128):
+        queues = image_queues([sample.length for sample in samples], batch_size=batch_size)
+        batches = [queue[at : at + batch_size] for queue in queues for at in range(0, len(queue), batch_size)]
+        cost: dict[str, tuple[float, int]] = {}
+        for way in ("generate", "rows"):
+            passes.clear()
+            started = time.process_time()
+            with evaluation_mode(base.model), torch.inference_mode():
+                if way == "rows":
+                    found = [
+                        list(seq.ids)
+                        for seq in generate_sequences(
+                            base.model,
+                            samples,
+                            spec=spec,
+                            grammar=None,
+                            queues=queues,
+                            batch_size=batch_size,
+                            bend=bend,
+                        )
+                    ]
+                else:
+                    found = [
+                        row[: len(answers[index])]
+                        for batch in batches
+                        for index, row in zip(
+                            batch,
+                            plain_generate(
+                                base.model, [samples[i] for i in batch], [answers[i] for i in batch], spec=spec
+                            ),
+                            strict=True,
+                        )
+                    ]
+            cost[way] = time.process_time() - started, len(passes)
+            assert found == [list(answers[index]) for queue in queues for index in queue], "both write the same"
+        (plain, plain_passes), (ours, our_passes) = cost["generate"], cost["rows"]
+        print(
+            f"batch {batch_size:4}: generate {plain:6.1f} s, {plain_passes:5} passes   rows {ours:6.1f} s, "
+            f"{our_passes:5} passes   {plain / ours:.2f} times as fast, {plain_passes / our_passes:.2f} times fewer"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)
