@@ -16,7 +16,8 @@ Training, all at once at the end of the forward pass:
 Evaluation has weights, moments, and
 
 - key-value cache of ``evaluation.batch_size`` x (prompt + ``max_new_tokens``), and one layer's copy as it grows;
-- prefill: the widest text layer and vision block of the whole batch, and its pixels;
+- prefill: the widest text layer and vision block of the prompts that are read at once, their keys and values before
+  they are in their rows, and their pixels;
 - logits: four float32 ``[B, V]`` a step.
 
 On top of either: what the process itself takes (CUDA context, kernels, workspaces; on a CPU Python and its
@@ -49,6 +50,7 @@ from transformers import PreTrainedModel, Qwen3VLConfig
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.evaluate.generate.generation import prompts_at_once
 from coordexp.losses.head import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
 from coordexp.model.load import AttnImplementation
@@ -219,16 +221,18 @@ class _Worker:
         width = self._mode.weight_bytes  # evaluation runs without autocast
         length = size.prompt + self._run.evaluation.max_new_tokens
         cached = 2 * self._dimensions.key_width * width
+        read_at_once = prompts_at_once(batch)
         # An adapter's input is cast to float32 while its linear runs.
         text_widest = text.intermediate_size * (3 * width + 4) + 4 * text.hidden_size * width
         vision_widest = max(vision.intermediate_size * (2 * width + 4), vision.hidden_size * (3 * width + 4 * 4))
         vision_widest += 2 * vision.hidden_size * width
+        widest = max(size.prompt * text_widest, size.patches * vision_widest)
         parts = self._process() | {
             "weights": self._counts.num_bytes,
             "AdamW moments": 2 * self._counts.trained_bytes // self._shares,
             "key-value cache": batch * length * cached * (text.num_hidden_layers + 1),
-            "prefill": batch * max(size.prompt * text_widest, size.patches * vision_widest),
-            "pixels": self._pixels(batch * size.patches),
+            "prefill": read_at_once * (widest + size.prompt * cached * text.num_hidden_layers),
+            "pixels": self._pixels(read_at_once * size.patches),
             "logits": 4 * 4 * batch * text.vocab_size,
         }
         return _with_fragmentation(parts)

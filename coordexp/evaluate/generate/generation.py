@@ -122,6 +122,11 @@ def image_queues(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
     return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 
+def prompts_at_once(num_rows: int) -> int:
+    """Return how many prompts are read in one forward pass, and how many rows are free before any is."""
+    return -(-num_rows // _REFILLS)
+
+
 def generate_sequences(
     model: PreTrainedModel | PeftModel,
     samples: EncodedSamples,
@@ -205,7 +210,7 @@ class _Writer:
     def answers(self, queue: Sequence[int]) -> Generator[dict[int, GeneratedSequence]]:
         """Answer the samples of a queue; yields those that have ended, as they end."""
         rows, waiting, num_steps = self._rows, list(reversed(queue)), 0
-        group = -(-len(rows) // _REFILLS)
+        group = prompts_at_once(len(rows))
         every = _LOOK_EVERY.get(self._core.device.type, _LOOK_ELSEWHERE)
         while waiting or rows.used:
             if waiting and len(rows.free) >= min(group, len(waiting)):
