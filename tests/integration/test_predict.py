@@ -55,7 +55,7 @@ def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
     assert max(len(image.objects) for image in kept) == NUM_OBJECTS < max(len(row["objects"]) for row in rows)
     images = {image["id"]: image for image in json.loads((shapes / "instances_val.json").read_text())["images"]}
     pictures = [shapes / "val" / images[row["image_id"]]["file_name"] for row in rows]
-    found = predict(checkpoint, pictures, max_new_tokens=150, batch_size=3, num_threads=1)
+    found = predict(checkpoint, pictures, max_new_tokens=150, batch_size=2, num_threads=1)
     assert [item.picture for item in found] == pictures
     assert any(item.objects for item in found)
     for row, item in zip(rows, found, strict=True):
