@@ -208,7 +208,7 @@ GENERATION_METRICS = (
     ),
     Metric(
         "images_per_second",
-        "generation: images over wall time, all workers at once",
+        "generation: images over wall time, all workers at once; free decoding: images that the grammar had changed",
         "images/s",
         "higher",
         head="images/s",
@@ -216,7 +216,7 @@ GENERATION_METRICS = (
     ),
     Metric(
         "boxes_per_second",
-        "generation: well-formed objects over wall time, all workers at once",
+        "generation: well-formed objects over wall time, all workers at once, of the same images",
         "objects/s",
         "higher",
         head="boxes/s",

@@ -151,7 +151,7 @@ class SplitEvaluation:
                 metrics |= self._finish(decoding, parts, output)
                 metrics[str(MetricName(decoding, "seconds"))] = time.monotonic() - started
                 if not self.spec.reads_answers:
-                    speed = _speed(decoding, parts, generated - started)
+                    speed = self._speed(decoding, parts, generated - started)
                     metrics |= {str(MetricName(decoding, name)): value for name, value in speed.items()}
         metrics |= self._oracle(decode, output) if self.spec.oracle_k else {}
         if metrics and hardware:
@@ -178,6 +178,19 @@ class SplitEvaluation:
                     found |= {str(MetricName(decoding, n, kind)): v for n, v in zip(names, recalls, strict=True)}
         return found
 
+    def _speed(self, decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], seconds: float) -> dict[str, float]:
+        """Return the speed of generation; of free decoding only that of answers which the grammar had changed.
+
+        The others were taken over, which takes no time. Answers that fill no batch say nothing of speed either.
+        """
+        records = [record for part in parts for record in part]
+        written = [record for record in records if not (decoding == "free" and record.unforced)]
+        if len(written) < min(self.spec.batch_size, len(records)):
+            return {}
+        num_objects = sum(len(record.objects) for record in written)
+        speed = {"images_per_second": len(written) / seconds, "boxes_per_second": num_objects / seconds}
+        return speed | ({"seconds_per_object": seconds / num_objects} if num_objects else {})
+
     def _finish(
         self, decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], output: EvaluationFolder
     ) -> dict[str, float]:
@@ -194,16 +207,3 @@ class SplitEvaluation:
                 failure_kinds=self.spec.failure_kinds,
                 details=self._details,
             )
-
-
-def _speed(decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], seconds: float) -> dict[str, float]:
-    """Return the speed of generation; of free decoding only that of answers which the grammar had changed.
-
-    The others were taken over, which takes no time and says nothing.
-    """
-    written = [record for part in parts for record in part if not (decoding == "free" and record.unforced)]
-    num_objects = sum(len(record.objects) for record in written)
-    if not written:
-        return {}
-    speed = {"images_per_second": len(written) / seconds, "boxes_per_second": num_objects / seconds}
-    return speed | ({"seconds_per_object": seconds / num_objects} if num_objects else {})

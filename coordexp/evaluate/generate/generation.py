@@ -202,7 +202,12 @@ class _Writer:
     ) -> None:
         owner = inner_model(model)
         assert isinstance(owner, Qwen3VLForConditionalGeneration)
-        self._core, self._head = owner.model, owner.lm_head
+        head = owner.get_output_embeddings()
+        assert head is not None, "float32_head has refused a model without a head"
+        self._core, self._head = owner.model, head
+        # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
+        wrapped = "_original_forward" in vars(owner)
+        self._autocast = torch.autocast(self._core.device.type, torch.bfloat16, enabled=wrapped)
         self._samples, self._rows, self._spec = samples, rows, spec
         self._curves_of = curves_of if len(spec.number_ids) == NUM_BINS else ()
         self._image_ids: dict[int, int] = {}
@@ -218,7 +223,7 @@ class _Writer:
                     self._begin([waiting.pop() for _ in range(min(group, len(waiting), len(rows.free)))])
             elif not waiting and 2 * len(rows.used) <= len(rows):
                 rows.keep_used()
-            with row_attention(self._core.language_model):
+            with self._autocast, row_attention(self._core.language_model):
                 hidden_BD = self._core(**rows.next_inputs()).last_hidden_state[:, 0]
             rows.choose(self._head(hidden_BD), hidden_BD)
             num_steps += 1
@@ -236,15 +241,16 @@ class _Writer:
         batch = (batch.pin_memory() if device.type == "cuda" else batch).to(device, non_blocking=True)
         layout = {"image_layout": ImageLayout(batch.image_grids, batch.image_rows)} if knows_layout(self._core) else {}
         # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
-        outputs = self._core(
-            input_ids=batch.input_ids,
-            position_ids=upload(positions_3NL, device),
-            mm_token_type_ids=batch.mm_token_type_ids,
-            pixel_values=pixel_values(batch.patches, spec.image_spec).to(self._core.dtype),
-            image_grid_thw=batch.image_grid_thw,
-            use_cache=True,
-            **layout,
-        )
+        with self._autocast:
+            outputs = self._core(
+                input_ids=batch.input_ids,
+                position_ids=upload(positions_3NL, device),
+                mm_token_type_ids=batch.mm_token_type_ids,
+                pixel_values=pixel_values(batch.patches, spec.image_spec).to(self._core.dtype),
+                image_grid_thw=batch.image_grid_thw,
+                use_cache=True,
+                **layout,
+            )
         hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(torch.tensor(ends), device))
         rows = self._rows.begin(
             indices,

@@ -108,8 +108,9 @@ class _RowLayer(DynamicLayer):
         place = self._place
         assert self.keys is not None
         assert self.values is not None
-        self.keys[place.row_B, :, place.column_B] = key_states[:, :, 0]
-        self.values[place.row_B, :, place.column_B] = value_states[:, :, 0]
+        # Under autocast keys are float32, made so by the rotary embedding, and so is a cache that began with them.
+        self.keys[place.row_B, :, place.column_B] = key_states[:, :, 0].to(self.keys.dtype)
+        self.values[place.row_B, :, place.column_B] = value_states[:, :, 0].to(self.values.dtype)
         return self.keys[:, :, : place.width], self.values[:, :, : place.width]
 
     def put(self, row_N: Tensor, prompt: DynamicLayer, *, num_rows: int) -> None:

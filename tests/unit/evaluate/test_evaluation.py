@@ -152,7 +152,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def some_answers_end_at_once(base):
-    """The end is what the model itself prefers for some images; for the others the grammar has much to forbid."""
+    """The end is what the model itself prefers of some images; for the others the grammar has much to forbid."""
     direction = torch.randn(base.model.lm_head.in_features, generator=torch.Generator().manual_seed(1))
 
     def hook(module, args, logits):

@@ -13,9 +13,11 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.evaluate.generate import generation, rows
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.rows import Choice, _attend, row_attention
+from coordexp.train.setup.zero import autocast_forward
 from tests.unit.evaluate.generate.plain_generate import plain_answers
 
-NUMBERS = list(range(1, 20))
+NUMBERS = list(range(1, 14))
+OPTIONS = {"curves_of": [3, 11], "readout": lambda hidden_ND: hidden_ND}
 
 
 def grammar_of(base) -> ObjectGrammar:
@@ -89,18 +91,22 @@ def test_answers_are_those_of_plain_generate(base, constrained: bool) -> None:
         assert seq.statistics.log_probs == pytest.approx(log_probs[number][: len(seq.ids)], abs=1e-3)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("batch_size", [2, 5, 19, 40])
-def test_an_answer_is_the_same_in_whatever_row(native, batch_size: int, every: int, monkeypatch) -> None:
-    options = {"curves_of": [3, 17], "readout": lambda hidden_ND: hidden_ND}
+@pytest.fixture(scope="module")
+def alone(native) -> list[GeneratedSequence]:
+    """Each image by itself."""
     with ending_at_random(native):
-        alone = [answers(native, [number], batch_size=1, **options)[0] for number in NUMBERS]
-        monkeypatch.setitem(generation._LOOK_EVERY, "cpu", every)
-        together = answers(native, batch_size=batch_size, **options)
+        return [answers(native, [number], batch_size=1, **OPTIONS)[0] for number in NUMBERS]
+
+
+@pytest.mark.parametrize(("batch_size", "every"), [(2, 1), (2, 3), (5, 1), (13, 4), (40, 3)])
+def test_an_answer_is_the_same_in_whatever_row(native, alone, batch_size: int, every: int, monkeypatch) -> None:
+    monkeypatch.setitem(generation._LOOK_EVERY, "cpu", every)
+    with ending_at_random(native):
+        together = answers(native, batch_size=batch_size, **OPTIONS)
     assert len({len(seq.ids) for seq in alone}) > 5
     for found, wanted in zip(together, alone, strict=True):
         same(found, wanted)
-        assert (found.coord_probs is None) == (found.image_id not in (3, 17))
+        assert (found.coord_probs is None) == (found.image_id not in (3, 11))
         if wanted.coord_probs is not None:
             assert found.coord_probs == pytest.approx(wanted.coord_probs, abs=1e-4)
         assert found.readout == pytest.approx(wanted.readout, abs=1e-3)
@@ -232,3 +238,24 @@ def test_without_objects_to_write_every_answer_is_empty(native) -> None:
     assert [seq.image_id for seq in found] == NUMBERS
     assert {seq.ids for seq in found} == {()}
     assert not any(seq.truncated for seq in found)
+
+
+def test_a_model_that_trains_whole_in_bfloat16_answers_in_it(native) -> None:
+    seen: set[torch.dtype] = set()
+    inside = native.model.model.language_model.layers[0].mlp.register_forward_hook(
+        lambda module, args, output: seen.add(output.dtype)
+    )
+    plain = answers(native, [1, 2], batch_size=2)
+    assert seen == {torch.float32}
+    seen.clear()
+    forward = native.model.forward
+    autocast_forward(native.model, device_type="cpu")
+    try:
+        in_half = answers(native, [1, 2], batch_size=2)
+    finally:
+        native.model.forward = forward
+        del native.model._original_forward
+        inside.remove()
+    assert seen == {torch.bfloat16}
+    assert [seq.image_id for seq in in_half] == [1, 2]
+    assert in_half[0].statistics.log_probs[0] == pytest.approx(plain[0].statistics.log_probs[0], rel=0.05)
