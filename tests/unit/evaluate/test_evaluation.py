@@ -197,6 +197,10 @@ def test_free_decoding_takes_over_what_the_grammar_did_not_change(native, shapes
     seconds = len(rest) / metrics["free/images_per_second"]
     assert metrics["free/boxes_per_second"] * seconds == pytest.approx(boxes)
     assert metrics["free/seconds"] > seconds
+    with some_answers_end_at_once(native):
+        fuller = split.run(replace(both, batch_size=NUM_IMAGES), tmp_path / "fuller")
+    assert "constrained/images_per_second" in fuller
+    assert "free/images_per_second" not in fuller, "what fills no batch says nothing of speed"
 
 
 def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(

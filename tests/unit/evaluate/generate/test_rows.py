@@ -124,6 +124,23 @@ def test_a_row_is_given_on_as_soon_as_its_answer_ends(native) -> None:
     assert steps < 0.9 * waiting, "a batch that waits for its longest answer takes more steps"
 
 
+def test_attention_reaches_as_far_as_the_longest_row(native) -> None:
+    widths: list[int] = []
+    handle = native.model.model.language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(0 if (mask := kwargs["attention_mask"]) is None else mask.shape[-1]),
+        with_kwargs=True,
+    )
+    try:
+        with ending_at_random(native):
+            found = answers(native, batch_size=2)
+    finally:
+        handle.remove()
+    longest = max(native.sample(seq.image_id).length + len(seq.ids) - seq.truncated for seq in found)
+    assert widths.count(0) == len(NUMBERS), "prompts have no mask"
+    assert max(widths) == longest
+    assert len({width for width in widths if width}) > 20
+
+
 def test_rows_are_let_go_when_no_image_waits(native) -> None:
     with ending_at_random(native), counted_steps(native) as passes:
         answers(native, batch_size=16, numbers=list(range(1, 17)))
