@@ -200,7 +200,7 @@ GENERATION_METRICS = (
     ),
     Metric(
         "seconds_per_object",
-        "wall time of generation, all workers at once, over well-formed objects",
+        "wall time of generation, all workers at once, over well-formed objects of the same images",
         "seconds",
         "lower",
         head="s/object",

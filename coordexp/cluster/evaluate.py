@@ -1,6 +1,6 @@
 """An evaluation on many Ray workers: each has the model, takes one queue of images after the other, sends back records.
 
-Batches are those of one process, and the files are written here, in the order of the images: the
+Queues are those of one process, and the files are written here, in the order of the images: the
 result is the same to the byte for any number of workers that compute alike.
 """
 
@@ -100,7 +100,7 @@ def evaluate_on_ray(
     try:
         queues, owners = _get(pool[0].queues.remote()), dict[int, ActorProxy[EvaluationWorker]]()
         return evaluation.run(
-            lambda way, sample: _decode_all(pool, way, sample, queues, on_images, owners),
+            lambda way, sample: _decode_all(pool, way, sample, queues, on_images, {} if sample else owners),
             EvaluationFolder(output),
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
@@ -145,7 +145,7 @@ def _decode_all(
     on_images: Callable[[int], None],
     owners: dict[int, ActorProxy[EvaluationWorker]],
 ) -> list[list[ImageRecord]]:
-    """Give each worker the next queue as soon as it is free; one that it had before, since it knows what it wrote."""
+    """Give each worker the next queue as soon as it is free: of those without an owner, or its own, which it knows."""
     waiting = dict(enumerate(queues))
     busy: dict[ray.ObjectRef[list[ImageRecord]], ActorProxy[EvaluationWorker]] = {}
     parts: list[list[ImageRecord]] = []

@@ -107,7 +107,7 @@ def reattach_coord_offset_hooks(model: nn.Module) -> CoordOffsetAdapter | None:
     """Make sure that the present embedding and head carry the hooks, once each.
 
     Hooks find the adapter when they run, and the model looks after its hooks before each of its own
-    forwards. What is left is calling a replaced embedding or head by itself. Safe at any time.
+    forwards. What is left is calling a replaced embedding or head, or the model inside, by itself. Safe at any time.
 
     Returns:
         The adapter that is active now, or None if the model has none.

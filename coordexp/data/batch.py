@@ -128,14 +128,13 @@ class Batch:
         return replace(self, **{name: change(value) for name, value in tensors.items()})
 
 
-def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int, pad_left: bool = False) -> Batch:
-    """Pad samples to one batch; its ``position_ids`` are left to the model.
+def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: int) -> Batch:
+    """Pad samples on the right to one batch; its ``position_ids`` are left to the model.
 
     Args:
         samples: of one batch.
         pad_id: token of the padding.
         image_token_id: the placeholder of an image token.
-        pad_left: pad to generate instead of to train.
     """
     length = max(sample.length for sample in samples)
     input_ids = torch.full((len(samples), length), pad_id, dtype=torch.int64)
@@ -143,14 +142,12 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
     attention_mask = torch.zeros((len(samples), length), dtype=torch.int64)
     answers: list[int] = []
     for row, sample in enumerate(samples):
-        start = length - sample.length if pad_left else 0
-        answer = start + len(sample.prompt_ids)
-        end = start + sample.length
-        input_ids[row, start:answer] = torch.tensor(sample.prompt_ids)
+        answer, end = len(sample.prompt_ids), sample.length
+        input_ids[row, :answer] = torch.tensor(sample.prompt_ids)
         input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
         labels[row, answer:end] = input_ids[row, answer:end]
         labels[row, answer + torch.from_numpy(sample.silent_index)] = IGNORE
-        attention_mask[row, start:end] = 1
+        attention_mask[row, :end] = 1
         answers.append(row * length + answer)
     return batch_of(
         samples,

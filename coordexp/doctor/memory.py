@@ -218,7 +218,7 @@ class _Worker:
 
     def evaluation(self, size: SequenceSize) -> dict[str, int]:
         text, vision, batch = self._text, self._vision, self._run.evaluation.batch_size
-        width = self._mode.weight_bytes  # evaluation runs without autocast
+        width = self._mode.weight_bytes  # full tuning may evaluate under autocast, in less
         length = size.prompt + self._run.evaluation.max_new_tokens
         cached = 2 * self._dimensions.key_width * width
         read_at_once = prompts_at_once(batch)

@@ -1,4 +1,4 @@
-"""What is put before or in the place of the head's projection: none for the split head, float32 for evaluation."""
+"""What is put in the place of the head's projection: nothing for the split head, float32 for evaluation."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -54,28 +54,6 @@ def float32_head(model: nn.Module) -> Generator[None]:
 
     with _head_forward(head, project):
         yield
-
-
-@contextlib.contextmanager
-def watched_head(model: nn.Module, look: Callable[[Tensor], None]) -> Generator[None]:
-    """Show ``look`` the hidden states ``[B, L, D]`` that the output embedding projects inside the block.
-
-    Args:
-        model: a Hugging Face model with a head, in any wrappers.
-        look: sees them each time, and changes nothing.
-
-    Yields:
-        Nothing.
-    """
-
-    def before(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        look(inputs[0])
-
-    handle = _head_of(model).register_forward_pre_hook(before)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _head_of(model: nn.Module) -> nn.Module:

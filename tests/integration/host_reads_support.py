@@ -73,8 +73,10 @@ class _Operations(TorchDispatchMode):
         masked = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
+        # x[indices] = number: torch makes a tensor of the number on the CPU, and the device's copy of it waits.
+        number = name.startswith("aten::index_put") and args[2].ndim == 0 and not self._reads.is_on_device(args[2])
         repeats = name == "aten::repeat_interleave" and kwargs.get("output_size") is None
-        if is_on_device and (name in _READS or masked or repeats):
+        if is_on_device and (name in _READS or masked or repeats or number):
             self._reads.note(name)
         result = func(*args, **kwargs)
         if is_on_device:

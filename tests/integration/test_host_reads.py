@@ -24,6 +24,7 @@ ON_THE_CPU = {
     "upload in transformers/cache_utils.py:lazy_initialization",  # an empty tensor: nothing is copied
     "tolist in generate/generation.py:trimmed",  # of answers that have been copied back
     "tolist in generate/token_statistics.py:of_sequence",
+    "aten::_local_scalar_dense in generate/token_statistics.py:is_finite",
 }
 
 

@@ -25,7 +25,8 @@ class Evaluation(Section):
     decoding: tuple[Literal["constrained", "free"], ...] = key(
         ("constrained", "free"),
         "results",
-        "constrained follows the object grammar and is the headline; free doubles the time and shows malformed ones.",
+        "constrained follows the object grammar and is the headline; free shows malformed ones, and named behind it writes "
+        "again only what the grammar had changed.",
         decides=["evaluation"],
     )
     score: ScoreName = key(

@@ -112,13 +112,19 @@ class SplitDecoder:
         self._constrained: dict[int, ImageRecord] = {}
         self._grammar: ObjectGrammar | None = None
         self._given: Mapping[int, Sequence[int]] | None = None
-        lengths = list(samples.lengths)
-        if given is not None:
-            vocab_size = model.config.get_text_config().vocab_size
-            self._given = target_ids(given, tokenizer, self._generation, vocab_size=vocab_size, source=source)
-            ids = (sample.image_id for sample in evaluation.samples)
-            lengths = [length + len(self._given[key]) for length, key in zip(lengths, ids, strict=True)]
-        self.queues = image_queues(lengths, batch_size=evaluation.spec.batch_size)
+        lengths, batch_size = list(samples.lengths), evaluation.spec.batch_size
+        if given is None:
+            num_objects = [len(sample.objects.descs) for sample in evaluation.samples]
+            self.queues = image_queues(lengths, expected=num_objects, batch_size=batch_size)
+            return
+        vocab_size = model.config.get_text_config().vocab_size
+        self._given = target_ids(given, tokenizer, self._generation, vocab_size=vocab_size, source=source)
+        lengths = [
+            length + len(self._given[sample.image_id])
+            for length, sample in zip(lengths, evaluation.samples, strict=True)
+        ]
+        order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+        self.queues = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]  # each is one batch
 
     @property
     def hardware(self) -> str:
@@ -189,7 +195,6 @@ class SplitDecoder:
         """Generate some of the queues, or read the given answers, as :meth:`decode` does; parse nothing."""
         curves_of, readout, wanted = self._evaluation.images_with_curves, self._readout, self._evaluation.spec
         model, samples, spec, given = self._model, self.samples, self._generation, self._given
-        size = wanted.batch_size
         with evaluation_mode(model):
             if given is not None:
                 return read_sequences(
@@ -197,7 +202,7 @@ class SplitDecoder:
                     samples,
                     given,
                     spec=spec,
-                    batches=[queue[at : at + size] for queue in queues for at in range(0, len(queue), size)],
+                    batches=queues,
                     curves_of=curves_of,
                     on_batch=on_images,
                     readout=readout,
@@ -208,7 +213,7 @@ class SplitDecoder:
                 spec=spec,
                 grammar=self._object_grammar() if decoding == "constrained" else None,
                 queues=queues,
-                batch_size=size,
+                batch_size=wanted.batch_size,
                 bend=gumbel_noise(wanted.oracle_temperature, sample=sample) if sample else None,
                 curves_of=() if sample else curves_of,
                 on_images=on_images,

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.coord_tokens.offset_adapter import inner_model, reattach_coord_offset_hooks
 from coordexp.data.batch import EncodedSample, collate, padded_positions
 from coordexp.data.patches import pixel_values, upload
 from coordexp.errors import TrainingError
@@ -38,7 +38,7 @@ from coordexp.evaluate.generate.token_statistics import RecordedStatistics, Toke
 from coordexp.model.head_bypass import float32_head
 from coordexp.model.image_forward import ImageLayout, knows_layout
 
-_BATCHES_A_QUEUE = 4  # longer queues keep rows busier, shorter ones share out better among processes
+_BATCHES_A_QUEUE = 2  # longer queues keep rows busier where answers are not as expected, shorter ones share out better
 _REFILLS = 4  # prompts are read when so large a share of the rows is free: a forward pass for each would cost more
 _LOOK_EVERY = {"cpu": 1}  # steps from one look at which answers have ended to the next, by device
 _LOOK_ELSEWHERE = 4  # the host waits for a device at each look
@@ -110,13 +110,18 @@ class GeneratedSequence:
     unforced: bool = False
 
 
-def image_queues(lengths: Sequence[int], *, batch_size: int) -> list[list[int]]:
-    """Cut samples into queues of alike lengths, longest first.
+def image_queues(lengths: Sequence[int], *, expected: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Cut samples into queues of alike answers, the longest first, so that no row waits long for another one.
 
-    Queues depend on nothing but the lengths. Processes that share the work take whole queues, so
-    that each image meets the same neighbours, and the same rounding, however many processes there are.
+    Queues depend on the data alone. Processes that share the work take whole queues, so that each image meets the same
+    neighbours, and the same rounding, however many processes there are.
+
+    Args:
+        lengths: tokens of each prompt; where answers are alike, prompts of alike lengths are read together.
+        expected: what is known of the length of each answer, in any unit, such as the objects that are there.
+        batch_size: samples that are answered at a time.
     """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    order = sorted(range(len(lengths)), key=lambda index: (-expected[index], -lengths[index]))
     num_queues = -(-len(order) // (_BATCHES_A_QUEUE * batch_size))
     ends = [len(order) * number // max(1, num_queues) for number in range(num_queues + 1)]
     return [order[start:end] for start, end in itertools.pairwise(ends)]
@@ -162,17 +167,16 @@ def generate_sequences(
     """
     choice = Choice(None if grammar is None else grammar.to(model.device), bend)
     done: list[GeneratedSequence] = []
-    with torch.inference_mode(), float32_head(model):
-        for queue in queues:
-            num_rows = min(batch_size, len(queue))
-            rows = AnswerRows(num_rows, spec=spec, choice=choice, device=model.device, readout=readout)
-            writer = _Writer(model, samples, rows, spec=spec, curves_of=curves_of)
-            found: dict[int, GeneratedSequence] = {}
-            for ended in writer.answers(queue):
-                found |= ended
-                if on_images is not None:
-                    on_images(len(ended))
-            done += [found[index] for index in queue]
+    for queue in queues:
+        num_rows = min(batch_size, len(queue))
+        rows = AnswerRows(num_rows, spec=spec, choice=choice, device=model.device, readout=readout)
+        writer = _Writer(model, samples, rows, spec=spec, curves_of=curves_of)
+        found: dict[int, GeneratedSequence] = {}
+        for ended in writer.answers(queue):
+            found |= ended
+            if on_images is not None:
+                on_images(len(ended))
+        done += [found[index] for index in queue]
     return done
 
 
@@ -202,9 +206,10 @@ class _Writer:
     ) -> None:
         owner = inner_model(model)
         assert isinstance(owner, Qwen3VLForConditionalGeneration)
+        reattach_coord_offset_hooks(owner)  # its own forward pass, which would, is not called
         head = owner.get_output_embeddings()
-        assert head is not None, "float32_head has refused a model without a head"
-        self._core, self._head = owner.model, head
+        assert head is not None
+        self._model, self._core, self._head = model, owner.model, head
         # accelerate puts bfloat16 around the forward pass of a model that trains whole; here is called what is inside.
         wrapped = "_original_forward" in vars(owner)
         self._autocast = torch.autocast(self._core.device.type, torch.bfloat16, enabled=wrapped)
@@ -218,22 +223,32 @@ class _Writer:
         group = prompts_at_once(len(rows))
         every = _LOOK_EVERY.get(self._core.device.type, _LOOK_ELSEWHERE)
         while waiting or rows.used:
-            if waiting and len(rows.free) >= min(group, len(waiting)):
-                while waiting and rows.free:
-                    self._begin([waiting.pop() for _ in range(min(group, len(waiting), len(rows.free)))])
-            elif not waiting and 2 * len(rows.used) <= len(rows):
+            while waiting and len(rows.free) >= min(group, len(waiting)):
+                self._begin([waiting.pop() for _ in range(min(group, len(waiting)))])
+            if not waiting and 2 * len(rows.used) <= len(rows):
                 rows.keep_used()
-            with self._autocast, row_attention(self._core.language_model):
-                hidden_BD = self._core(**rows.next_inputs()).last_hidden_state[:, 0]
-            rows.choose(self._head(hidden_BD), hidden_BD)
+            self._step()
             num_steps += 1
             if num_steps % every == 0 and (ended := rows.ended()):
                 yield {one.sample: self._sequence(one) for one in rows.take(ended)}
 
+    @torch.inference_mode()
+    def _step(self) -> None:
+        """Write a token of each row."""
+        with self._autocast, row_attention(self._core.language_model):
+            hidden_BD = self._core(**self._rows.next_inputs()).last_hidden_state[:, 0]
+        with float32_head(self._model):
+            self._rows.choose(self._head(hidden_BD), hidden_BD)
+
     def _begin(self, indices: Sequence[int]) -> None:
         """Read the prompts of some samples, and choose their first tokens."""
-        spec, device = self._spec, self._core.device
         samples = [self._samples[index] for index in indices]
+        self._read(indices, samples)
+        self._image_ids |= {index: sample.image_id for index, sample in zip(indices, samples, strict=True)}
+
+    @torch.inference_mode()
+    def _read(self, indices: Sequence[int], samples: Sequence[EncodedSample]) -> None:
+        spec, device = self._spec, self._core.device
         batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id)
         merge_size = spec.image_spec.merge_size
         positions_3NL = padded_positions(samples, image_token_id=spec.image_token_id, merge_size=merge_size)
@@ -259,8 +274,8 @@ class _Writer:
             positions=(positions_3NL.amax(dim=(0, 2)) + 1).tolist(),
             keep_probs=[sample.image_id in self._curves_of for sample in samples],
         )
-        self._rows.choose(self._head(hidden_ND), hidden_ND, rows)
-        self._image_ids |= {index: sample.image_id for index, sample in zip(indices, samples, strict=True)}
+        with float32_head(self._model):
+            self._rows.choose(self._head(hidden_ND), hidden_ND, rows)
 
     def _sequence(self, ended: EndedAnswer) -> GeneratedSequence:
         has_curve = ended.recorded.probs_RTK.shape[1] > 0

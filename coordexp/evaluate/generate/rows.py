@@ -210,7 +210,6 @@ class AnswerRows:
         self._sample_B, self._prompt_B, self._position_B = none_B, none_B.clone(), none_B.clone()
         self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
         self._is_open_B, self._is_unforced_B = none_B.bool(), none_B.bool()
-        self._sees_BL = self._is_open_B.unsqueeze(1)[:, :0]
         self._ids_BT = none_B.unsqueeze(1)[:, :0]
         self._values_BTS: Tensor | None = None
         self._read_BT: Tensor | None = None
@@ -253,13 +252,13 @@ class AnswerRows:
         for layer, new in zip(self._layers, prompt.layers, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
-        self._sees_BL = _widened(self._sees_BL, 1, max(lengths))
-        column_L = torch.arange(self._sees_BL.shape[1], device=row_N.device)
-        self._sees_BL[row_N] = column_L < length_N.unsqueeze(1)
         self._sample_B[row_N], self._prompt_B[row_N] = self._on_device(samples), length_N
-        self._position_B[row_N], self._num_written_B[row_N] = self._on_device(positions), 0
-        self._state_B[row_N], self._is_open_B[row_N] = int(State.START), True
-        self._is_unforced_B[row_N] = self._choice.grammar is not None
+        self._position_B[row_N] = self._on_device(positions)
+        # A number put by tensors of indices would be copied to the device while the host waits.
+        self._num_written_B.index_fill_(0, row_N, 0)
+        self._state_B.index_fill_(0, row_N, int(State.START))
+        self._is_open_B.index_fill_(0, row_N, True)
+        self._is_unforced_B.index_fill_(0, row_N, self._choice.grammar is not None)
         for row, sample, length, keeps in zip(rows, samples, lengths, keep_probs, strict=True):
             self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
         return rows
@@ -313,14 +312,13 @@ class AnswerRows:
         width = max(one.prompt + self._num_chosen(one) - 1 for one in self._answering if one is not None)
         self._place.width = width
         self._place.column_B = (self._prompt_B + last_B).clamp(max=width - 1)  # rows that nobody is in may be longer
-        self._sees_BL = _widened(self._sees_BL, 1, width)
-        self._sees_BL[self._place.row_B, self._place.column_B] = True
+        sees_BL = torch.arange(width, device=last_B.device) <= self._place.column_B.unsqueeze(1)
         for layer in self._layers:
             layer.widen(width)
         return {
             "input_ids": self._ids_BT.gather(1, last_B.unsqueeze(1)),
             "position_ids": (self._position_B + last_B).view(1, -1, 1).expand(3, -1, -1),
-            "attention_mask": self._sees_BL[:, None, None, :width],
+            "attention_mask": sees_BL[:, None, None],
             "past_key_values": Cache(layers=list(self._layers)),
             "use_cache": True,
         }

@@ -53,7 +53,7 @@ class TokenStatistics:
 
 @dataclass(frozen=True)
 class RecordedStatistics:
-    """What one ``generate`` call left behind, on the CPU.
+    """What generating or reading some answers left behind, on the CPU.
 
     Attributes:
         values_SBT: in the order of the fields of :class:`TokenStatistics`; of digits the first two.

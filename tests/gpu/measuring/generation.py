@@ -23,7 +23,6 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     evaluation_mode,
     generate_sequences,
-    image_queues,
 )
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.generate.rows import GenerationSpec
@@ -40,7 +39,8 @@ from .shapes import Setting, components, configured
 
 NOTES = (
     "Random weights never end an answer: each is made the annotated one, token by token, behind the grammar. Lengths "
-    "are COCO's (7.3 objects on average, at most 93); a queue of four batches passes through the rows of one.",
+    "are COCO's (7.3 objects on average, at most 93); a queue of four batches passes through the rows of one, the "
+    "longest answers first, as in an evaluation.",
     "val2017_minutes: 5,000 images at the speed of this cell; scoring comes on top, see its cells.",
     "step_ms: of one token of each row, from two runs of different length; prefill_ms: of a batch until its first "
     "token, images read and the vision tower included.",
@@ -48,7 +48,7 @@ NOTES = (
     "its step_ms is that of the rows.",
 )
 _VAL2017 = 5_000
-_PROBE_TOKENS = 8
+_PROBE_STEPS = (4, 12)
 _BATCHES = 4  # of a queue
 
 
@@ -88,8 +88,10 @@ def generate(setting: Setting, *, decoding: Decoding, seconds: float, plain: boo
     parts = components(config, setting.size)
     answering = _Answering(parts, decoding, batch_size=setting.num_images // _BATCHES)
     answering.run(2, num_batches=1)  # loads kernels
-    first_seconds = answering.run(1, num_batches=1)[1]
-    step = (answering.run(1 + _PROBE_TOKENS, num_batches=1)[1] - first_seconds) / _PROBE_TOKENS
+    # A limit of n tokens takes n - 1 steps where that is a multiple of the steps between two looks.
+    short, long = (answering.run(1 + steps, num_batches=1)[1] for steps in _PROBE_STEPS)
+    step = (long - short) / (_PROBE_STEPS[1] - _PROBE_STEPS[0])
+    first_seconds = short - _PROBE_STEPS[0] * step
     expected = _BATCHES * first_seconds + step * (answering.waited_for if plain else answering.kept_busy)
     if expected > seconds:
         raise RuntimeError(f"steps of {1000 * step:.1f} ms would take about {expected:.0f} s; {seconds:.0f} left")
@@ -129,8 +131,8 @@ class _Answering:
         self.parser = SequenceParser(
             encoding.vocab, encoding.tokenizer, categories=CategoryIndex(names), score="coord_desc"
         )
-        (self._queue,) = image_queues(self._samples.lengths, batch_size=batch_size)
         self.answers = [_answer(written[index], end_id=self.parser.end_id) for index in range(len(self._samples))]
+        self._queue = sorted(range(len(self.answers)), key=lambda index: -len(self.answers[index]))
         self.longest = max(map(len, self.answers)) + 1
         self._bend = scripted(self.answers, end_id=self.parser.end_id, device=self._device)
         self._grammar = None
@@ -143,7 +145,9 @@ class _Answering:
 
     @property
     def _batches(self) -> list[list[int]]:
-        return [self._queue[at : at + self._batch_size] for at in range(0, len(self._queue), self._batch_size)]
+        """Batches as one would make them who knows the lengths of prompts alone."""
+        order = sorted(self._queue, key=lambda index: -self._samples.lengths[index])
+        return [order[at : at + self._batch_size] for at in range(0, len(order), self._batch_size)]
 
     @property
     def waited_for(self) -> int:

@@ -42,19 +42,17 @@ def test_training_pads_on_the_right():
 
 
 def test_box_positions_point_at_the_coord_labels():
-    for pad_left in (False, True):
-        longest = encoded([1, IMAGE, 2], [20] * 12, image_id=3)
-        batch = collate([LONG, longest, LONG], pad_id=PAD, image_token_id=IMAGE, pad_left=pad_left)
-        assert batch.targets[batch.coord_rows[batch.box_rows]].tolist() == [[41, 42, 43, 44]] * 2
-        np.testing.assert_allclose(batch.boxes_norm_xyxy.numpy(), np.full((2, 4), 0.2))
-        assert batch.boxes_norm_xyxy.dtype == torch.float32
+    longest = encoded([1, IMAGE, 2], [20] * 12, image_id=3)
+    batch = collate([LONG, longest, LONG], pad_id=PAD, image_token_id=IMAGE)
+    assert batch.targets[batch.coord_rows[batch.box_rows]].tolist() == [[41, 42, 43, 44]] * 2
+    np.testing.assert_allclose(batch.boxes_norm_xyxy.numpy(), np.full((2, 4), 0.2))
+    assert batch.boxes_norm_xyxy.dtype == torch.float32
 
 
-def test_generation_pads_on_the_left():
+def test_prompts_without_targets_supervise_nothing():
     prompts = [encoded([1, IMAGE, 2], []), encoded([1, IMAGE, IMAGE, IMAGE, 2], [])]
-    batch = collate(prompts, pad_id=PAD, image_token_id=IMAGE, pad_left=True)
-    assert batch.input_ids.tolist() == [[0, 0, 1, 9, 2], [1, 9, 9, 9, 2]]
-    assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
+    batch = collate(prompts, pad_id=PAD, image_token_id=IMAGE)
+    assert batch.input_ids.tolist() == [[1, 9, 2, 0, 0], [1, 9, 9, 9, 2]]
     assert bool((batch.labels == -100).all())
     assert batch.box_rows.shape == batch.boxes_norm_xyxy.shape == (0, 4)
 

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coordexp.data.sample import Sample
+import numpy as np
+
+from coordexp.data.sample import Objects, Sample
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.objects import DetectedObject, ImageRecord
 from coordexp.runs.folder import EvaluationFolder
@@ -30,7 +32,13 @@ def item(
 
 
 def sample_of(image_id: int, size: tuple[int, int]) -> Sample:
-    return Sample(image=Path(f"{image_id}.jpg"), width=size[0], height=size[1], image_id=image_id, objects=())
+    return Sample(
+        image=Path(f"{image_id}.jpg"),
+        width=size[0],
+        height=size[1],
+        image_id=image_id,
+        objects=Objects((), np.zeros((0, 4))),
+    )
 
 
 def evaluated(folder: Path, given: Scene, objects: Mapping[int, Sequence[DetectedObject]]) -> dict[str, float]:

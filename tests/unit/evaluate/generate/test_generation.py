@@ -3,7 +3,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GenerationConfig
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, plain_text_ids
 from coordexp.coord_tokens.grammar.parse import parse_generated
@@ -31,7 +30,7 @@ def generate(
         samples,
         spec=base.spec(**limits),
         grammar=grammar,
-        queues=image_queues([s.length for s in samples], batch_size=batch_size),
+        queues=[range(len(samples))],
         batch_size=batch_size,
         **options,
     )
@@ -160,26 +159,15 @@ def test_the_length_limit_cuts_inside_an_object(native) -> None:
     assert parsed.failures == ("unclosed",)
 
 
-def test_generation_defaults_of_the_checkpoint_do_not_leak_in(native) -> None:
+def test_a_wrapped_model_answers_alike(native) -> None:
     expected = generate(native, [1, 2], constrained=False)
-    kept = native.model.generation_config
-    bent = GenerationConfig(
-        do_sample=True, temperature=5.0, top_k=3, repetition_penalty=3.0, min_new_tokens=9,
-        suppress_tokens=sorted({token for seq in expected for token in seq.ids}), no_repeat_ngram_size=1,
-    )  # fmt: skip
-    native.model.generation_config = bent
-    try:
-        assert generate(native, [1, 2], constrained=False) == expected
-        assert native.model.generation_config is bent
-        peft = get_peft_model(native.model, LoraConfig(r=2, target_modules=["q_proj"]))
-        causal = get_peft_model(peft.unload(), LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
-        for wrapped in (peft, causal):
-            # A fresh LoRA adds zeros, which costs a rounding but no token.
-            found = generate(native, [1, 2], constrained=False, model=wrapped)
-            assert [seq.ids for seq in found] == [seq.ids for seq in expected]
-        causal.unload()
-    finally:
-        native.model.generation_config = kept
+    peft = get_peft_model(native.model, LoraConfig(r=2, target_modules=["q_proj"]))
+    causal = get_peft_model(peft.unload(), LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+    for wrapped in (peft, causal):
+        # A fresh LoRA adds zeros, which costs a rounding but no token.
+        found = generate(native, [1, 2], constrained=False, model=wrapped)
+        assert [seq.ids for seq in found] == [seq.ids for seq in expected]
+    causal.unload()
 
 
 def test_a_diverged_model_is_refused(native) -> None:
@@ -217,12 +205,16 @@ def test_samples_are_read_once_and_queue_by_queue(native) -> None:
     assert seen == [(2, [2, 4]), (1, [2, 4, 0])]
 
 
-def test_queues_depend_on_lengths_alone() -> None:
-    lengths = [1, 9, 5, 9, 3]
-    assert image_queues(lengths, batch_size=2) == [[1, 3, 2, 4, 0]]  # longest first, ties as given
-    assert image_queues(lengths, batch_size=1) == [[1, 3], [2, 4, 0]]  # four times the rows at most, of alike sizes
-    assert image_queues([], batch_size=3) == []
-    assert [len(queue) for queue in image_queues(list(range(300)), batch_size=34)] == [100, 100, 100]
+def test_queues_are_of_alike_answers() -> None:
+    expected, lengths = [2, 0, 7, 2, 0], [5, 8, 5, 6, 9]
+    assert image_queues(lengths, expected=expected, batch_size=3) == [[2, 3, 0, 4, 1]]  # longest answers, then prompts
+    assert image_queues(lengths, expected=expected, batch_size=2) == [[2, 3], [0, 4, 1]]
+    assert image_queues([], expected=[], batch_size=3) == []
+    for num, batch_size, queues in ((300, 34, 5), (500, 32, 8), (5000, 128, 20), (40, 16, 2)):
+        cut = image_queues([1] * num, expected=list(range(num)), batch_size=batch_size)
+        assert len(cut) == queues
+        assert [index for queue in cut for index in queue] == list(reversed(range(num)))
+        assert max(map(len, cut)) - min(map(len, cut)) <= 1
 
 
 def test_evaluation_mode_restores_each_module(native) -> None:

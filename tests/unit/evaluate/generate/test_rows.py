@@ -1,6 +1,7 @@
 """Rows that take the next image where an answer ends: the same answers as image by image, in fewer steps."""
 
 import contextlib
+import copy
 from collections import Counter
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
+from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.evaluate.generate import generation, rows
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.rows import Choice, _attend, row_attention
@@ -229,22 +231,6 @@ def test_any_attention_of_the_model_gives_the_same_and_stays_as_it_was(native, a
         native.model.set_attn_implementation("sdpa")
 
 
-def test_a_mask_that_forgets_the_last_owner_of_a_row_is_seen(native, monkeypatch) -> None:
-    """Negative control: with what a former answer left in view, answers change."""
-    begin = rows.AnswerRows.begin
-
-    def leaky(self, *args, **kwargs):
-        seen = self._sees_BL.clone()
-        found = begin(self, *args, **kwargs)
-        self._sees_BL[:, : seen.shape[1]] |= seen
-        return found
-
-    with ending_at_random(native):
-        wanted = answers(native, batch_size=2)
-        monkeypatch.setattr(rows.AnswerRows, "begin", leaky)
-        assert [seq.statistics for seq in answers(native, batch_size=2)] != [seq.statistics for seq in wanted]
-
-
 def test_without_objects_to_write_every_answer_is_empty(native) -> None:
     end = torch.tensor([native.vocab.end_id])
     handle = native.model.lm_head.register_forward_hook(lambda module, args, logits: logits.index_fill(-1, end, 1e3))
@@ -276,3 +262,18 @@ def test_a_model_that_trains_whole_in_bfloat16_answers_in_it(native) -> None:
     assert seen == {torch.bfloat16}
     assert [seq.image_id for seq in in_half] == [1, 2]
     assert in_half[0].statistics.log_probs[0] == pytest.approx(plain[0].statistics.log_probs[0], rel=0.05)
+
+
+def test_offsets_act_after_the_head_was_replaced(native) -> None:
+    model = copy.deepcopy(native.model)
+    adapter = install_coord_offset_adapter(model, coord_ids=native.vocab.coord_ids)
+    with torch.no_grad():
+        adapter.embed_offset.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
+    moved = replace(native, model=model)
+    wanted = answers(moved, [1, 2], batch_size=2)
+    assert wanted != answers(native, [1, 2], batch_size=2)
+    model.resize_token_embeddings(native.vocab_size)
+    model.lm_head = copy.deepcopy(model.lm_head)
+    model.lm_head._forward_hooks.clear()
+    for found, one in zip(answers(moved, [1, 2], batch_size=2), wanted, strict=True):
+        same(found, one)

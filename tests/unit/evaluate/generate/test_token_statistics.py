@@ -93,39 +93,38 @@ def margins_of(base, seq: GeneratedSequence, logits_TV: torch.Tensor) -> list[fl
 
 @pytest.mark.parametrize("constrained", [True, False])
 def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
-    """Generation: four rows of mixed sizes, a cache. The second pass: one forward, padded on either side."""
+    """Generation: four rows of mixed sizes, a cache. The second pass: one forward."""
     numbers = [1, 2, 3, 4]
     assert len({base.sample(number).length for number in numbers}) > 1, "no padding otherwise"
     sequences = generate(base, numbers, grammar=constrained, curves_of=[2])
     answered = [replace(base.sample(n), target_ids=list(s.ids)) for n, s in zip(numbers, sequences, strict=True)]
-    for pad_left in (False, True):
-        pad = base.tokenizer.pad_token_id
-        batch = collate(answered, pad_id=pad, image_token_id=base.model.config.image_token_id, pad_left=pad_left)
-        with torch.no_grad():
-            logits_BLV = base.model(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                mm_token_type_ids=batch.mm_token_type_ids,
-                pixel_values=pixel_values(batch.patches, base.image_spec),
-                image_grid_thw=batch.image_grid_thw,
-                use_cache=False,
-            ).logits
-        num_coords = 0
-        for row, seq in enumerate(sequences):
-            places = (batch.labels[row] >= 0).nonzero().squeeze(1)
-            logits_TV = logits_BLV[row, places - 1]
-            log_probs = logits_TV.log_softmax(-1).gather(1, batch.labels[row, places].unsqueeze(1)).squeeze(1)
-            p_TK = logits_TV[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].softmax(-1)
-            mean, width = mean_and_width(p_TK)
-            assert torch.tensor(seq.statistics.log_probs) == pytest.approx(log_probs, abs=2e-4)
-            assert torch.tensor(seq.statistics.expected) == pytest.approx(mean, abs=1e-4)
-            assert torch.tensor(seq.statistics.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
-            num_coords += sum(token in base.vocab.coord_ids for token in seq.ids)
-            assert (seq.coord_probs is None) == (seq.image_id != 2)
-            assert seq.stop_margins == pytest.approx(margins_of(base, seq, logits_TV), abs=2e-4)
-            if seq.coord_probs is not None:
-                assert np.abs(seq.coord_probs - p_TK.numpy()).max() < 1e-4
-        assert num_coords > 8
+    pad = base.tokenizer.pad_token_id
+    batch = collate(answered, pad_id=pad, image_token_id=base.model.config.image_token_id)
+    with torch.no_grad():
+        logits_BLV = base.model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            mm_token_type_ids=batch.mm_token_type_ids,
+            pixel_values=pixel_values(batch.patches, base.image_spec),
+            image_grid_thw=batch.image_grid_thw,
+            use_cache=False,
+        ).logits
+    num_coords = 0
+    for row, seq in enumerate(sequences):
+        places = (batch.labels[row] >= 0).nonzero().squeeze(1)
+        logits_TV = logits_BLV[row, places - 1]
+        log_probs = logits_TV.log_softmax(-1).gather(1, batch.labels[row, places].unsqueeze(1)).squeeze(1)
+        p_TK = logits_TV[:, base.vocab.coord_ids.start : base.vocab.coord_ids.stop].softmax(-1)
+        mean, width = mean_and_width(p_TK)
+        assert torch.tensor(seq.statistics.log_probs) == pytest.approx(log_probs, abs=2e-4)
+        assert torch.tensor(seq.statistics.expected) == pytest.approx(mean, abs=1e-4)
+        assert torch.tensor(seq.statistics.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
+        num_coords += sum(token in base.vocab.coord_ids for token in seq.ids)
+        assert (seq.coord_probs is None) == (seq.image_id != 2)
+        assert seq.stop_margins == pytest.approx(margins_of(base, seq, logits_TV), abs=2e-4)
+        if seq.coord_probs is not None:
+            assert np.abs(seq.coord_probs - p_TK.numpy()).max() < 1e-4
+    assert num_coords > 8
 
 
 def emit(ids: Sequence[int], end_id: int) -> Bend:

@@ -1,0 +1,81 @@
+"""Answers on a device: those of transformers' own generate and of the CPU, and no wait between two looks."""
+
+import copy
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
+from coordexp.evaluate.generate import generation
+from coordexp.evaluate.generate.generation import generate_sequences
+from tests.unit.evaluate.generate.plain_generate import plain_answers
+from tests.unit.evaluate.model_fixtures import Base, random_base
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+NUMBERS = list(range(1, 20))
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> Base:
+    return random_base("native", seed=7)
+
+
+def written(base: Base, *, constrained: bool):
+    grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
+    return generate_sequences(
+        base.model,
+        [base.sample(number) for number in NUMBERS],
+        spec=base.spec(),
+        grammar=grammar,
+        queues=[range(len(NUMBERS))],
+        batch_size=5,
+    )
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_answers_are_those_of_plain_generate(on_cpu: Base, dtype: torch.dtype, constrained: bool) -> None:
+    """In half precision ways part at a token that two ways of rounding choose otherwise; until there they agree."""
+    base = replace(on_cpu, model=copy.deepcopy(on_cpu.model).to("cuda", dtype))
+    grammar = ObjectGrammar.for_model(base.vocab, base.tokenizer, vocab_size=base.vocab_size) if constrained else None
+    ids, log_probs = plain_answers(base, NUMBERS, grammar=grammar, max_new_tokens=40)
+    exact, tolerance = (dtype == torch.float32, 1e-3 if dtype == torch.float32 else 0.3)
+    same = 0
+    for number, seq in zip(NUMBERS, written(base, constrained=constrained), strict=True):
+        common = next((at for at, pair in enumerate(zip(seq.ids, ids[number], strict=False)) if len({*pair}) > 1), None)
+        same += common is None
+        shared = len(seq.ids) if common is None else common
+        assert seq.statistics.log_probs[:shared] == pytest.approx(log_probs[number][:shared], abs=tolerance)
+    assert same == len(NUMBERS) if exact else same > len(NUMBERS) // 3
+
+
+def test_a_device_and_the_cpu_write_the_same(on_cpu: Base) -> None:
+    base = replace(on_cpu, model=copy.deepcopy(on_cpu.model).to("cuda"))
+    for found, wanted in zip(written(base, constrained=True), written(on_cpu, constrained=True), strict=True):
+        assert found.ids == wanted.ids
+        assert found.statistics.expected == pytest.approx(wanted.statistics.expected, abs=1e-3)
+
+
+def test_no_step_between_two_looks_waits(on_cpu: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = replace(on_cpu, model=copy.deepcopy(on_cpu.model).to("cuda"))
+    written(base, constrained=True)  # makes what is made once
+    monkeypatch.setattr(generation, "_LOOK_ELSEWHERE", 10)
+    step = generation._Writer._step
+
+    def watched(self) -> None:
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step(self)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(generation._Writer, "_step", watched)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        written(base, constrained=True)
+    assert [f"{one.filename}:{one.lineno}" for one in caught if "synchronizing CUDA" in str(one.message)] == []
