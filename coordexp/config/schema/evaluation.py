@@ -25,7 +25,7 @@ class Evaluation(Section):
     decoding: tuple[Literal["constrained", "free"], ...] = key(
         ("constrained", "free"),
         "results",
-        "constrained follows the object grammar and is the headline; free shows malformed ones, and named behind it writes "
+        "constrained follows the object grammar and is the headline; free shows malformed ones. Behind it free writes "
         "again only what the grammar had changed.",
         decides=["evaluation"],
     )
