@@ -66,10 +66,10 @@ def test_objects_are_those_of_an_evaluation(checkpoint, shapes, tmp_path):
         for told, thing in zip(row["objects"], item.objects, strict=True):
             assert (thing.desc, list(thing.bins)) == (told["desc"], told["bins"])
             assert thing.score == pytest.approx(told["score"], rel=1e-5)  # beside other images, which round otherwise
-            assert thing.std_px == pytest.approx(np.array(told["width"]) / 1000 * sides, rel=1e-4)
+            assert thing.std_px == pytest.approx(np.array(told["width"]) / 1000 * sides, rel=1e-5)
             corners = np.array(told["expected"]).reshape(2, 2)
             ordered = np.concatenate([corners.min(0), corners.max(0)]) * sides
-            assert thing.expected_px == pytest.approx(ordered, rel=1e-4)
+            assert thing.expected_px == pytest.approx(ordered, rel=1e-5)
 
 
 @pytest.mark.usefixtures("no_drawings")

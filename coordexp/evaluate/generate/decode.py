@@ -154,12 +154,13 @@ class SplitDecoder:
             sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
             on_images: called with the number of images just finished.
         """
-        if sample or self._given is not None or self._evaluation.spec.decoding != ("constrained", "free"):
-            return self._records(decoding, queues, sample=sample, on_images=on_images)
-        if decoding == "free":
+        takes_over = not sample and self._given is None and self._evaluation.spec.decoding == ("constrained", "free")
+        if takes_over and decoding == "free":
             return [record for queue in queues for record in self._decode_freely(queue, on_images)]
-        records = self._records(decoding, queues, on_images=on_images)
-        self._constrained |= zip((index for queue in queues for index in queue), records, strict=True)
+        found = self.sequences(decoding, queues, sample=sample, on_images=on_images)
+        records = [self._answers.record(seq) for seq in found]
+        if takes_over:
+            self._constrained |= zip((index for queue in queues for index in queue), records, strict=True)
         return records
 
     def _decode_freely(self, queue: Sequence[int], on_images: Callable[[int], None] | None) -> list[ImageRecord]:
@@ -170,19 +171,9 @@ class SplitDecoder:
         if on_images is not None and found:
             on_images(len(found))
         rest = [index for index in queue if index not in found]
-        found |= zip(rest, self._records("free", [rest] if rest else [], on_images=on_images), strict=True)
+        written = self.sequences("free", [rest] if rest else [], on_images=on_images)
+        found |= zip(rest, map(self._answers.record, written), strict=True)
         return [found[index] for index in queue]
-
-    def _records(
-        self,
-        decoding: Decoding,
-        queues: Sequence[Sequence[int]],
-        *,
-        sample: int = 0,
-        on_images: Callable[[int], None] | None = None,
-    ) -> list[ImageRecord]:
-        found = self.sequences(decoding, queues, sample=sample, on_images=on_images)
-        return [self._answers.record(seq) for seq in found]
 
     def sequences(
         self,

@@ -379,7 +379,7 @@ def row_attention(language_model: nn.Module) -> Generator[None]:
     """Have a model attend from the one new token of each row, whatever its own attention is.
 
     Query heads that share keys become the queries of one head, so that no key is copied for each of them, as the
-    attention of transformers before 5.20 does; and a mask by row goes with any implementation.
+    attention of transformers 5.17 does; and a mask by row goes with any implementation.
     """
     config = language_model.config
     kept = config._attn_implementation  # pyright: ignore
