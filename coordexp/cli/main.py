@@ -14,7 +14,6 @@ from coordexp.cli import (
     expand_vocab,
     inspect,
     merge,
-    mlflow_server,
     new,
     predict,
     prepare,
@@ -59,7 +58,6 @@ VERBS: Mapping[str, Verb] = {
     "prepare": prepare,
     "expand-vocab": expand_vocab,
     "merge": merge,
-    "mlflow-server": mlflow_server,
 }
 
 
