@@ -16,7 +16,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import DivergedError
-from coordexp.files import write_json
+from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.lora import leave_casts_to_autocast
 from coordexp.model.merge.merge import merge_model
 from coordexp.model.param_groups import describe
@@ -107,6 +107,7 @@ def set_up_process(config: ExperimentConfig) -> str | None:
         What its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
     """
     ignored = ranks.ignore_launchers()
+    shorten_temporary_folder()
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
