@@ -1,5 +1,5 @@
 # make install, demo, ablation, results, results-check, test, test-all, lint, docs, bench, fuzz, chaos, audit,
-# upgrade-check, mlflow, mlflow-server, clean.
+# upgrade-check, mlflow, clean.
 # CONFIG and ARGS are passed on to the ablation:
 #   make ablation CONFIG=experiments/coco_tiny.yaml ARGS="training.max_steps=4"
 
@@ -20,7 +20,7 @@ SAYS_WHY := > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; exit 1;
 RESULTS := results/shapes
 DEMO := results/demo
 
-.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz chaos audit upgrade-check mlflow mlflow-server clean
+.PHONY: install demo ablation results results-check test test-all lint docs bench fuzz chaos audit upgrade-check mlflow clean
 
 install: $(STAMP)
 
@@ -102,11 +102,6 @@ mlflow: install
 	@echo "Runs of an experiment: http://127.0.0.1:5000/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=coordexp (the number is the experiment's)"
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(VENV)/bin/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
 	    --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db --default-artifact-root $(CURDIR)/runs/mlartifacts
-
-# A server for a lab, on PostgreSQL: export MLFLOW_BACKEND_STORE_URI (never on this command line, which others can read).
-# Loopback unless MLFLOW_HOST says otherwise; further variables are MLflow's own, or ARGS="--auth", see --help.
-mlflow-server: install
-	$(PYTHON) -m coordexp mlflow-server $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist site .import_linter_cache *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -14,7 +14,6 @@ from coordexp.cli import (
     expand_vocab,
     inspect,
     merge,
-    mlflow_server,
     new,
     predict,
     prepare,
@@ -23,7 +22,8 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command, safe
+from coordexp.cli.console import run_command, safe, say
+from coordexp.runs import ranks
 
 
 class Verb(Protocol):
@@ -59,13 +59,14 @@ VERBS: Mapping[str, Verb] = {
     "prepare": prepare,
     "expand-vocab": expand_vocab,
     "merge": merge,
-    "mlflow-server": mlflow_server,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     options = parse(sys.argv[1:] if argv is None else argv)
+    if (ignored := ranks.ignore_launchers()) is not None:  # here for Ray's processes too, which get this environment
+        say(ignored)
     if not options.debug:  # read when its client is imported, here and in workers: ours is the one sentence on it
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     return run_command(lambda: options.run(options), debug=options.debug)

@@ -79,6 +79,8 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError("--with has no effect on --watch, which shows runs alone")
     if options.watch and (options.runs or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment")
+    if options.watch and options.tracking_uri is not None:
+        raise ConfigError("--tracking-uri has no effect on --watch, which reads the runs' folders in --runs-dir")
     if options.check is not None:
         _check(options.check, output_console())
     elif options.watch:
@@ -96,12 +98,10 @@ def _check(directory: Path, console: "Console") -> None:
 
 
 def _watch(options: argparse.Namespace, console: "Console") -> None:
-    from coordexp.report.watch.sources import ChosenSource
+    from coordexp.report.watch.sources import watched
     from coordexp.report.watch.watch import watch
 
-    name: str | None = options.experiment[0] if options.experiment else None
-    is_remote = options.tracking_uri is not None
-    source = ChosenSource(name, runs_dir=options.runs_dir, uri=_uri(options), is_remote=is_remote)
+    source = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
     try:
         watch(source.read, console, interval=options.interval)
     except BrokenPipeError:  # its reader has seen enough

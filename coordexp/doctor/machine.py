@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from coordexp.ablation.preparation import needed_disk_bytes
-from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of
+from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of, ray_folder
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import nearest_existing
@@ -135,8 +135,7 @@ def examine_cluster(run: ExperimentConfig, num_gpus: int) -> Check[None]:
         error = ResourceError("the package ray is not installed; install it, or set cluster.executor: inline")
         yield failure("ray", error)
     elif (address := cluster_address()) is None:
-        nodes = local_nodes(num_gpus)
-        yield from guarded("ray", _check_slots(run, nodes, "a private Ray would start on this machine"))
+        yield from guarded("ray", _check_private(run, local_nodes(num_gpus)))
     else:
         yield from guarded("ray", _ask_cluster(run, address))
 
@@ -151,6 +150,10 @@ def examine_tracking(run: ExperimentConfig) -> Check[None]:
 def _check_inline(run: ExperimentConfig) -> Check[None]:
     InlineExecutor().check(run)
     yield ok("executor", "inline: one run after the other in one process, without Ray")
+
+
+def _check_private(run: ExperimentConfig, nodes: Nodes) -> Check[None]:
+    yield from _check_slots(run, nodes, f"a private Ray would start on this machine, its sockets in {ray_folder()}")
 
 
 def _ask_cluster(run: ExperimentConfig, address: str) -> Check[None]:

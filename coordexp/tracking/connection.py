@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from filelock import FileLock
+
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
 _SQLITE = "sqlite:///"
 _PROBE = "/api/2.0/mlflow/experiments/search"
 _PROBE_SECONDS = 5
 _LOCK_SECONDS = 10
+_FIRST_USE_SECONDS = 120
 _ENVIRONMENT = {
     # MLflow's own defaults block four minutes a call when the server is down.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -77,21 +81,23 @@ def connect(uri: str) -> "MlflowClient":
     """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
 
     Args:
-        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
 
     Raises:
-        TrackingError: if it is another kind of URI, or cannot be used, within about 12 seconds.
+        TrackingError: if it cannot be used, within about 12 seconds.
     """
     _prepare_mlflow()
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    else:
+    elif uri.lower().startswith("http"):
         _probe(uri)
     from mlflow import MlflowClient
 
-    with tracking_errors(uri, "open it"):
+    # Two first commands would both make MLflow's tables, and one would die.
+    first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
+    with tracking_errors(uri, "open it"), first_use:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -104,8 +110,8 @@ def server_of(uri: str) -> str:
     """Return what a sentence calls an address: a database's, or scheme, host and port of a server alone."""
     if address_problem(uri) is not None:
         return "an address that cannot be used"
-    scheme, _, rest = uri.partition("://")
-    return uri if sqlite_path(uri) else f"{scheme}://{rest.partition('/')[0]}"
+    scheme, separator, rest = uri.partition("://")
+    return uri if sqlite_path(uri) else f"{scheme}{separator}{rest.partition('/')[0]}"
 
 
 def without_secrets(text: str) -> str:
@@ -139,6 +145,9 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
         is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
         kind = TrackingError if is_final else ServerUnreachableError
         raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
+    except ImportError as error:
+        needed = f"needs a package that is not installed ({error}); install it"
+        raise TrackingError(f"MLflow at {server_of(uri)} {needed}") from error
     # requests' errors are OSErrors; a damaged database gives text that is none.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
         raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error

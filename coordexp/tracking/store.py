@@ -15,7 +15,7 @@ from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, chart_of, view_of_runs
-from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
+from coordexp.tracking.connection import DATABASES, connect, server_of, tracking_errors
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
 
@@ -48,9 +48,9 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     """Open an experiment, creating it, and for sqlite the database, on first use.
 
     Args:
-        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
         experiment: the experiment's name.
-        artifact_root: where the artifacts of a sqlite store go; ignored for a server, which has its own place.
+        artifact_root: where the artifacts of a database go; ignored for a server, which has its own place.
 
     Returns:
         The only object that talks to MLflow for this experiment; safe to use from several threads.
@@ -394,7 +394,7 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
     from mlflow.exceptions import MlflowException
 
     location = None
-    if sqlite_path(uri) is not None and artifact_root is not None:
+    if uri.startswith(DATABASES) and artifact_root is not None:
         location = (artifact_root.absolute() / quote(experiment, safe="")).as_uri()
     try:
         experiment_id = client.create_experiment(

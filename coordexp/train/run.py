@@ -16,7 +16,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
-from coordexp.files import write_json
+from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.lora import leave_casts_to_autocast
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
@@ -91,9 +91,9 @@ def train_run(
     """
     started = time.monotonic()
     _stop_if_asked(listener_for(config))
-    set_up_process(config)
+    if (ignored := set_up_process(config)) is not None and ranks.rank() == 0:
+        print_line(ignored)
     parts = build_components(config)
-    confirm_comparable(config, parts)
     run = Run.of(config.with_steps(len(parts.train.samples)), parts, reporter=reporter, print_line=print_line)
     folder = RunFolder.of(config)
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -116,13 +116,20 @@ def train_run(
     return finish
 
 
-def set_up_process(config: ExperimentConfig) -> None:
-    """Set threads, seeds and algorithms of this process, before anything is built."""
+def set_up_process(config: ExperimentConfig) -> str | None:
+    """Set threads, seeds and algorithms of this process, before anything is built.
+
+    Returns:
+        What its environment asked for and does not get, see :func:`ranks.ignore_launchers`.
+    """
+    ignored = ranks.ignore_launchers()
+    shorten_temporary_folder()
     # On a CPU their number decides last digits, and must be the same whatever started the process.
     if config.training.num_threads is not None or not torch.cuda.is_available():
         torch.set_num_threads(config.threads_of_worker)
     set_seed(config.experiment.seed)
     choose_algorithms(deterministic=config.is_deterministic)
+    return ignored
 
 
 def _stop_if_asked(listener: StopListener) -> None:
@@ -134,6 +141,7 @@ def _stop_if_asked(listener: StopListener) -> None:
 def _train(run: Run, scratch: Path) -> None:
     """Take the optimizer steps that are left; afterwards the model is whole and plain on every rank."""
     trainer = make_trainer(run, scratch)
+    confirm_comparable(run.config, run.parts, trainer.accelerator)
     checkpoint = run.log.reporter.latest_checkpoint()
     first_step = 0
     if checkpoint is not None:

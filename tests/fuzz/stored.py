@@ -29,7 +29,7 @@ from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.report.publish import check
 from coordexp.report.study.load import load_experiment
 from coordexp.report.text.notes import next_commands, remarks
-from coordexp.report.watch.sources import FolderSource, MlflowSource
+from coordexp.report.watch.sources import FolderSource
 from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.experiment import move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -322,7 +322,6 @@ def _damage_database(folder: Path, rng: random.Random) -> None:
 
 def _read_database(folder: Path) -> None:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowSource(uri, "tiny").read(10.0)
     data = load_experiment(uri, "tiny")
     next_commands(data)
     remarks(data)

@@ -73,6 +73,7 @@ _BASE, _DEEPSPEED, WORKER = "base/", "deepspeed/", "worker."
 _DECIDED_BY: dict[str, tuple[str, ...]] = {
     _DEEPSPEED: ("cluster.strategy",),
     f"{WORKER}libraries.deepspeed": ("cluster.strategy",),
+    f"{WORKER}precision.": ("training.precision", "cluster.strategy"),
     f"{WORKER}threads": ("training.num_threads", "cluster.cpus_per_worker"),
     f"{WORKER}deterministic": ("training.deterministic",),
     f"{WORKER}cudnn.": ("training.deterministic",),

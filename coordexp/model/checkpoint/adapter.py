@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -24,6 +25,8 @@ from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_wi
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
+_PICKLE = "adapter_model.bin"
+_ROOT = "base_model.model."  # of PEFT's names
 _MADE_BY = "coordexp_base"
 _TRAINED_WITH = "coordexp_trained_with"
 
@@ -69,7 +72,12 @@ _TRAINED_BASE = TypeAdapter(TrainedBase)
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with."""
+    """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with.
+
+    Attributes:
+        keys: of its tensors, as PEFT names them.
+        prefix: what a wrapper (DDP, torch.compile) put before each of them in the file; mostly "".
+    """
 
     directory: Path
     config: JsonObject
@@ -77,6 +85,11 @@ class AdapterInfo:
     offset: OffsetInfo | None
     base: TrainedBase
     trained_with: TrainedWith | None = None
+    prefix: str = ""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Read its tensors, as PEFT names them."""
+        return {key.removeprefix(self.prefix): tensor for key, tensor in load_file(self.weights).items()}
 
     @property
     def weights(self) -> Path:
@@ -100,13 +113,21 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
         raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
+    if not file.is_file() and (directory / _PICKLE).is_file():
+        convert = (
+            "python -c 'import torch; from safetensors.torch import save_file; "
+            f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
+        )
+        raise CheckpointError(f"{directory}: {_PICKLE} is a pickle, which is not read; convert it there: {convert}")
     keys = tensor_names(file)
-    _check_ranks(file, keys, config)
+    _check_shapes(file, keys, config)
+    prefix = keys[0].partition(_ROOT)[0] if keys and all(_ROOT in key for key in keys) else ""
     offset = _offset_info(file, keys)
     mapping, file = config.get("auto_mapping"), directory / ADAPTER_CONFIG
     given = cast("JsonObject", mapping).get(_TRAINED_WITH) if isinstance(mapping, dict) else None
     trained_with = None if given is None else parse_trained_with(given, file)
-    return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset), trained_with)
+    names, base = tuple(key.removeprefix(prefix) for key in keys), _trained_base(directory, config, offset)
+    return AdapterInfo(directory, config, names, offset, base, trained_with, prefix)
 
 
 def is_adapter(directory: Path) -> bool:
@@ -172,18 +193,23 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
         )
 
 
-def _check_ranks(file: Path, keys: Sequence[str], config: JsonObject) -> None:
-    """Hold the ranks of the tables against those that the configuration names."""
+def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
+    """Refuse empty tensors, and tables of other ranks than the configuration names."""
     pattern = config.get("rank_pattern")
     ranks = {config.get("r"), *(cast("dict[str, object]", pattern).values() if isinstance(pattern, dict) else ())}
     with safe_open(file, framework="pt") as handle:
-        for key in keys:
-            shape = handle.get_slice(key).get_shape() if key.endswith("lora_A.weight") else None
-            if shape and shape[0] not in ranks:
-                raise CheckpointError(
-                    f"{file}: {key} is {shape}, and {ADAPTER_CONFIG} says r: {config.get('r')}; they do not belong "
-                    "together"
-                )
+        shapes = {key: handle.get_slice(key).get_shape() for key in keys}
+    if empty := [key for key, shape in shapes.items() if 0 in shape]:
+        raise CheckpointError(
+            f"{file}: {len(empty)} of {len(keys)} tensors are empty, e.g. {empty[0]}: DeepSpeed ZeRO-3 saved a rank's "
+            "share; gather the weights with zero_to_fp32.py of the training's checkpoint, or save again with "
+            "stage3_gather_16bit_weights_on_model_save: true"
+        )
+    for key, shape in shapes.items():
+        if key.endswith("lora_A.weight") and shape and shape[0] not in ranks:
+            raise CheckpointError(
+                f"{file}: {key} is {shape}, and {ADAPTER_CONFIG} says r: {config.get('r')}; they do not belong together"
+            )
 
 
 def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:

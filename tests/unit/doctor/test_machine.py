@@ -165,6 +165,14 @@ def test_a_private_ray():
     assert "a private Ray would start on this machine" in found.sentence
 
 
+def test_a_temporary_folder_too_long_for_sockets_is_left_for_another(monkeypatch):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/scratch/" + "x" * 120)
+    assert "its sockets in /tmp:" in _cluster()[0].sentence
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "/tmp")
+    assert "set TMPDIR to a folder of at most 35 letters" in _cluster()[0].sentence
+
+
 def test_more_gpus_than_there_are():
     (found,) = _cluster(num_gpus=1, gpus_per_worker=1.0, num_workers=2)
     assert found.verdict == "failure"

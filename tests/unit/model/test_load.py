@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, Qwen3VLForConditionalGeneration
 
@@ -336,6 +337,42 @@ def test_damaged_adapters_are_refused(make_base, make_adapter, tmp_path, name, d
     damage(adapter / name)
     with pytest.raises(CheckpointError, match=message):
         load(make_base(), adapter)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
+@pytest.mark.parametrize("tuning", ["lora", "dora"])
+def test_an_adapter_saved_under_a_wrapper_is_read(make_base, make_adapter, tmp_path, prefix, tuning):
+    original = make_adapter(make_base(), tuning=tuning)
+    adapter = _copy(original, tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    save_file({prefix + key: tensor for key, tensor in load_file(file).items()}, file, {"format": "pt"})
+    loaded, expected = load(make_base(), adapter), load(make_base(), original)
+    found = get_peft_model_state_dict(loaded.model, save_embedding_layers=False)
+    for key, tensor in get_peft_model_state_dict(expected.model, save_embedding_layers=False).items():
+        assert torch.equal(found[key], tensor), key
+    assert read_adapter(adapter).tensors().keys() == set(read_adapter(original).keys)
+
+
+def test_an_adapter_of_zero_3_whose_tensors_are_empty_is_called_so(make_base, make_adapter, tmp_path):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    weights = load_file(file)
+    emptied = {key: tensor[:0] if "lora" in key else tensor for key, tensor in weights.items()}
+    save_file(emptied, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"tensors are empty, e\.g\. .*ZeRO-3 .*zero_to_fp32\.py"):
+        load(make_base(), adapter)
+
+
+def test_a_pickled_adapter_is_refused_with_the_command_that_converts_it(make_base, make_adapter, tmp_path):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    file = adapter / "adapter_model.safetensors"
+    torch.save(load_file(file), adapter / "adapter_model.bin")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"adapter_model\.bin is a pickle") as refused:
+        load(make_base(), adapter)
+    program = shlex.split(str(refused.value).partition("convert it there: ")[2])
+    subprocess.run([sys.executable, *program[1:]], cwd=adapter, check=True)
+    load(make_base(), adapter)
 
 
 def test_an_adapter_of_another_vocabulary_is_refused(make_base, make_adapter, tmp_path):
