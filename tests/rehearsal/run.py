@@ -8,6 +8,7 @@ docs/cluster.md with the shipped experiment. It prints what each took beside wha
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -59,8 +60,8 @@ class Stage:
     Attributes:
         name: what it was for.
         seconds: of the wall.
-        all_bytes: resident in all its processes at the peak.
-        largest_bytes: resident in the largest of them.
+        all_bytes: of memory in all its processes at the peak; what they share counts once.
+        largest_bytes: in the largest of them.
         output: that it printed.
     """
 
@@ -107,12 +108,11 @@ class Rehearsal:
         if "step 1/" in again.output:
             raise StageError("ablation again: expected nothing left to do, and it trained")
         self.stage("inspect", "-m", "coordexp", "inspect", "--num=1", *experiment)
-        table = self.stage(
-            "report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}", "--format=csv"
-        )  # from MLflow
+        self.stage("report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}")
+        table = (self.runs / NAME / "report" / "report.csv").read_text()
         for group in GROUPS:
-            if f"\n{group}," not in table.output:
-                raise StageError(f"report: expected a row of group {group}, got {table.output}")
+            if f"\n{NAME},group,{group}," not in table:
+                raise StageError(f"report: expected a row of group {group}, got {table}")
             merged = str(of_group[group] / "merged")
             self.stage(f"{group} in transformers", "-m", "tests.rehearsal.checkpoint", "load", merged, str(pictures[0]))
         predict = ("predict", "--model", str(of_group["C"] / "merged"), "--output", str(self.folder / "predictions"))
@@ -179,17 +179,16 @@ class _Peak:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._over.wait(0.2):
+        while not self._over.wait(0.5):
             sizes = [0]
             try:
                 processes = [self._process, *self._process.children(recursive=True)]
             except psutil.NoSuchProcess:
                 return
             for process in processes:
-                try:
-                    sizes.append(process.memory_info().rss)
-                except psutil.NoSuchProcess:
-                    continue
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    memory = process.memory_full_info()
+                    sizes.append(memory.pss if psutil.LINUX else memory.uss)
             self._all_bytes = max(self._all_bytes, sum(sizes))
             self._largest_bytes = max(self._largest_bytes, max(sizes))
 
