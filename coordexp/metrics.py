@@ -303,6 +303,13 @@ _OTHERS = (
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
     Metric("final/steps", "optimizer steps done", "steps"),
+    Metric("final/merge_lost_logits", "rms(merged - adapter) / rms(adapter - base) of the logits", "fraction", "lower"),
+    Metric(
+        "final/merge_lost_weights",
+        "norm of rounding over that of the change, worst kind",
+        "fraction",
+        "lower",
+    ),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
 

@@ -54,7 +54,7 @@ def run_ablation(
     """
     with open_campaign(config, fresh=fresh, console=console) as campaign:
         plans = plan_runs(config, instance=campaign.instance)
-        pending = [plan for plan in plans if not plan.is_finished()]
+        pending = [plan for plan in plans if not plan.is_done()]
         for plan in pending:
             count_killed_time(plan.run_dir)
         with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
@@ -76,7 +76,7 @@ def run_ablation(
                         executor.live_queue(config.experiment.name, lambda: plans),
                         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
                     ):
-                        unfinished = [plan for plan in pending if not plan.is_finished()]  # workers of a killed command
+                        unfinished = [plan for plan in pending if not plan.is_done()]  # workers of a killed command
                         ending = campaign.execute(
                             executor, unfinished, function, recorder, runs=lambda: plans, budget=budget
                         )

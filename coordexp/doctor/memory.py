@@ -53,7 +53,7 @@ from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.evaluate.generate.generation import prompts_at_once
 from coordexp.losses.head import CHUNK_ELEMENTS_CPU, CHUNK_ELEMENTS_GPU
 from coordexp.model.checkpoint.stored_model import Dimensions, empty_model
-from coordexp.model.load import AttnImplementation
+from coordexp.model.loading import AttnImplementation
 from coordexp.model.lora import Tuning
 from coordexp.train.setup.components import with_adapters
 

@@ -26,7 +26,7 @@ from coordexp.files import nearest_existing, read_model
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
-from coordexp.model.load import LoadedModel, load
+from coordexp.model.loading import LoadedModel, load
 from coordexp.model.score_head import ScoreHead
 from coordexp.runs.folder import RunFolder
 

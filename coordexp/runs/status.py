@@ -3,7 +3,7 @@
 import json
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +21,14 @@ class RunStatus:
 
     Attributes:
         state: running, finished, failed, stopped, or pruned: ended early by a sweep, since others are better.
-        message: for a failed run, why, in one sentence; for a running one, why its last try ended.
+        message: for a failed run, why, in one sentence; for a running one, why its last try ended; for a finished one,
+            a warning.
         step: optimizer steps done.
         seconds: wall time of the run so far, without what it waited for its workers.
         restarts: how often its workers were started again: after a fault, or because the same command was given again.
         since: Unix time from which on a running run has its workers, and ``seconds`` does not count yet; None
             while it waits for them again.
+        is_merged: False for a finished run whose merge failed; the same command tries that again.
     """
 
     state: State
@@ -35,6 +37,15 @@ class RunStatus:
     seconds: float = 0.0
     restarts: int = 0
     since: float | None = None
+    is_merged: bool = True
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is kept with a finished run: a warning, and whether it has the merged model that it should have."""
+
+    warning: str = ""
+    is_merged: bool = True
 
 
 def read_status(run_dir: Path) -> RunStatus | None:
@@ -138,6 +149,13 @@ def set_state(run_dir: Path, state: State, *, message: str = "", seconds: float 
     if seconds is None:
         seconds = _elapsed(before) if state != "running" else before.seconds if before else 0.0
     _write(run_dir, state, message=message, seconds=seconds, restarts=before.restarts if before else 0)
+
+
+def set_finished(run_dir: Path, finish: Finish | None, *, seconds: float) -> None:
+    """Write that a run is finished, with its warning."""
+    set_state(run_dir, "finished", message=finish.warning if finish else "", seconds=seconds)
+    if finish is not None and not finish.is_merged and (status := read_status(run_dir)) is not None:
+        write_status(run_dir, replace(status, is_merged=False))
 
 
 def note_traceback(run_dir: Path) -> None:

@@ -340,7 +340,12 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
         name=re.sub(r"[/:.%\"']", "-", plan.name),
         step=points[0].step if points else plan.config.training.num_steps,
         params={"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)},
-        tags={"uri": uri, "load": f"coordexp.model.load.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
+        tags={
+            "uri": uri,
+            "load": f"coordexp.model.load({place})",
+            "bytes": str(num_bytes),
+            "run_key": plan.key,
+        },
         points=points,
         dataset=_validation_data(plan.config),
     )

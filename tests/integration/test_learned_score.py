@@ -23,7 +23,7 @@ from coordexp.errors import CheckpointError
 from coordexp.evaluate.evaluation import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, open_evaluation
 from coordexp.model import score_head
-from coordexp.model.merge.merge import merge
+from coordexp.model.merging.merge import merge
 from coordexp.model.score_head import SCORE_HEAD, ScoreHead, fit_score_head
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows

@@ -176,7 +176,7 @@ def test_every_merged_checkpoint_is_one_model_with_its_place_and_metrics(base, f
     else:
         assert model.tags["uri"].startswith("file://")
         assert model.tags["uri"].endswith(str(directory))
-        assert model.tags["load"] == f"coordexp.model.load.load('{directory}')"
+        assert model.tags["load"] == f"coordexp.model.loading.load('{directory}')"
         assert stored == []
 
 

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from coordexp.coord_tokens.offset_adapter import active_offset
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn

@@ -159,8 +159,8 @@ class RunLog:
             self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
         return finite
 
-    def commit(self, step: int, checkpoint: Path | None = None) -> None:
-        """Hand rows, and a checkpoint, to the reporter."""
+    def commit(self, step: int, checkpoint: Path | None = None, *, is_final: bool = False) -> None:
+        """Hand rows, and a checkpoint, to the reporter; ``is_final`` rows are kept by whoever resumes the run."""
         if checkpoint is not None and ranks.rank() == 0:
             state = TrainingState(
                 train_seconds=self.train_seconds,
@@ -170,7 +170,7 @@ class RunLog:
                 alarms=self._alarms.state(),
             )
             write_json(CheckpointFolder(checkpoint).training_state, asdict(state))
-        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
+        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint, is_final=is_final)
         self.rows = []
 
     def resume(self, checkpoint: Path) -> None:

@@ -160,7 +160,7 @@ def check_attention_of(config: ExperimentConfig) -> None:
         ConfigError: if it cannot compute in the model's dtype.
         ResourceError: if its package or a CUDA device is not there.
     """
-    from coordexp.model.load import check_attention  # here: it imports what loads a model
+    from coordexp.model.loading import check_attention  # here: it imports what loads a model
 
     # The driver of a cluster may have no GPU where its workers have.
     elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0

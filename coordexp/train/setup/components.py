@@ -13,7 +13,7 @@ from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.data.sample import Sample, SplitData
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor

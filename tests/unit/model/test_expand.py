@@ -13,7 +13,7 @@ from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint import rewrite
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_checkpoint
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.processor import Processor
 
 INDEX = "model.safetensors.index.json"

@@ -19,8 +19,8 @@ from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_of
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
 from coordexp.model.expand import expand_checkpoint
-from coordexp.model.load import load
-from coordexp.model.merge.parity import default_samples
+from coordexp.model.loading import load
+from coordexp.model.merging.proof import default_samples
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
@@ -190,8 +190,8 @@ from pathlib import Path
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.model.load import load
-from coordexp.model.merge.parity import default_samples, logits_of
+from coordexp.model.loading import load
+from coordexp.model.merging.proof import default_samples, logits_of
 
 for line in Path(sys.argv[1]).read_text().splitlines():
     base, adapter, tie_head = line.split("|")
@@ -229,7 +229,7 @@ def test_a_local_directory_has_no_revision(make_base):
 
 
 def test_attention_on_a_gpu_is_not_left_to_plans_for_each_shape(make_base, monkeypatch):
-    load_module = importlib.import_module("coordexp.model.load")  # its function has the module's name
+    load_module = importlib.import_module("coordexp.model.loading")
     spared = []
     monkeypatch.setattr(load_module, "spare_attention_plans", lambda: spared.append(True))
     load(make_base())
@@ -286,9 +286,8 @@ def test_damaged_checkpoints_are_refused_before_weights_are_read(
 ):
     base = _copy(make_base(), tmp_path / "base")
     damage(base / name)
-    # By import_module: the package's name ``load`` is the function, not its module.
-    module = importlib.import_module("coordexp.model.load")
-    monkeypatch.setattr(module, "_load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    module = importlib.import_module("coordexp.model.loading")
+    monkeypatch.setattr(module, "load_weights", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(CheckpointError, match=message) as caught:
         load(base)
     assert str(base) in str(caught.value)
