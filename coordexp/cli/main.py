@@ -23,7 +23,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command, safe
+from coordexp.cli.console import accept_any_text, run_command, safe
 
 
 class Verb(Protocol):
@@ -65,6 +65,7 @@ VERBS: Mapping[str, Verb] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
+    accept_any_text()
     options = parse(sys.argv[1:] if argv is None else argv)
     if not options.debug:  # read when its client is imported, here and in workers: ours is the one sentence on it
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
