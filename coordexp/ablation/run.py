@@ -64,6 +64,8 @@ def run_ablation(
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
                 with spoken("records the runs", campaign.console):
+                    if pending:
+                        recorder.check_artifacts()
                     for plan in plans:
                         recorder.start_run(plan, fingerprints[plan.name])
                         if plan not in pending:

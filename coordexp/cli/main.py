@@ -22,7 +22,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command, safe, say
+from coordexp.cli.console import accept_any_text, run_command, safe, say
 from coordexp.runs import ranks
 
 
@@ -64,6 +64,7 @@ VERBS: Mapping[str, Verb] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
+    accept_any_text()
     options = parse(sys.argv[1:] if argv is None else argv)
     if (ignored := ranks.ignore_launchers()) is not None:  # here for Ray's processes too, which get this environment
         say(ignored)

@@ -102,6 +102,7 @@ def run_sweep(
             try:
                 stages.send_again()
                 if executor is not None:
+                    stages.recorder.check_artifacts()
                     with executor.live_queue(sweep.config.experiment.name, stages.runs):
                         ending = stages.search(executor)
                         if not ending.code:

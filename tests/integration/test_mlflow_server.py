@@ -266,8 +266,8 @@ def test_a_database_that_takes_no_rows_for_a_while_delays_them(cluster, server, 
     cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mlflow'")
     try:
         append_rows(path, [Row(step=1, time=1001.0, metrics={"train_total_loss": 0.5})])
-        (unsent,) = RowSync(tracker, lambda: [(run_id, path)]).close(1.0)
-        assert unsent.reason.endswith("its database is read-only now")
+        (reason,) = RowSync(tracker, lambda: [(run_id, path)]).close(1.0).values()
+        assert reason.endswith("its database is read-only now")
         sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.1)
         time.sleep(2.0)
     finally:

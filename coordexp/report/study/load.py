@@ -16,8 +16,11 @@ from coordexp.errors import TrackingError, show
 from coordexp.files import parse_model, read_model
 from coordexp.metrics import BoxKind
 from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.reporter import read_rows
 from coordexp.tracking.charts import MEASURED, chart_of, logged
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
+from coordexp.tracking.publish import last_values, read_recorded
 from coordexp.tracking.store import (
     COMMIT,
     EXPERIMENT_TAG,
@@ -327,7 +330,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     """Return the last value of everything that a run has logged, which is stored when it ends.
 
-    Empty where the store of artifacts does not answer, or needs a package that is not here, as for any other file.
+    From the run's folder where it is not in MLflow, or its store does not answer or needs a package that is not here.
     """
     run_id = run.info.run_id
     if MLFLOW_STATES[run.info.status] in ("waiting", "running"):
@@ -335,11 +338,18 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     try:
         with tracking_errors(client.tracking_uri, f"fetch {MEASURED} of run {run_id}"), TemporaryDirectory() as folder:
             if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
-                return {}
+                return _measured_here(run)
             file = Path(client.download_artifacts(run_id, MEASURED, folder))
             return read_model(dict[str, float], file, what=MEASURED)
     except (TrackingError, ImportError):
-        return {}
+        return _measured_here(run)
+
+
+def _measured_here(run: "Run") -> dict[str, float]:
+    folder = RunFolder(Path(run.data.tags.get(RUN_DIR, "/")))
+    recorded = read_recorded(folder)
+    is_another = recorded is not None and recorded.key != run.data.tags.get(RUN_KEY)
+    return {} if is_another else last_values(read_rows(folder.metrics))
 
 
 def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:

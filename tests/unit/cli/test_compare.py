@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import resource
 import subprocess
@@ -297,3 +298,27 @@ def test_the_name_of_a_category_is_text(
 def test_the_title_of_a_report_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert coordexp(["report", "a\x1bb", "--runs", "0" * 32]) == 2
     assert "expected printable text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["terminal", "json", "md"])
+def test_a_closed_pipe_is_no_error_and_the_files_are_there(data: Path, tmp_path: Path, form: str) -> None:
+    command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
+    command += [f"A={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]
+    with subprocess.Popen([*command, f"--format={form}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # before anything is written, as `head -0` does
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert b"Traceback" not in said
+    assert (tmp_path / "comparison" / "report.html").stat().st_size > 0
+    assert list((tmp_path / "comparison").glob("*.png"))
+
+
+def test_a_terminal_that_lacks_a_sign_gets_another_one(data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
+    command += [f"été漢={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\n?t?? " in done.stdout.decode("ascii")
+    assert "été漢" in (tmp_path / "comparison" / "report.md").read_text(encoding="utf-8")
