@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from filelock import FileLock
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, masked
+from coordexp.errors import TrackingError, masked, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +51,6 @@ _PERMANENT = {
 }
 
 
-_MAX_REASON = 300
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
@@ -219,5 +218,4 @@ def _reason(error: BaseException) -> str:
     for words, reason in _REASONS.items():
         if words in text:
             return reason
-    line = without_secrets((text.splitlines() or [type(error).__name__])[0])
-    return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+    return shortened(without_secrets((text.splitlines() or [type(error).__name__])[0]))
