@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from accelerate.hooks import attach_align_device_hook
 from peft import PeftConfig, PeftModel, get_peft_model, set_peft_model_state_dict
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -116,9 +115,9 @@ def _with_adapter(model: PreTrainedModel, info: AdapterInfo, tokenizer: PreTrain
         install_coord_offset_adapter(model, coord_ids=ids, tie_head=info.offset.tie_head, tokenizer=tokenizer)
     tensors = {
         name: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in load_file(info.weights).items()
+        for name, tensor in info.tensors().items()
     }
-    with foreign_errors(f"{info.directory}: the adapter does not fit the base"), quiet():
+    with foreign_errors(f"{info.directory}: the adapter does not fit the base; {info.way_on}"), quiet():
         config = PeftConfig.from_pretrained(str(info.directory))
         config.inference_mode = True
         config.base_model_name_or_path = None  # get_peft_model fills it in, and warns where another stood
