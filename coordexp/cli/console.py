@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CoordExpError, masked, plain_lines
+from coordexp.errors import CoordExpError, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for th
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
-_MAX_LINE = 1_600
 _PLAIN_SIGNS = {"\u2212": "-", "\u2022": "*", "\u2009": " ", "\u2264": "<", "\u2265": ">"}  # of our tables, one for one
 # What the machine refuses, or what lies where a path leads, is no bug of ours: one sentence, like wrong input.
 _MACHINE_ERRNOS = (
@@ -129,7 +128,7 @@ class _Outcome:
         if self._debug:
             say("".join(traceback.format_exception(error)).rstrip("\n"))
         self.exit_code, message = _explained(error, debug=self._debug)
-        say("\n".join(map(_shortened, masked(message).splitlines())))
+        say(shortened(message))
         return True
 
 
@@ -156,11 +155,6 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     hint = "" if debug else "; --debug shows where"
     first_line = (str(error).splitlines() or [""])[0]
     return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
-
-
-def _shortened(line: str) -> str:
-    """Return a line without its middle where what was given is as long as a book: both ends say what it is about."""
-    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

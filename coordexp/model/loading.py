@@ -1,15 +1,12 @@
 """Load a Qwen3-VL, from the package, a directory or the hub, with or without a trained adapter."""
 
 import importlib.util
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import torch
 from peft import PeftModel
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
 
@@ -24,14 +21,7 @@ from coordexp.coord_tokens.vocab import (
     expand_vocab,
 )
 from coordexp.errors import CheckpointError, ConfigError, ResourceError
-from coordexp.model.checkpoint.adapter import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    AdapterInfo,
-    TrainedBase,
-    check_adapter_keys,
-    read_adapter,
-)
+from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
 from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
 from coordexp.model.image_forward import install_image_forward
@@ -225,15 +215,10 @@ def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo
             tokenizer=processor.tokenizer,
         )
     with (
-        tempfile.TemporaryDirectory() as scratch,
-        foreign_errors(f"{info.directory}: the adapter does not fit the base"),
+        foreign_errors(f"{info.directory}: the adapter does not fit the base; {info.way_on}"),
         quiet(),
+        peft_folder(info) as directory,
     ):
-        directory = info.directory
-        if info.prefix:  # PEFT would find none of the names
-            directory = Path(scratch)
-            shutil.copy(info.directory / ADAPTER_CONFIG, directory)
-            save_file(info.tensors(), directory / ADAPTER_WEIGHTS, {"format": "pt"})
         wrapped = PeftModel.from_pretrained(model, str(directory), is_trainable=trainable, local_files_only=True)
     check_adapter_keys(info, wrapped)
     reattach_coord_offset_hooks(wrapped)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from coordexp.errors import CoordExpError
+from coordexp.errors import CoordExpError, shortened
 from coordexp.files import is_disk_full, parse_model, read_bytes, write_json
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import read_rows
@@ -171,7 +171,7 @@ def note_traceback(run_dir: Path) -> None:
 def one_sentence(error: BaseException) -> str:
     """Return an error as one line, with its kind where it is not one of ours."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-    return line if isinstance(error, CoordExpError) else f"{type(error).__name__}: {line}"
+    return line if isinstance(error, CoordExpError) else shortened(f"{type(error).__name__}: {line}")
 
 
 def _unreadable(path: Path) -> RunStatus:

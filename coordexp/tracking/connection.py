@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 from filelock import FileLock
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, masked
+from coordexp.errors import TrackingError, masked, shortened
 from coordexp.files import nearest_existing
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ _PERMANENT = {
 }
 
 
-_MAX_REASON = 300
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
@@ -274,5 +273,4 @@ def _reason(error: BaseException) -> str:
     for words, reason in _REASONS.items():
         if words in text:
             return reason
-    line = without_secrets((text.splitlines() or [type(error).__name__])[0])
-    return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+    return shortened(without_secrets((text.splitlines() or [type(error).__name__])[0]))

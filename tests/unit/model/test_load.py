@@ -278,7 +278,7 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
         ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json: not readable JSON"),
-        ("chat_template.jinja", lambda f: f.unlink(), "no chat template .expected chat_template.jinja"),
+        ("chat_template.jinja", lambda f: f.unlink(), "no chat template; copy chat_template.jinja"),
         ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
 )
@@ -351,6 +351,16 @@ def test_an_adapter_saved_under_a_wrapper_is_read(make_base, make_adapter, tmp_p
     for key, tensor in get_peft_model_state_dict(expected.model, save_embedding_layers=False).items():
         assert torch.equal(found[key], tensor), key
     assert read_adapter(adapter).tensors().keys() == set(read_adapter(original).keys)
+
+
+def test_an_adapter_for_another_size_is_refused_with_the_base_it_was_trained_on(make_base, make_adapter, tmp_path):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    wider = {key: it.repeat(1, 2) if key.endswith("lora_A.weight") else it for key, it in weights.items()}
+    save_file(wider, adapter / "adapter_model.safetensors", {"format": "pt"})
+    _edit_json(adapter / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-VL-8B-Instruct")
+    with pytest.raises(CheckpointError, match=r"give the one that it was trained on, Qwen/Qwen3-VL-8B-Instruct"):
+        load(make_base(), adapter)
 
 
 def test_an_adapter_of_zero_3_whose_tensors_are_empty_is_called_so(make_base, make_adapter, tmp_path):
