@@ -72,6 +72,7 @@ class RunData:
         started: when it started, in seconds since 1970, where that is known.
         ended: when it ended.
         commit: of the code that trained it, or "".
+        annotations: how the SHA-256 of the annotations it was evaluated on begins, or "".
     """
 
     run_id: str
@@ -94,6 +95,7 @@ class RunData:
     started: float | None = None
     ended: float | None = None
     commit: str = ""
+    annotations: str = ""
 
     @property
     def headline(self) -> str:

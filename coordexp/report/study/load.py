@@ -19,6 +19,7 @@ from coordexp.report.study.data import ExperimentData, Point, RunData, State, re
 from coordexp.tracking.charts import MEASURED, chart_of, logged
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
 from coordexp.tracking.store import (
+    ANNOTATIONS,
     COMMIT,
     EXPERIMENT_TAG,
     HARDWARE,
@@ -251,6 +252,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         started=run.info.start_time / 1000,
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
         commit=tags.get(COMMIT, ""),
+        annotations=tags.get(ANNOTATIONS, ""),
     )
 
 
