@@ -182,7 +182,7 @@ class _StudyMaker:
         self._settings = settings
         self._on_progress = on_progress
         self._is_over = threading.Event()
-        self._missing = missing_runs(data)
+        self._missing = [*data.origin, *missing_runs(data)]
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
 

@@ -175,6 +175,7 @@ def write_experiment(
     data_seed: int = 0,
     changed: dict[str, dict[str, str]] | None = None,
     uri: str = "",
+    instance: str = "one",
 ) -> str:
     """Write an experiment and return MLflow's URI.
 
@@ -183,7 +184,7 @@ def write_experiment(
     uri = uri or f"sqlite:///{runs_dir.absolute()}/mlflow.db"
     tracker = open_tracker(uri, experiment=name, artifact_root=runs_dir / "mlartifacts")
     annotations = write_data(runs_dir / name / "data", seed=data_seed)
-    parent = tracker.start_parent(name, {"data": {"format": "shapes"}}, {})
+    parent = tracker.start_parent(f"{name}/{instance}", {"data": {"format": "shapes"}}, {})
     for number, group in enumerate(groups):
         for seed in seeds:
             run_dir = runs_dir / name / f"{'ABC'[number]}-s{seed}"
@@ -198,7 +199,7 @@ def write_experiment(
 
 def _record(tracker: Tracker, parent: str, name: str, group: str, seed: int, run_dir: Path, *, is_whole: bool) -> None:
     run_id = tracker.start_run(
-        f"{name}/{group}/s{seed}",
+        f"{name}/{group}/s{seed}/{parent}",
         parent_id=parent,
         group=group,
         seed=seed,
