@@ -155,7 +155,10 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
     uri, names = _uri(options), options.experiment
     if options.runs:
         return load_runs(uri, names[0], options.runs)
-    return load_experiments(uri, names) if names else load_experiment(uri)
+    is_named, runs_dir = options.tracking_uri is not None, options.runs_dir
+    if len(names) > 1:
+        return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
+    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
 
 
 def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":

@@ -62,7 +62,7 @@ def report_experiment(
         ComparisonError: if the runs cannot be compared.
         ResourceError: if the files cannot be written.
     """
-    data = read_by(load_experiment(uri, experiment), readings or {})
+    data = read_by(load_experiment(uri, experiment, runs_dir=output.parent.parent), readings or {})
     if seeds is not None:
         data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)

@@ -29,6 +29,7 @@ from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
+    ANNOTATIONS,
     HARDWARE,
     MAX_TAG_LENGTH,
     PLANNED,
@@ -301,9 +302,8 @@ class Recorder:
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
-        hardware = read_hardware(plan.folder)
-        if hardware:
-            self._tracker.set_tags(run_id, {HARDWARE: hardware})
+        tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: annotations_hash(plan.config)}
+        self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
         if final.is_dir():
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
@@ -393,6 +393,12 @@ def _validation_data(config: ExperimentConfig) -> EvaluatedOn | None:
     if not path.is_file():
         return None
     return EvaluatedOn(source.name, _digest(path, path.stat().st_mtime_ns), str(path))
+
+
+def annotations_hash(config: ExperimentConfig) -> str:
+    """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
+    path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
+    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else ""
 
 
 @functools.lru_cache(maxsize=8)

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import collector_paused, sha256_of_file
+from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, about
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
@@ -28,7 +31,7 @@ from coordexp.report.study.cache import (
     decomposition_json,
     decomposition_of,
 )
-from coordexp.report.study.data import ExperimentData, consumption, missing_runs
+from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
 from coordexp.report.study.gallery import GalleryImage, make_gallery
@@ -179,7 +182,7 @@ class _StudyMaker:
         self._settings = settings
         self._on_progress = on_progress
         self._is_over = threading.Event()
-        self._missing = missing_runs(data)
+        self._missing = [*data.origin, *missing_runs(data)]
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
 
@@ -352,26 +355,64 @@ class _StudyMaker:
         key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
         made = self._cache.get("comparison", key, compute, write=comparisons_json, read=comparisons_of)
         found: dict[ReadingName, Comparison] = {name: made[name] for name in readings}
-        self._check_recorded(found["own"])
+        truth, stamp = read_ground_truth(annotations), sha256_of_file(annotations)
+        compared = [run for run in self._data.trained if run.seed in readings["own"].get(run.group, {})]
+        said = [self._not_recorded(run, truth, stamp, readings, found) for run in compared]
+        self._missing += filter(None, said)
         return found
 
-    def _check_recorded(self, comparison: Comparison) -> None:
-        """Name runs whose detections do not give the AP they logged: their files are not what was measured."""
-        for run in self._finished:
-            logged, again = run.metrics.get(run.headline), comparison.value_by_seed.get(run.group, {}).get(run.seed)
-            if logged is not None and again is not None and abs(logged - again.value) > _SAME_AP:
-                self._missing.append(
-                    f"{run.name} logged AP {logged:.4f}, but its detections give {again.value:.4f}: they are not those "
-                    "that were measured, or the annotations have changed."
-                )
+    def _not_recorded(
+        self,
+        run: RunData,
+        truth: GroundTruth,
+        stamp: str,
+        files: Mapping[ReadingName, Mapping[str, Mapping[int, Path]]],
+        comparisons: Mapping[ReadingName, Comparison],
+    ) -> str:
+        """Return a sentence where detections of a run do not give the AP that it logged; "" where all do.
+
+        A copy that MLflow sent has to give the very number, or this package has taken one file for another.
+
+        Raises:
+            AssertionError: if it does not, and the annotations are those it was measured on.
+        """
+        for name, comparison in comparisons.items():
+            decoding, boxes = reads(name, run.reading)
+            path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
+            again = comparison.value_by_seed[run.group][run.seed].value
+            if logged is None or (not self._artifacts.is_fetched(path) and abs(logged - again) <= _SAME_AP):
+                continue
+            if self._artifacts.is_fetched(path):
+                # The comparison adds up in another order, and differs in the last digits.
+                again = BoxEvaluation(truth, read_detections(path, truth)).average_precision("AP")
+                if again == logged:
+                    continue
+                same_truth = run.annotations != "" and stamp.startswith(run.annotations)
+                assert not same_truth, f"{run.name} logged AP {logged}, its {path} from MLflow gives {again}"
+            changed = bool(run.annotations) and not stamp.startswith(run.annotations)
+            why = f"{truth.path} has changed" if changed else f"{path} is not what was measured"
+            unknown = "" if run.annotations else f", or {truth.path} has changed"
+            return (
+                f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give {again:.4f}: "
+                f"{why} since{unknown}."
+            )
+        return ""
 
     def _convergence(self, annotations: Path) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
+        lacking: list[str] = []
         for run in self._finished:
             found = self._artifacts.evaluations(run)
             files = {step: path for step, at in found.items() if (path := at.detections(run.reading)).is_file()}
             if files:
                 detections.setdefault(run.group, {})[run.seed] = files
+            elif run.values(subset_headline(run.reading)):
+                lacking.append(run.name)
+        if lacking:  # a mean over the seeds that are here would be another number on every machine
+            raise DataError(
+                f"the detections of {_few(lacking)} during training are not on this machine; they stay in the runs' "
+                "folders"
+            )
         if not detections:
             return None
         image_ids, truth = self._subset(), read_ground_truth(annotations)
