@@ -32,7 +32,8 @@ Role = Literal["results", "rounding", "input", "name", "record", "machine", "pla
 """What a key decides.
 
 - results: the numbers of a run.
-- rounding: their last bits only, by the order of a sum.
+- rounding: their last bits only, by the order of a sum. Of the three keys that divide a step's images (batch size,
+  accumulation, workers) this holds as long as their product stays.
 - input: where something lies that a run reads. Its bytes are hashed, so a copy elsewhere is the same input.
 - name: what a run is called.
 - record: what is written down while a run goes on, and how often; none of its numbers.

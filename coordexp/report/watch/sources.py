@@ -5,11 +5,11 @@ import os
 import time
 from collections import deque
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.config.explain import nearest_of
+from coordexp.config.keys import STEP_IMAGES
 from coordexp.errors import ConfigError, TrackingError
 from coordexp.metrics import BOX_KINDS, BoxKind, headline, subset_headline
 from coordexp.report.study.data import Point, State
@@ -41,7 +41,6 @@ MLFLOW_SECONDS = 10.0
 WAITING_SECONDS = 60.0  # for an experiment that is begun after its watcher
 _QUIET_SECONDS = 30.0
 _KEPT_PAUSES = 50
-_GLOBAL_BATCH_SIZE = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
 
 class FollowedRun:
@@ -273,7 +272,7 @@ class MlflowSource:
         state = MLFLOW_STATES[run.info.status]
         step, max_steps = whole_tag(run, LAST_STEP), _whole(params.get("training.max_steps")) or None
         speed = metrics.get(SPEED)
-        seconds_per_step = prod(_whole(params.get(name, "1")) for name in _GLOBAL_BATCH_SIZE) / speed if speed else None
+        seconds_per_step = _whole(params.get(STEP_IMAGES, "1")) / speed if speed else None
         # Rows come with a checkpoint, so a run is silent in between.
         pause = (seconds_per_step or 0.0) * _whole(params.get("training.checkpoint_steps"))
         points = run.data.to_proto().metrics

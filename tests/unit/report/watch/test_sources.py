@@ -249,7 +249,7 @@ def test_mlflow_alone_shows_the_same(uri: str) -> None:
     tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
     source = MlflowSource(uri, "tiny")
     parent = tracker.start_parent("tiny/1", {}, {})
-    params = {"training": {"max_steps": 100, "per_device_batch_size": 4, "checkpoint_steps": 20}}
+    params = {"training": {"max_steps": 100, "global_batch_size": 4, "checkpoint_steps": 20}}
     run_ids = [
         tracker.start_run(
             f"tiny/{group}/s0/k", parent_id=parent, group=group, seed=0, fingerprint="f", params=params, tags={},
@@ -373,7 +373,7 @@ def test_the_newest_life_of_a_name_is_shown(uri: str) -> None:
 def test_words_of_a_server_that_are_no_numbers_end_nothing(uri: str) -> None:
     tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
     parent = tracker.start_parent("tiny/one", {}, {})
-    params = {"training": {"max_steps": "many", "checkpoint_steps": "x", "per_device_batch_size": ""}}
+    params = {"training": {"max_steps": "many", "checkpoint_steps": "x", "global_batch_size": ""}}
     run = tracker.start_run("A0", parent_id=parent, group="A", seed=0, fingerprint="f", params=params, tags={})
     tracker.append_rows(run, [Row(1, NOW, {"throughput/images_per_second": 1.0})])
     snapshot = MlflowSource(uri, "tiny").read(NOW)
