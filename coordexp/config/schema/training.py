@@ -5,6 +5,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.schema.fields import (
+    WHOLE,
     AboveOne,
     BelowOne,
     Fraction,
@@ -21,7 +22,7 @@ from coordexp.limits import MAX_RANK
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK)] = key(
+    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK), WHOLE] = key(
         16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"]
     )
     alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
