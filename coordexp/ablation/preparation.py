@@ -1,6 +1,5 @@
 """What is checked and made once for all runs of an experiment, before the first one is trained."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,8 +207,8 @@ def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint])
         if has_taken_step(plan.run_dir) and plan.folder.fingerprint.is_file():
             changed = rounding_only(diff(_stored(plan.folder), current[plan.name]))
             for key, (before, now) in changed.items():
-                runs.setdefault(f"{key}: {json.dumps(before)} until now, {json.dumps(now)} from here", []).append(plan.name)
-    return [f"{change} ({', '.join(names)}); it changes last digits only" for change, names in runs.items()]
+                runs.setdefault(f"{key} is {now} and was {before}", []).append(plan.name)
+    return [f"{change} in {', '.join(names)}: last digits may differ" for change, names in runs.items()]
 
 
 def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:

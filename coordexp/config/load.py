@@ -224,8 +224,8 @@ def _draft_of(document: Document, above: tuple[Path, ...] = ()) -> _Draft:
     base, above = extended_file(document), (*above, path.resolve())
     if base.resolve() in above:
         raise ConfigError(
-            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; expected "
-            "a chain that ends, as at base.yaml of coordexp"
+            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; expected a "
+            "chain that ends"
         )
     below = _draft_of(read_mapping(base), above)
     tree = below.tree
@@ -245,8 +245,8 @@ def _with_lists(tree: Tree, *, where: Where) -> Tree:
     for key in _LISTS:
         value = value_at(tree, key)
         if type(value) is str or (type(value) is int and key != GROUPS):
-            parts = str(value).split(",")
-            items = [part.strip() if key == GROUPS else parse_value(part, name=f"{where(key)}: {key}") for part in parts]
+            parts, name = str(value).split(","), f"{where(key)}: {key}"
+            items = [part.strip() if key == GROUPS else parse_value(part, name=name) for part in parts]
             tree = merged(tree, nested(key.split("."), items))
     return tree
 

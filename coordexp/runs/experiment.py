@@ -181,7 +181,8 @@ def _same_step(config: ExperimentConfig, images: JsonValue) -> str:
     at_once = config.training.per_device_batch_size * config.cluster.num_workers
     if type(images) is not int or images == config.global_batch_size or images % at_once:
         return ""
-    return f"training.gradient_accumulation_steps={images // at_once} keeps a step of {images} images and goes on; else "
+    steps = images // at_once
+    return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and goes on; else "
 
 
 def _refuse(directory: Path, changes: list[str], way_on: str) -> NoReturn:

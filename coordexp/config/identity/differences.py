@@ -106,11 +106,7 @@ def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -
 
 def rounding_only(differences: Differences) -> Differences:
     """Return the keys among differences that change last bits only: not whether there is a GPU at all."""
-    return {
-        key: values
-        for key, values in differences.items()
-        if is_rounding(key) and (key != _GPUS or all(values))
-    }
+    return {key: values for key, values in differences.items() if is_rounding(key) and (key != _GPUS or all(values))}
 
 
 def went_on(stored: Fingerprint, now: Fingerprint) -> Fingerprint:
