@@ -11,6 +11,7 @@ from coordexp.ablation.preparation import (
     check_disk_for,
     fingerprint_runs,
     prepare_all,
+    rounding_notes,
     shared_metrics,
     steps_note,
     with_steps,
@@ -119,6 +120,7 @@ def _prepare(
         notes = [steps_note(plan.config, len(prepared[plan.name].train.samples)) for plan in plans]
         plans = with_steps(plans, prepared)
         fingerprints, differences = fingerprint_runs(plans, prepared)
+        notes += rounding_notes(plans, fingerprints)
         if executor is not None:
             check_disk_for(pending, prepared[pending[0].name].base)
             executor.check(pending[0].config)

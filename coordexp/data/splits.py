@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Sample, Samples, SplitData
+from coordexp.data.sample import Sample, Samples, SplitData, fold
 from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
@@ -22,6 +22,7 @@ HASHED_BYTES = 64 * 2**30  # of a folder's images
 _SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
 _OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
+_SHOWN_NAMES = 8
 _SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
 
@@ -64,6 +65,15 @@ def check_split(
             yield failure("train annotations", error)
             return None
         loaded = without_part(loaded, data.holdout_images, seed=data.train_subset_seed)
+    if split == "train" and not loaded.counts["boxes"]:
+        no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
+        error = DataError(
+            f"{source.annotations}: there is no box to learn from in {len(loaded.samples):,} training images"
+            f"{f' ({no_targets:,} crowd or ignored boxes are no targets)' if no_targets else ''}; set "
+            "data.train_annotations to a file with boxes"
+        )
+        yield failure("train annotations", error)
+        return None
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
     yield ok(
         f"{split} annotations",
@@ -89,6 +99,27 @@ def load_holdout(data: Data, *, data_dir: Path, accept_prequantised: bool = Fals
     whole = data.model_copy(update={"holdout_images": None})
     loaded = load_split(whole, "train", data_dir=data_dir, accept_prequantised=accept_prequantised)
     return chosen_part(loaded, data.holdout_images, seed=data.train_subset_seed)
+
+
+def names_of(samples: Sequence[Sample]) -> set[str]:
+    """Return the descriptions that objects of some images have."""
+    if isinstance(samples, Samples):
+        return {samples.texts[at] for at in np.unique(samples.text_index)}
+    return {desc for sample in samples for desc in sample.objects.descs}
+
+
+def untrained_names(train: Iterable[str], val: Iterable[str]) -> str:
+    """Return a warning of classes that are in validation and not in training, by their names; "" without any."""
+    trained = {fold(name) for name in train}
+    missing = sorted({fold(name): name for name in val if fold(name) not in trained}.values())
+    if not missing:
+        return ""
+    more = f" and {len(missing) - _SHOWN_NAMES} more" if len(missing) > _SHOWN_NAMES else ""
+    one = len(missing) == 1
+    return (
+        f"{len(missing):,} {'class is' if one else 'classes are'} in validation only, so that no run can learn "
+        f"{'it' if one else 'them'}: {', '.join(missing[:_SHOWN_NAMES])}{more}"
+    )
 
 
 def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:

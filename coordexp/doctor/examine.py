@@ -13,6 +13,7 @@ from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
 from coordexp.data.sources.source import SPLITS, Split
+from coordexp.data.splits import untrained_names
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
@@ -124,6 +125,8 @@ def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machi
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
+    if len(facts) == 2 and (untrained := untrained_names(*(facts[split].descriptions for split in SPLITS))):
+        yield warning("val annotations", untrained)
     base = yield from guarded("checkpoint", examine_checkpoint(run))
     if base is not None and base.encoding is not None:
         encode = text_encoder(base.encoding.tokenizer)

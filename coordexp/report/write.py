@@ -1,6 +1,7 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
 import re
+import shlex
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -120,7 +121,8 @@ def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console:
     try:
         if record_report(study, paths, artifacts):
             uri = study.data.uri
-            server = "make mlflow, then http://127.0.0.1:5000" if sqlite_path(uri) else without_secrets(uri).rstrip("/")
+            local = f"mlflow server --backend-store-uri {shlex.quote(uri)}, then http://127.0.0.1:5000"
+            server = local if sqlite_path(uri) else without_secrets(uri).rstrip("/")
             console.print("Stored with the ablation's run in MLflow, under report/. All runs by AP:", highlight=False)
             address = f"  {server}/{runs_address(study.data.experiment_id)}"
             console.print(address, markup=False, highlight=False, soft_wrap=True)

@@ -141,7 +141,7 @@ def note_restart(run_dir: Path, message: str) -> int:
 
 
 def set_state(run_dir: Path, state: State, *, message: str = "", seconds: float | None = None) -> None:
-    """Write a run's status; its step is that of the last committed row.
+    """Write a run's status; its step is that of the last committed row or checkpoint.
 
     Where ``seconds`` is not known, the time since the run was set running is added to what it had.
     """
@@ -190,8 +190,10 @@ def _elapsed(before: RunStatus | None) -> float:
 def _write(
     run_dir: Path, state: State, *, message: str, seconds: float, restarts: int, since: float | None = None
 ) -> None:
-    rows = read_rows(RunFolder(run_dir).metrics)
-    step = rows[-1].step if rows else 0
+    folder = RunFolder(run_dir)
+    rows = read_rows(folder.metrics)
+    saved = [checkpoint.step for checkpoint in folder.all_checkpoints() if checkpoint.commit_marker.is_file()]
+    step = max([rows[-1].step if rows else 0, *saved])  # a run stops between two rows
     write_status(
         run_dir,
         RunStatus(state=state, message=message, step=step, seconds=round(seconds, 3), restarts=restarts, since=since),

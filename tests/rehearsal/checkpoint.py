@@ -26,8 +26,15 @@ from tests.unit.model.real_vocabulary import PUBLISHED, published_config, write_
 # The 2B with every number but its widths: what goes wrong with depth in bfloat16 goes wrong in it too.
 _SMALL_VISION = {"depth": 24, "hidden_size": 64, "intermediate_size": 128, "deepstack_visual_indexes": [5, 11, 17]}
 _SMALL = published_config(
-    hidden=128, layers=28, heads=16, intermediate=384, head_dim=16, mrope_section=(4, 2, 2), vision=_SMALL_VISION, tied=True
-)  # fmt: skip
+    hidden=128,
+    layers=28,
+    heads=16,
+    intermediate=384,
+    head_dim=16,
+    mrope_section=(4, 2, 2),
+    vision=_SMALL_VISION,
+    tied=True,
+)
 SIZES = {"2b": PUBLISHED["2B"], "small": _SMALL}
 _SPREAD = 0.9  # of a layer's outputs, where its inputs have 1
 _LOGITS_SPREAD = 3.0  # a trained model's, over the vocabulary

@@ -149,7 +149,8 @@ class Rehearsal:
         done = Stage(name, seconds, all_bytes, largest_bytes, log.read_text())
         self.stages.append(done)
         print(
-            f"{seconds:8.1f} s  {all_bytes / _GIB:6.2f} GiB in all  {largest_bytes / _GIB:6.2f} GiB in the largest process"
+            f"{seconds:8.1f} s  {all_bytes / _GIB:6.2f} GiB in all  "
+            f"{largest_bytes / _GIB:6.2f} GiB in the largest process"
         )
         if code:
             raise StageError(f"{name}: exit code {code}, {log}\n{done.output[-3000:]}")

@@ -148,7 +148,7 @@ def _hint(found: Sequence[KeyDifference]) -> str:
     keys = [item.key for item in found]
     hints: list[str] = []
     if f"{WORKER}threads" in keys:
-        hints.append("training.num_threads sets the threads, for a new experiment.name")
+        hints.append("training.num_threads sets the threads")
     for key in keys:
         if key.startswith(_LIBRARY) and (files := changed_since_installed(key.removeprefix(_LIBRARY))):
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
