@@ -314,11 +314,24 @@ def test_a_closed_pipe_is_no_error_and_the_files_are_there(data: Path, tmp_path:
     assert list((tmp_path / "comparison").glob("*.png"))
 
 
-def test_a_terminal_that_lacks_a_sign_gets_another_one(data: Path, tmp_path: Path) -> None:
+def test_a_poor_environment_costs_no_line_and_no_file(data: Path, tmp_path: Path) -> None:
+    """Signs that the terminal's encoding lacks, names that no font has, a home that cannot be written, a launcher."""
     command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
     command += [f"été漢={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    environment = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
+    environment |= {"PYTHONIOENCODING": "ascii", "HOME": "/proc/nohome", "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": ""}
+    environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
     done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "\n?t?? " in done.stdout.decode("ascii")
+    assert done.stderr == b""
+    said = done.stdout.decode("ascii")
+    assert "\n?t?? " in said
+    assert re.search(r" -0\.\d", said)  # a minus sign of ours
+    assert "  comparison/report.html\n" in said
     assert "été漢" in (tmp_path / "comparison" / "report.md").read_text(encoding="utf-8")
+
+
+def test_an_interpreter_without_docstrings_is_one_sentence() -> None:
+    command = [sys.executable, "-OO", "-m", "coordexp", "compare", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
