@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
     if options.format != "terminal":
-        for remark in remarks(data):
+        for remark in (*study.cautions, *remarks(data)):
             show(errors, f"note: {remark}")
     if options.format == "json":
         sys.stdout.write(to_numbers(study.comparison, data))

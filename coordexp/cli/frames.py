@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from coordexp.detection.frames import Frame
     from coordexp.detection.ground_truth import GroundTruth
 
+_FEWEST_IMAGES = 10
+"""From a handful of images no frame can be told."""
+
 
 def add_frame(parser: argparse.ArgumentParser) -> None:
     """Add ``--frame``."""
@@ -69,7 +72,7 @@ def check_frames(
     warnings: list[str] = []
     for name, said in found.items():
         path = files[name][0].path
-        if said is None or said.outcome == "good":
+        if said is None or said.outcome == "good" or said.num_images < _FEWEST_IMAGES:
             continue
         if said.outcome == "unclear":
             warnings.append(f"warning: {path}: no reading of its boxes fits; coordexp doctor boxes says more")
