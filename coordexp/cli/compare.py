@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         raise ComparisonError(" ".join(study.missing))
     paths = write_report(study, output)
     if options.format != "terminal":
-        for remark in remarks(data):
+        for remark in (*study.cautions, *remarks(data)):
             show(errors, f"note: {remark}")
     if options.format == "json":
         sys.stdout.write(to_numbers(study.comparison, data))

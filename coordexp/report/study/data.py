@@ -77,6 +77,7 @@ class RunData:
         started: when it started, in seconds since 1970, where that is known.
         ended: when it ended.
         commit: of the code that trained it, or "".
+        family: equal seeds of groups of one family are the same seed, those of two are not.
         annotations: how the SHA-256 of the annotations it was evaluated on begins, or "".
     """
 
@@ -101,6 +102,7 @@ class RunData:
     ended: float | None = None
     commit: str = ""
     annotations: str = ""
+    family: str = ""
 
     @property
     def headline(self) -> str:

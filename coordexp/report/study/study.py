@@ -1,10 +1,11 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
 import ctypes
+import functools
 import math
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -12,11 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import collector_paused, sha256_of_file
+from coordexp.files import JsonValue, collector_paused, sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, about
 from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
@@ -34,6 +38,7 @@ from coordexp.report.study.cache import (
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
+from coordexp.report.study.foreign import most_are_equal
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
@@ -47,6 +52,8 @@ _CURVE_RESAMPLES = 1000
 DECOMPOSITION_RESAMPLES = 500
 """These say where to look; the differences of AP have four times as many."""
 _SAME_AP = 1e-6
+_PART = 0.1
+"""Of the images: a file without a box on so many that another has may not have seen them."""
 _M_ARENA_MAX = -8
 _TURN_SECONDS = 0.0005
 """Counting a file takes milliseconds; with Python's own 5 ms, who counts would wait as long again for each."""
@@ -72,6 +79,7 @@ class Study:
         num_images: images of the split the gallery was chosen from.
         missing: what is not here and why, a sentence each.
         about: what the groups are and how they were made.
+        cautions: what may decide the comparison beside the detectors; the verdict begins with it.
     """
 
     data: ExperimentData
@@ -87,6 +95,7 @@ class Study:
     num_images: int = 0
     missing: tuple[str, ...] = ()
     about: About | None = None
+    cautions: tuple[str, ...] = ()
 
 
 _Besides = tuple[
@@ -182,9 +191,15 @@ class _StudyMaker:
         self._settings = settings
         self._on_progress = on_progress
         self._is_over = threading.Event()
+        self._cautions: list[str] = []
+        self._families = {run.group: run.family for run in data.runs}
         self._missing = [*data.origin, *missing_runs(data)]
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
+
+    @property
+    def _keyed(self) -> list[JsonValue]:
+        return [self._resamples, self._settings.seed, dict(self._families)]
 
     def make(self) -> Study:
         fairness = check_fairness(self._data, self._artifacts) if self._data.trained else None
@@ -219,6 +234,7 @@ class _StudyMaker:
             num_images=len(read_ground_truth(annotations).sizes_px),
             missing=(*self._missing, *beside._missing),
             about=made,
+            cautions=tuple(self._cautions),
         )
 
     def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
@@ -246,10 +262,9 @@ class _StudyMaker:
 
     def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
-        comparison = readings["own"]
+        comparison, leads = readings["own"], list(self._cautions)
         if fairness is None:
-            return verdict(comparison, FILES)
-        leads: list[str] = []
+            return " ".join([*leads, verdict(comparison, FILES)])
         undeclared = [row.key for row in fairness.rows if not row.declared]
         if undeclared:
             leads.append(f"These runs differ in more than the declared factor ({', '.join(undeclared)}).")
@@ -300,6 +315,7 @@ class _StudyMaker:
         """Compare the runs whose own detections are there; a reading that lacks one of theirs is left out whole."""
         if not own:
             return {}
+        self._cautions = list(self._find_cautions(read_ground_truth(annotations), own))
         try:
             return self._compared(annotations, {"own": own, **self._other_readings(own)})
         except CoordExpError as error:
@@ -307,6 +323,38 @@ class _StudyMaker:
             if found:
                 self._missing.append(f"No other reading than each group's own: {error}")
             return found
+
+    def _find_cautions(self, truth: GroundTruth, own: Mapping[str, Mapping[int, Path]]) -> Iterator[str]:
+        """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""
+        runs = {
+            run.group if len(own[run.group]) == 1 else run.name: run
+            for run in self._finished
+            if run.seed in own.get(run.group, {})
+        }
+        files = {name: read_detections(own[run.group][run.seed], truth) for name, run in runs.items()}
+        images = {name: np.unique(found.image_ids) for name, found in files.items()}
+        num, parts = len(truth.sizes_px), list[str]()
+        for name, run in runs.items():
+            others = [other for other in runs if runs[other].group != run.group]
+            lacking = {other: len(np.setdiff1d(images[other], images[name])) for other in others}
+            most = max(others, key=lambda other: lacking[other], default=name)
+            if run.foreign is not None and lacking.get(most, 0) > max(2, _PART * num):
+                parts.append(
+                    f"{name} has no box on {lacking[most]} of {num} images, which {most} has: was it run on a part?"
+                )
+            if run.foreign is None and most_are_equal(files[name].scores):
+                yield (
+                    f"Most scores of {name} are equal, so that its AP depends on the order in which its boxes are "
+                    "written: a small difference may be that."
+                )
+        if not parts:
+            return
+        common = functools.reduce(np.intersect1d, images.values()).tolist()
+        tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
+        values = {name: table.average_precision(AVERAGE_PRECISIONS["AP"]) for name, table in tables.items()}
+        known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
+        on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
+        yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
 
     def _other_readings(self, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, dict[str, dict[int, Path]]]:
         compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
@@ -348,11 +396,12 @@ class _StudyMaker:
                 readings,
                 resamples=self._resamples,
                 seed=self._settings.seed,
+                families=self._families,
                 on_progress=lambda done, total: self._report("comparing groups", done, total),
             )
             return {str(name): comparison for name, comparison in found.items()}
 
-        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        key = content_key([("annotations", annotations), *files], self._keyed)
         made = self._cache.get("comparison", key, compute, write=comparisons_json, read=comparisons_of)
         found: dict[ReadingName, Comparison] = {name: made[name] for name in readings}
         truth, stamp = read_ground_truth(annotations), sha256_of_file(annotations)
@@ -477,10 +526,11 @@ class _StudyMaker:
                 ends=ENDS,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self._settings.seed,
+                families=self._families,
                 on_progress=lambda done, total: self._report("finding errors", done, total),
             )
 
-        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        key = content_key([("annotations", annotations), *files], self._keyed)
         return self._cache.get("decomposition", key, compute, write=decomposition_json, read=decomposition_of)
 
     def _subset(self) -> list[int]:
