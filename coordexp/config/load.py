@@ -224,8 +224,8 @@ def _draft_of(document: Document, above: tuple[Path, ...] = ()) -> _Draft:
     base, above = extended_file(document), (*above, path.resolve())
     if base.resolve() in above:
         raise ConfigError(
-            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; expected a "
-            "chain that ends"
+            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; "
+            "expected a chain that ends"
         )
     below = _draft_of(read_mapping(base), above)
     tree = below.tree
