@@ -70,7 +70,7 @@ def check_frames(
     given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
     warnings: list[str] = []
     for name, said in found.items():
-        if said is None or said.outcome == "good" or said.num_images < _FEWEST_IMAGES:
+        if said is None or said.outcome == "good" or len(said.best.excess) < _FEWEST_IMAGES:
             continue
         text = f"{files[name][0].path}: {said.sentence}"
         if name in other:

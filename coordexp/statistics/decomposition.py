@@ -16,6 +16,7 @@ from coordexp.detection.boxes import Floats
 from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
 from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
@@ -68,6 +69,8 @@ def decompose(
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
+    if truth.is_crowd.all():
+        raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
     paths = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
     more: dict[_Run, Shares] = {run: (shares or {}).get(run[0], {}).get(run[1], {}) for run in paths}
     own_names = list(dict.fromkeys(name for found in more.values() for name in found))

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,9 +102,10 @@ def test_the_report_is_that_of_an_experiment_without_what_only_training_has(
 
 @pytest.mark.usefixtures("undrawn")
 def test_no_file_is_left_out_where_groups_have_other_numbers_of_them(
-    data: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    three = ",".join(f"{data}/{name}.json" for name in ("good", "fair", "other"))
+    odd = shutil.copy(data / "good.json", tmp_path / "good, of 3=4.json")  # a comma that divides nothing
+    three = ",".join([str(odd), *(f"{data}/{name}.json" for name in ("fair", "other"))])
     assert compare(data, f"three={three}", f"one={data}/poor.json", "--format", "json") == 0
     found = numbers(capsys)
     names = ("good", "fair", "other", "poor")
