@@ -76,6 +76,7 @@ def test_all_runs_are_done_recorded_and_reported_and_done_once(base, runs_dir, r
         2
         * ["MLmodel", "README.md", "config.yaml", "fingerprint.json", "progress.log", "measured.json", "metrics.jsonl"]
         + 2 * ["model.safetensors", "detections.argmax.json", "detections.expected.json"]
+        + ["experiment.json"]
     )
 
     client = connect(tracking_uri(config))
