@@ -75,10 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--score",
-        choices=("coord", "desc", "coord_desc", "constant", "learned"),
+        choices=("coord", "desc", "coord_desc", "constant"),
         default="coord_desc",
-        help="of a detection (default: coord_desc); learned: by the head that a run with evaluation.score: learned "
-        "leaves beside its weights",
+        help="of a detection (default: coord_desc)",
     )
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument(

@@ -70,8 +70,6 @@ class EvaluationSpec:
             raise ConfigError("--oracle-k samples answers, and --generations reads given ones; leave out one of them")
         if self.answer == "qwen-json" and self.decoding != ("free",):
             raise ConfigError("--answer qwen-json is decoded freely only: the object grammar is not that of its JSON")
-        if self.answer == "qwen-json" and self.score == "learned":
-            raise ConfigError("--score learned reads the position behind a box of ours; --answer qwen-json has none")
 
     @property
     def failure_kinds(self) -> Sequence[str]:

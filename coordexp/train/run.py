@@ -219,10 +219,6 @@ def _finish(run: Run, started: float) -> None:
         )
         if merged.cost:
             log.note(f"merged in {merged.dtype}: {merged.cost}")
-        if run.evaluator.score_head is not None:
-            checkpoint = log.reporter.latest_checkpoint()
-            for folder in (RunFolder.of(config).merged, *([] if checkpoint is None else [checkpoint])):
-                run.evaluator.score_head.save(folder)
         seconds = time.monotonic() - started
         log.add_row(
             step, {"final/train_seconds": log.train_seconds, "final/steps": float(step), "final/seconds": seconds}

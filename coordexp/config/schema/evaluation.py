@@ -7,7 +7,7 @@ from pydantic import model_validator
 from coordexp.config.schema.fields import Name, NaturalInt, Positive, PositiveInt, Section, key
 from coordexp.metrics import BoxKind
 
-ScoreName = Literal["coord", "desc", "coord_desc", "constant", "learned"]
+ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
 
 
 class Evaluation(Section):
@@ -32,15 +32,7 @@ class Evaluation(Section):
     score: ScoreName = key(
         "coord_desc",
         "results",
-        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1; "
-        "learned: the IoU that a head trained on data.holdout_images expects of it.",
-        decides=["evaluation"],
-    )
-    score_boxes: Literal["own", "perturbed"] = key(
-        "own",
-        "results",
-        "What a learned score is trained on: the boxes that the model writes on the held-out images, or, as its "
-        "control, their ground truth randomly moved and resized.",
+        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",
         decides=["evaluation"],
     )
     aliases: dict[str, str] = key(

@@ -23,7 +23,7 @@ from coordexp.evaluate.generate.generation import (
     image_queues,
 )
 from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
-from coordexp.evaluate.generate.rows import GenerationSpec, Readout
+from coordexp.evaluate.generate.rows import GenerationSpec
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
@@ -77,7 +77,6 @@ class SplitDecoder:
         samples: MeasuredSamples,
         given: Mapping[int, GivenAnswer] | None = None,
         source: Path = Path(),
-        readout: Readout | None = None,
     ) -> None:
         """Plan the queues.
 
@@ -90,12 +89,10 @@ class SplitDecoder:
             samples: the evaluation's samples, encoded, with empty targets; read as they are needed.
             given: answers by image, to be read instead of generated.
             source: the file they come from.
-            readout: reads the hidden states behind each token, as a learned score does.
 
         Raises:
             DataError: if the given answers are not in the model's tokens.
         """
-        self._readout = readout
         self._evaluation = evaluation
         self._model = model
         self._answers = answers
@@ -184,7 +181,7 @@ class SplitDecoder:
         on_images: Callable[[int], None] | None = None,
     ) -> list[GeneratedSequence]:
         """Generate some of the queues, or read the given answers, as :meth:`decode` does; parse nothing."""
-        curves_of, readout, wanted = self._evaluation.images_with_curves, self._readout, self._evaluation.spec
+        curves_of, wanted = self._evaluation.images_with_curves, self._evaluation.spec
         model, samples, spec, given = self._model, self.samples, self._generation, self._given
         with evaluation_mode(model):
             if given is not None:
@@ -196,7 +193,6 @@ class SplitDecoder:
                     batches=queues,
                     curves_of=curves_of,
                     on_batch=on_images,
-                    readout=readout,
                 )
             return generate_sequences(
                 model,
@@ -208,7 +204,6 @@ class SplitDecoder:
                 bend=gumbel_noise(wanted.oracle_temperature, sample=sample) if sample else None,
                 curves_of=() if sample else curves_of,
                 on_images=on_images,
-                readout=readout,
             )
 
     def _object_grammar(self) -> ObjectGrammar:

@@ -23,8 +23,6 @@ from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.data.patches import ImageSpec, upload
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, RecordedStatistics
 
-Readout = Callable[[Tensor], Tensor]
-"""Reads the hidden states ``[N, D]`` of a step: a value ``[N]`` each, or vectors ``[N, ...]``."""
 Bend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Bends the choice of tokens, never the record: ``(scores [N, V], sample [N], place [N]) -> scores [N, V]``, where
 ``sample`` says whose answer a row is and ``place`` how many tokens it has."""
@@ -164,14 +162,12 @@ class EndedAnswer:
         sample: whose it is.
         ids: every token that was chosen, the end token included.
         recorded: what was recorded of this row alone.
-        read: ``[T, ...]`` what the readout read; None without one.
         unforced: the grammar forbade none of the tokens that the model preferred; never said without a grammar.
     """
 
     sample: int
     ids: list[int]
     recorded: RecordedStatistics
-    read: Tensor | None
     unforced: bool
 
 
@@ -182,15 +178,7 @@ class AnswerRows:
     :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
     """
 
-    def __init__(
-        self,
-        num_rows: int,
-        *,
-        spec: GenerationSpec,
-        choice: Choice,
-        device: torch.device,
-        readout: Readout | None = None,
-    ) -> None:
+    def __init__(self, num_rows: int, *, spec: GenerationSpec, choice: Choice, device: torch.device) -> None:
         """Begin with empty rows.
 
         Args:
@@ -198,9 +186,8 @@ class AnswerRows:
             spec: what the tokens are.
             choice: how one is chosen.
             device: the model's.
-            readout: reads the hidden states behind each token; None for nothing.
         """
-        self._spec, self._choice, self._readout = spec, choice, readout
+        self._spec, self._choice = spec, choice
         self._reader = RawLogitsReader(spec.number_ids, markers=spec.markers)
         self._answering: list[_Answering | None] = [None] * num_rows
         self._num_steps = 0
@@ -212,7 +199,6 @@ class AnswerRows:
         self._is_open_B, self._is_unforced_B = none_B.bool(), none_B.bool()
         self._ids_BT = none_B.unsqueeze(1)[:, :0]
         self._values_BTS: Tensor | None = None
-        self._read_BT: Tensor | None = None
 
     @property
     def free(self) -> list[int]:
@@ -263,12 +249,11 @@ class AnswerRows:
             self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
         return rows
 
-    def choose(self, logits_NV: Tensor, hidden_ND: Tensor, rows: Sequence[int] | None = None) -> None:
+    def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
         """Choose the next token of each row, and record what the logits say of it.
 
         Args:
             logits_NV: ``[N, V]`` raw logits.
-            hidden_ND: ``[N, D]`` the hidden states behind them.
             rows: those that have begun since the last step; None for all rows.
         """
         spec = self._spec
@@ -280,7 +265,7 @@ class AnswerRows:
         id_N = self._choice.of(logits_NV, state_N, self._sample_B[row_N], at_N).where(is_open_N, spec.pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1), hidden_ND)
+        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1))
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
                 one = self._answering[row]
@@ -294,16 +279,14 @@ class AnswerRows:
         goes_on_N = (id_N != spec.end_id) & (id_N != spec.pad_id) & (at_N + 1 < spec.max_new_tokens)
         self._is_open_B[row_N] = is_open_N & goes_on_N
 
-    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor, hidden_ND: Tensor) -> None:
+    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor) -> None:
         columns = 1 + max(self._num_chosen(one) for one in self._answering if one is not None)
         self._ids_BT = _widened(self._ids_BT, 1, columns)
         self._ids_BT[row_N, at_N] = id_N
-        self._values_BTS = self._table(self._values_BTS, values_NS, columns)
+        if self._values_BTS is None:
+            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
+        self._values_BTS = _widened(self._values_BTS, 1, columns)
         self._values_BTS[row_N, at_N] = values_NS
-        if self._readout is not None:
-            read_N = self._readout(hidden_ND).float()
-            self._read_BT = self._table(self._read_BT, read_N, columns)
-            self._read_BT[row_N, at_N] = read_N
 
     def next_inputs(self) -> dict[str, object]:
         """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
@@ -336,7 +319,6 @@ class AnswerRows:
         columns = max(lengths, default=0)
         ids_NT = self._ids_BT[row_N, :columns].tolist()
         values_NTS = self._values_BTS[row_N, :columns].cpu()
-        read_NT = None if self._read_BT is None else self._read_BT[row_N, :columns].cpu()
         found: list[EndedAnswer] = []
         for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             one, self._answering[row] = self._answering[row], None
@@ -346,8 +328,7 @@ class AnswerRows:
             recorded = RecordedStatistics(
                 torch.stack(values).unsqueeze(1), margin_T.unsqueeze(0), probs_TK.unsqueeze(0)
             )
-            read_T = None if read_NT is None else read_NT[at, :length]
-            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, read_T, bool(unforced[at])))
+            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, bool(unforced[at])))
         return found
 
     def keep_used(self) -> None:
@@ -365,10 +346,6 @@ class AnswerRows:
     def _num_chosen(self, one: _Answering) -> int:
         """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
         return min(self._num_steps - one.began + 1, self._spec.max_new_tokens)
-
-    def _table(self, table: Tensor | None, new_N: Tensor, columns: int) -> Tensor:
-        """Return a table ``[B, T, ...]`` that takes what each step gives of a row."""
-        return _widened(new_N.new_zeros(len(self), 0, *new_N.shape[1:]) if table is None else table, 1, columns)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return upload(torch.tensor(numbers, dtype=torch.int64), self._place.row_B.device)

@@ -5,7 +5,6 @@ from disk, are compared on a real sample, and a merge that does not agree leaves
 """
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -31,7 +30,6 @@ from coordexp.model.expand import cast_checkpoint, expand_checkpoint, lacks_toke
 from coordexp.model.merge.delta import AdapterDelta
 from coordexp.model.merge.parity import Inputs, MergeReport, default_samples, logits_from_disk, logits_of, write_report
 from coordexp.model.processor import Processor
-from coordexp.model.score_head import SCORE_HEAD
 
 _MERGED = "the merged checkpoint"
 
@@ -75,10 +73,7 @@ def merge(
         building_of(target) as building,
         _as_trained_on(source, trained, near=target, progress=progress) as directory,
     ):
-        report = _merge(info, directory, building, samples, dtype=dtype, base_dtype="auto", progress=progress)
-        if (info.directory / SCORE_HEAD).is_file():
-            shutil.copy(info.directory / SCORE_HEAD, building)
-        return report
+        return _merge(info, directory, building, samples, dtype=dtype, base_dtype="auto", progress=progress)
 
 
 def merge_model(

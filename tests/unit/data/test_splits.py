@@ -13,7 +13,7 @@ import pytest
 
 from coordexp import files
 from coordexp.data.sample import Sample, Samples, SplitData
-from coordexp.data.splits import chosen_part, data_fingerprint, stratified_subset, without_part
+from coordexp.data.splits import chosen_part, data_fingerprint, stratified_subset
 from coordexp.errors import DataError
 from tests.unit.data.sample_support import pairs_of, things
 
@@ -262,7 +262,3 @@ def test_a_part_is_of_images_and_a_seed_and_lies_in_every_larger_one(kind):
     assert part.counts["images_without_objects"] == sum(not len(one.objects) for one in part.samples)
     assert part.counts["not_chosen"] == 460
     assert chosen_part(whole, 500, seed=0) is whole
-    rest = without_part(whole, 40, seed=0)
-    assert {one.image_id for one in rest.samples}.isdisjoint(small)
-    assert (len(rest.samples), rest.counts["held_out"]) == (460, 40)
-    assert rest.counts["boxes"] + part.counts["boxes"] == sum(len(one.objects) for one in whole.samples)

@@ -16,7 +16,6 @@ from coordexp.evaluate.generate.generation import (
     gumbel_noise,
     image_queues,
 )
-from coordexp.model.head_bypass import pass_through_head
 
 
 def generate(
@@ -72,19 +71,6 @@ def test_recorded_numbers_are_those_of_a_plain_forward_pass(base, constrained: b
         else:
             # The mask moved the choice somewhere, or this test would not see a score bent by it.
             assert list(seq.ids) != logits.argmax(-1).tolist()
-
-
-def test_a_readout_sees_the_hidden_states_that_predict_each_token_and_changes_nothing(base) -> None:
-    plain = generate(base, [1, 2, 3], constrained=True, max_new_tokens=24)
-    read = generate(base, [1, 2, 3], constrained=True, max_new_tokens=24, readout=lambda hidden_BD: hidden_BD)
-    assert read == plain
-    assert all(seq.readout is None for seq in plain)
-    for seq in read:
-        with pass_through_head(base.model):
-            hidden = raw_logits(base, seq.image_id, seq.ids)
-        assert torch.from_numpy(seq.readout) == pytest.approx(hidden, abs=2e-4)
-    means = generate(base, [1, 2], constrained=True, max_new_tokens=24, readout=lambda hidden_BD: hidden_BD.mean(dim=1))
-    assert means[0].readout == pytest.approx(read[0].readout.mean(axis=1), abs=1e-4)
 
 
 def test_mixed_sizes_in_one_batch_equal_one_by_one(base) -> None:

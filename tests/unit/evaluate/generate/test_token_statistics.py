@@ -173,8 +173,8 @@ def test_a_record_of_bent_logits_would_be_seen(native, monkeypatch: pytest.Monke
     plain = forced_scores(native, seq, grammar=False, bent=None)
     choose = AnswerRows.choose
 
-    def late(self, logits_NV, hidden_ND, rows=None):
-        choose(self, logits_NV / 3, hidden_ND, rows)
+    def late(self, logits_NV, rows=None):
+        choose(self, logits_NV / 3, rows)
 
     monkeypatch.setattr(AnswerRows, "choose", late)
     bent = forced_scores(native, seq, grammar=False, bent=None)
