@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from coordexp.config.schema.fields import Name, NaturalInt, Positive, PositiveInt, Section, key
+from coordexp.config.schema.fields import Name, NaturalInt, PositiveInt, Section, key
 from coordexp.metrics import BoxKind
 
 ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
@@ -43,16 +43,6 @@ class Evaluation(Section):
         "plan",
         "Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where "
         "cross-entropy alone trains its coordinates, else by expectation.",
-    )
-    oracle_k: NaturalInt = key(
-        0,
-        "results",
-        "Answers sampled for each image at the end, for the recall of their union: what a model can see but does not "
-        "say; each costs as much time as constrained decoding.",
-        decides=["evaluation"],
-    )
-    oracle_temperature: Positive = key(
-        1.0, "results", "Temperature of the answers of oracle_k; higher is more varied.", decides=["evaluation"]
     )
     every_steps: PositiveInt | None = key(
         None,

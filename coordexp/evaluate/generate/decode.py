@@ -19,7 +19,6 @@ from coordexp.evaluate.generate.generation import (
     MeasuredSamples,
     evaluation_mode,
     generate_sequences,
-    gumbel_noise,
     image_queues,
 )
 from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
@@ -137,7 +136,6 @@ class SplitDecoder:
         decoding: Decoding,
         queues: Sequence[Sequence[int]],
         *,
-        sample: int = 0,
         on_images: Callable[[int], None] | None = None,
     ) -> list[ImageRecord]:
         """Generate and parse some of the queues.
@@ -148,13 +146,12 @@ class SplitDecoder:
         Args:
             decoding: whether the grammar constrains.
             queues: which.
-            sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
             on_images: called with the number of images just finished.
         """
-        takes_over = not sample and self._given is None and self._evaluation.spec.decoding == ("constrained", "free")
+        takes_over = self._given is None and self._evaluation.spec.decoding == ("constrained", "free")
         if takes_over and decoding == "free":
             return [record for queue in queues for record in self._decode_freely(queue, on_images)]
-        found = self.sequences(decoding, queues, sample=sample, on_images=on_images)
+        found = self.sequences(decoding, queues, on_images=on_images)
         records = [self._answers.record(seq) for seq in found]
         if takes_over:
             self._constrained |= zip((index for queue in queues for index in queue), records, strict=True)
@@ -177,7 +174,6 @@ class SplitDecoder:
         decoding: Decoding,
         queues: Sequence[Sequence[int]],
         *,
-        sample: int = 0,
         on_images: Callable[[int], None] | None = None,
     ) -> list[GeneratedSequence]:
         """Generate some of the queues, or read the given answers, as :meth:`decode` does; parse nothing."""
@@ -201,8 +197,7 @@ class SplitDecoder:
                 grammar=self._object_grammar() if decoding == "constrained" else None,
                 queues=queues,
                 batch_size=wanted.batch_size,
-                bend=gumbel_noise(wanted.oracle_temperature, sample=sample) if sample else None,
-                curves_of=() if sample else curves_of,
+                curves_of=curves_of,
                 on_images=on_images,
             )
 

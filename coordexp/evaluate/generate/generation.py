@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -27,8 +27,6 @@ from coordexp.data.patches import pixel_values, upload
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.rows import (
     AnswerRows,
-    Bend,
-    Choice,
     EndedAnswer,
     GenerationSpec,
     row_attention,
@@ -62,23 +60,6 @@ class MeasuredSamples(EncodedSamples, Protocol):
     def lengths(self) -> Sequence[int]:
         """Expected length of each sample."""
         ...
-
-
-def gumbel_noise(temperature: float, *, sample: int) -> Bend:
-    """Return what makes the most likely token a sample at a temperature, of what is allowed.
-
-    The largest of ``logit / temperature + Gumbel noise`` is distributed as their softmax. The noise is made on the CPU,
-    of the number of this sample, the image and the place in its answer alone, so that devices and processes sample
-    alike.
-    """
-
-    def bend(scores_NV: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
-        seeds = zip(sample_N.tolist(), place_N.tolist(), strict=True)
-        size = scores_NV.shape[1]
-        noise = np.stack([np.random.default_rng([sample, *seed]).gumbel(size=size) for seed in seeds])
-        return scores_NV / temperature + torch.from_numpy(noise.astype(np.float32)).to(scores_NV.device)
-
-    return bend
 
 
 @dataclass(frozen=True)
@@ -136,7 +117,6 @@ def generate_sequences(
     grammar: ObjectGrammar | None,
     queues: Sequence[Sequence[int]],
     batch_size: int,
-    bend: Bend | None = None,
     curves_of: Collection[int] = (),
     on_images: Callable[[int], None] | None = None,
 ) -> list[GeneratedSequence]:
@@ -149,7 +129,6 @@ def generate_sequences(
         grammar: constrains the output; None for free decoding.
         queues: samples that pass through the same rows, see :func:`image_queues`.
         batch_size: rows.
-        bend: bends the choice of tokens behind the grammar, never the record.
         curves_of: image ids whose bin distributions are kept whole.
         on_images: called with the number of images just finished.
 
@@ -159,11 +138,11 @@ def generate_sequences(
     Raises:
         TrainingError: if the model's logits are not finite.
     """
-    choice = Choice(None if grammar is None else grammar.to(model.device), bend)
+    grammar = None if grammar is None else grammar.to(model.device)
     done: list[GeneratedSequence] = []
     for queue in queues:
         num_rows = min(batch_size, len(queue))
-        rows = AnswerRows(num_rows, spec=spec, choice=choice, device=model.device)
+        rows = AnswerRows(num_rows, spec=spec, grammar=grammar, device=model.device)
         writer = _Writer(model, samples, rows, spec=spec, curves_of=curves_of)
         found: dict[int, GeneratedSequence] = {}
         for ended in writer.answers(queue):

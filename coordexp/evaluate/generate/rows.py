@@ -9,7 +9,7 @@ answer, V vocabulary, K bins, S statistics.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +22,6 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.data.patches import ImageSpec, upload
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, RecordedStatistics
-
-Bend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Bends the choice of tokens, never the record: ``(scores [N, V], sample [N], place [N]) -> scores [N, V]``, where
-``sample`` says whose answer a row is and ``place`` how many tokens it has."""
 
 _STRIDE = 64  # columns by which buffers grow
 _ATTENTION = "coordexp_rows"
@@ -53,28 +49,6 @@ class GenerationSpec:
     end_id: int
     number_ids: range
     markers: ObjectMarkers | None = None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How the next token is chosen: the most likely one, of what is allowed and as it is bent.
-
-    Attributes:
-        grammar: forbids; its tables are where the logits are. None: everything is allowed.
-        bend: bends what is left; None: nothing.
-    """
-
-    grammar: ObjectGrammar | None = None
-    bend: Bend | None = None
-
-    def of(self, logits_NV: Tensor, state_N: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
-        """Return the ``[N]`` ids; ``logits_NV`` stay as they are."""
-        scores_NV = logits_NV
-        if self.grammar is not None:
-            scores_NV = scores_NV.where(self.grammar.allowed_SV[state_N], -torch.inf)
-        if self.bend is not None:
-            scores_NV = self.bend(scores_NV, sample_N, place_N)
-        return scores_NV.argmax(dim=1)
 
 
 @dataclass
@@ -178,23 +152,25 @@ class AnswerRows:
     :meth:`next_inputs` and :meth:`choose` for all rows, again and again; :meth:`take` what :meth:`ended`.
     """
 
-    def __init__(self, num_rows: int, *, spec: GenerationSpec, choice: Choice, device: torch.device) -> None:
+    def __init__(
+        self, num_rows: int, *, spec: GenerationSpec, grammar: ObjectGrammar | None, device: torch.device
+    ) -> None:
         """Begin with empty rows.
 
         Args:
             num_rows: answers at a time.
             spec: what the tokens are.
-            choice: how one is chosen.
+            grammar: forbids tokens; its tables are where the logits are. None: everything is allowed.
             device: the model's.
         """
-        self._spec, self._choice = spec, choice
+        self._spec, self._grammar = spec, grammar
         self._reader = RawLogitsReader(spec.number_ids, markers=spec.markers)
         self._answering: list[_Answering | None] = [None] * num_rows
         self._num_steps = 0
         none_B = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self._place = _Place(torch.arange(num_rows, device=device), none_B)
         self._layers: list[_RowLayer] = []
-        self._sample_B, self._prompt_B, self._position_B = none_B, none_B.clone(), none_B.clone()
+        self._prompt_B, self._position_B = none_B, none_B.clone()
         self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
         self._is_open_B, self._is_unforced_B = none_B.bool(), none_B.bool()
         self._ids_BT = none_B.unsqueeze(1)[:, :0]
@@ -238,13 +214,13 @@ class AnswerRows:
         for layer, new in zip(self._layers, prompt.layers, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
-        self._sample_B[row_N], self._prompt_B[row_N] = self._on_device(samples), length_N
+        self._prompt_B[row_N] = length_N
         self._position_B[row_N] = self._on_device(positions)
         # A number put by tensors of indices would be copied to the device while the host waits.
         self._num_written_B.index_fill_(0, row_N, 0)
         self._state_B.index_fill_(0, row_N, int(State.START))
         self._is_open_B.index_fill_(0, row_N, True)
-        self._is_unforced_B.index_fill_(0, row_N, self._choice.grammar is not None)
+        self._is_unforced_B.index_fill_(0, row_N, self._grammar is not None)
         for row, sample, length, keeps in zip(rows, samples, lengths, keep_probs, strict=True):
             self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
         return rows
@@ -262,7 +238,10 @@ class AnswerRows:
         total_N = logits_NV.logsumexp(dim=1)
         others_SN, p_NK = self._reader.read(logits_NV, total_N)
         state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
-        id_N = self._choice.of(logits_NV, state_N, self._sample_B[row_N], at_N).where(is_open_N, spec.pad_id)
+        allowed_NV = logits_NV
+        if self._grammar is not None:
+            allowed_NV = logits_NV.where(self._grammar.allowed_SV[state_N], -torch.inf)
+        id_N = allowed_NV.argmax(dim=1).where(is_open_N, spec.pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
         # A row that has ended stays where it is, and writes padding behind its end again and again.
         self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1))
@@ -271,8 +250,8 @@ class AnswerRows:
                 one = self._answering[row]
                 if one is not None and one.probs is not None:
                     one.probs.append(p_NK[at].clone())
-        if self._choice.grammar is not None:
-            self._state_B[row_N] = self._choice.grammar.advance(state_N, id_N)
+        if self._grammar is not None:
+            self._state_B[row_N] = self._grammar.advance(state_N, id_N)
             is_own_N = (id_N == logits_NV.argmax(dim=1)) | ~is_open_N
             self._is_unforced_B[row_N] = self._is_unforced_B[row_N] & is_own_N
         self._num_written_B[row_N] = at_N + is_open_N

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
@@ -71,13 +71,6 @@ class Artifacts:
         if local is not None and (local / path).is_file():
             return local / path
         return self._fetched(run.run_id, path.as_posix())
-
-    def answers(self, run: RunData) -> dict[Literal["objects", "samples"], Path | None]:
-        """Return what a run left of its final answers, each of one and all sampled together."""
-        return {
-            "objects": self.file(run, FINAL_CONSTRAINED.objects),
-            "samples": self.file(run, FINAL_CONSTRAINED.samples(run.reading)),
-        }
 
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.

@@ -113,8 +113,6 @@ class Evaluator:
             decoding=decoding,
             score=settings.score,
             aliases=settings.aliases,
-            oracle_k=settings.oracle_k if indices is None else 0,
-            oracle_temperature=settings.oracle_temperature,
         )
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
         evaluation = SplitEvaluation(truth, samples, spec, subset=indices is not None, details=indices is None)
@@ -131,11 +129,9 @@ class Evaluator:
                 samples=encoding.dataset(samples, with_targets=False),
             )
             own_queues = decoder.queues[ranks.rank() :: ranks.world_size()]
-            on_images = self._counted(sum(map(len, own_queues)) * (len(decoding) + spec.oracle_k))
+            on_images = self._counted(sum(map(len, own_queues)) * len(decoding))
             return evaluation.run(
-                lambda way, sample: ranks.gather_to_first(
-                    decoder.decode(way, own_queues, sample=sample, on_images=on_images)
-                ),
+                lambda way: ranks.gather_to_first(decoder.decode(way, own_queues, on_images=on_images)),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",
             )

@@ -13,7 +13,6 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     evaluation_mode,
     generate_sequences,
-    gumbel_noise,
     image_queues,
 )
 
@@ -214,20 +213,3 @@ def test_evaluation_mode_restores_each_module(native) -> None:
         assert not model.model.visual.training
     finally:
         model.eval()
-
-
-def test_noise_draws_from_the_softmax_at_a_temperature() -> None:
-    logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf]])
-    many, ones = logits.expand(4000, 4), torch.ones(4000, dtype=torch.int64)
-    chosen = gumbel_noise(0.5, sample=3)(many, ones, torch.arange(4000)).argmax(dim=1)
-    assert chosen.bincount(minlength=4) / 4000 == pytest.approx((logits[0] / 0.5).softmax(0), abs=0.02)
-
-
-def test_noise_is_of_the_sample_the_image_and_the_place_alone() -> None:
-    logits = torch.zeros(3, 5)
-    images, places = torch.tensor([7, 8, 7]), torch.tensor([0, 0, 1])
-    bent = gumbel_noise(1.0, sample=2)(logits, images, places)
-    assert len({tuple(row) for row in bent.tolist()}) == 3
-    order = torch.tensor([2, 0, 1])
-    assert torch.equal(gumbel_noise(1.0, sample=2)(logits, images[order], places[order]), bent[order])
-    assert not torch.equal(gumbel_noise(1.0, sample=3)(logits, images, places), bent)
