@@ -144,10 +144,6 @@ ANSWER_METRICS = tuple(
     for name, description, unit in (
         ("AP_duplicate_stop", "AP if an object that repeats the one before it ended its answer", ""),
         ("AP50_duplicate_stop", "the same at IoU .50", ""),
-        ("plain_recall", "objects that one answer finds with their category, mean over IoU .50:.95", "fraction"),
-        ("plain_recall50", "the same at IoU .50", "fraction"),
-        ("oracle_recall", "objects that any of the sampled answers finds, mean over IoU .50:.95", "fraction"),
-        ("oracle_recall50", "the same at IoU .50", "fraction"),
     )
 )
 """What other answers of the same model would give, by kind of boxes."""

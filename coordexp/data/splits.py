@@ -56,15 +56,6 @@ def check_split(
     loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
     if split == "train" and data.max_train_images is not None:
         loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
-    if split == "train" and data.holdout_images is not None:
-        if data.holdout_images >= len(loaded.samples):
-            error = DataError(
-                f"{source.annotations}: data.holdout_images is {data.holdout_images}, but there are "
-                f"{len(loaded.samples)} training images; expected fewer, so that some are left to train on"
-            )
-            yield failure("train annotations", error)
-            return None
-        loaded = without_part(loaded, data.holdout_images, seed=data.train_subset_seed)
     if split == "train" and not loaded.counts["boxes"]:
         no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
         error = DataError(
@@ -87,18 +78,6 @@ def check_split(
             f"{len(loaded.rejected)} records will be left out, e.g. {rejected.where}: {rejected.reason}",
         )
     return loaded
-
-
-def load_holdout(data: Data, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
-    """Read the training images that ``data.holdout_images`` leaves out of training.
-
-    Raises:
-        DataError: if the data cannot be used.
-    """
-    assert data.holdout_images is not None
-    whole = data.model_copy(update={"holdout_images": None})
-    loaded = load_split(whole, "train", data_dir=data_dir, accept_prequantised=accept_prequantised)
-    return chosen_part(loaded, data.holdout_images, seed=data.train_subset_seed)
 
 
 def names_of(samples: Sequence[Sample]) -> set[str]:
@@ -127,27 +106,16 @@ def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
 
     By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
     """
-    total = len(data.samples)
-    return data if total <= num_images else _part(data, _ranked(data, seed)[:num_images], "not_chosen")
-
-
-def without_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
-    """Return a split without the samples that :func:`chosen_part` chooses."""
-    return _part(data, _ranked(data, seed)[num_images:], "held_out")
-
-
-def _ranked(data: SplitData, seed: int) -> list[int]:
     samples = data.samples
+    if len(samples) <= num_images:
+        return data
     image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
-    return sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
-
-
-def _part(data: SplitData, chosen: Iterable[int], why: str) -> SplitData:
-    part = Samples.of(data.samples[at] for at in sorted(chosen))
+    ranked = sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
+    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
     counts = data.counts | {
         "boxes": len(part.boxes_norm_xyxy),
         "images_without_objects": sum(not len(one.objects) for one in part),
-        why: len(data.samples) - len(part),
+        "not_chosen": len(samples) - len(part),
     }
     return replace(data, samples=part, counts=counts)
 

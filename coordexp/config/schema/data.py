@@ -143,13 +143,6 @@ class Data(Section):
         "Which images max_train_images chooses: the same for every group and every experiment.seed.",
         decides=["data", "tokens"],
     )
-    holdout_images: PositiveInt | None = key(
-        None,
-        "results",
-        "Training images left out of training, chosen like those of max_train_images, to train a learned score on "
-        "(evaluation.score: learned); null: none.",
-        decides=["data", "tokens"],
-    )
     length_buckets: StrictBool = key(
         True, "results", "Batches of alike lengths: less padding, a less random order.", decides=["tokens"]
     )

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
@@ -76,13 +76,6 @@ class Artifacts:
     def is_fetched(self, path: Path) -> bool:
         """Return whether a file is a copy that MLflow sent."""
         return path.is_relative_to(self._cache)
-
-    def answers(self, run: RunData) -> dict[Literal["objects", "samples"], Path | None]:
-        """Return what a run left of its final answers, each of one and all sampled together."""
-        return {
-            "objects": self.file(run, FINAL_CONSTRAINED.objects),
-            "samples": self.file(run, FINAL_CONSTRAINED.samples(run.reading)),
-        }
 
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.

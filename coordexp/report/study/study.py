@@ -23,7 +23,7 @@ from coordexp.errors import ComparisonError, CoordExpError, DataError
 from coordexp.files import JsonValue, collector_paused, sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, about
-from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.cache import (
     StatisticsCache,
@@ -504,10 +504,8 @@ class _StudyMaker:
             return None
         files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
         trained = [run for run in self._finished if run.foreign is None and run.seed in detections.get(run.group, {})]
-        answers = {run.name: self._artifacts.answers(run) for run in trained}
-        files += [
-            (f"{run}/{what}", path) for run, kept in answers.items() for what, path in kept.items() if path is not None
-        ]
+        answers = {run.name: self._artifacts.file(run, FINAL_CONSTRAINED.objects) for run in trained}
+        files += [(f"{run}/objects", path) for run, path in answers.items() if path is not None]
 
         def compute() -> Decomposition:
             from coordexp.report.study.answers import ENDS, answer_shares
@@ -517,8 +515,8 @@ class _StudyMaker:
             shares: dict[str, dict[int, Shares]] = {}
             for run in trained:
                 self._report("finding errors", 0, 1)
-                own = detections[run.group][run.seed]
-                shares.setdefault(run.group, {})[run.seed] = answer_shares(truth, own, **answers[run.name])
+                path = answers[run.name]
+                shares.setdefault(run.group, {})[run.seed] = {} if path is None else answer_shares(truth, path)
             return decompose(
                 annotations,
                 detections,

@@ -24,7 +24,6 @@ _WORTH_A_LINE = 0.1  # of the time
 _NUM_REJECTED_SHOWN = 5
 _COUNT_TEXTS = {
     "not_chosen": "more were not chosen (data.max_train_images)",
-    "held_out": "are held out of training (data.holdout_images)",
     "images_without_objects": "images without objects",
     "crowd": "crowd boxes are no targets",
     "ignored": "ignored boxes are no targets",

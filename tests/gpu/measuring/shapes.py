@@ -138,7 +138,6 @@ def components(config: ExperimentConfig, size: str, *, stock_images: bool = Fals
         encoding=encoding,
         train=read_split(config, "train"),
         val=read_split(config, "val"),
-        holdout=(),
         criterion=build_criterion(config),
         param_groups=param_groups(config, model),
         forward_terms=TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec),

@@ -220,14 +220,6 @@ def test_bad_overrides(override: str, message: str):
         ("training: {max_steps: null}\n", r"max_steps and epochs: both are null; set one of them"),
         ("training: {epochs: 0}\n", r"training\.epochs: got 0, expected a number above 0"),
         ("data: {max_train_images: 0}\n", r"data\.max_train_images: got 0, expected a number of at least 1"),
-        (
-            "evaluation: {score: learned}\n",
-            r"evaluation\.score: learned is trained on images that the model was not; set data\.holdout_images",
-        ),
-        (
-            "evaluation: {score_boxes: perturbed}\n",
-            r"score_boxes: perturbed has no effect without evaluation\.sc",
-        ),
         ("training: {tuning: qlora}\n", r"training\.tuning: got 'qlora', expected 'lora', 'dora' or 'full'"),
         ("training: {gradient_checkpointing: 1}\n", r"got 1, expected true or false"),
         ("training: {gradient_checkpointing: yes}\n", r"got 'yes', expected true or false"),

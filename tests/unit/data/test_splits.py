@@ -23,7 +23,6 @@ from coordexp.data.splits import (
     names_of,
     stratified_subset,
     untrained_names,
-    without_part,
 )
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
@@ -274,10 +273,6 @@ def test_a_part_is_of_images_and_a_seed_and_lies_in_every_larger_one(kind):
     assert part.counts["images_without_objects"] == sum(not len(one.objects) for one in part.samples)
     assert part.counts["not_chosen"] == 460
     assert chosen_part(whole, 500, seed=0) is whole
-    rest = without_part(whole, 40, seed=0)
-    assert {one.image_id for one in rest.samples}.isdisjoint(small)
-    assert (len(rest.samples), rest.counts["held_out"]) == (460, 40)
-    assert rest.counts["boxes"] + part.counts["boxes"] == sum(len(one.objects) for one in whole.samples)
 
 
 def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):

@@ -75,10 +75,6 @@ def write_evaluation(folder: Path, annotations: Path, *, off_px: float, missed: 
         lines.append(json.dumps(answer))
     (folder / "objects.jsonl").write_text("\n".join(lines) + "\n")
     if folder.parent.name == "final":
-        samples = [{**{name: box[name] for name in ("image_id", "category_id", "bbox")}, "score": 1.0}
-                   for box in data["annotations"]]  # fmt: skip
-        for kind in ("argmax", "expected"):  # sampled answers find everything
-            (folder / f"samples.{kind}.json").write_text(json.dumps(samples))
         analyse(annotations, folder).write(folder)
 
 
