@@ -1,7 +1,7 @@
 """A checkpoint of a published shape with random weights, and what stock transformers makes of one.
 
-python -m tests.rehearsal.checkpoint write 2b DIR       # the files that the hub would give
-python -m tests.rehearsal.checkpoint load DIR PICTURE   # nothing of coordexp: its tokenizer, its weights, some tokens
+python -m tests.rehearsal.checkpoint write 2b DIR           # the files that the hub would give
+python -m tests.rehearsal.checkpoint load PICTURE DIR ...   # nothing of coordexp: tokenizer, weights, some tokens
 """
 
 import copy
@@ -25,16 +25,8 @@ from tests.unit.model.real_vocabulary import PUBLISHED, published_config, write_
 
 # The 2B with every number but its widths: what goes wrong with depth in bfloat16 goes wrong in it too.
 _SMALL_VISION = {"depth": 24, "hidden_size": 64, "intermediate_size": 128, "deepstack_visual_indexes": [5, 11, 17]}
-_SMALL = published_config(
-    hidden=128,
-    layers=28,
-    heads=16,
-    intermediate=384,
-    head_dim=16,
-    mrope_section=(4, 2, 2),
-    vision=_SMALL_VISION,
-    tied=True,
-)
+_SMALL_TEXT = {"hidden": 128, "layers": 28, "heads": 16, "intermediate": 384, "head_dim": 16}
+_SMALL = published_config(**_SMALL_TEXT, mrope_section=(4, 2, 2), vision=_SMALL_VISION, tied=True)
 SIZES = {"2b": PUBLISHED["2B"], "small": _SMALL}
 _SPREAD = 0.9  # of a layer's outputs, where its inputs have 1
 _LOGITS_SPREAD = 3.0  # a trained model's, over the vocabulary
@@ -124,8 +116,9 @@ def load_stock(path: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    verb, first, second = sys.argv[1:]
-    if verb == "write":
-        write_checkpoint(Path(second), first)
-    else:
-        load_stock(Path(first), Path(second))
+    verb, first, *folders = sys.argv[1:]
+    for folder in map(Path, folders):
+        if verb == "write":
+            write_checkpoint(folder, first)
+        else:
+            load_stock(folder, Path(first))
