@@ -64,7 +64,6 @@ class Matcher:
         detections: in its images.
         image_ids: ``[N]`` ascending.
         category_ids: ``[K]`` ascending.
-        by_score: ``[D]`` rows of the detections by falling score, equal ones by image, then as in the file.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
@@ -74,16 +73,13 @@ class Matcher:
             truth: of the images to look at; those without boxes count too.
             detections: in these images only.
         """
-        from coordexp.detection.sorting import order_by, rising  # here: numba takes half a second
-
         self.truth = truth
         self.detections = detections
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
         cell = self._cells(detections.image_ids, detections.category_ids)
-        self.by_score = order_by(rising(-detections.scores), order_by(cell % max(self.num_images, 1)))
-        self._dt_order = order_by(cell, self.by_score)
+        self._dt_order = np.lexsort((-detections.scores, cell))
         self._dt_cell = cell[self._dt_order]
         self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
         self._set_exemptions()
@@ -112,43 +108,34 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Hits, Matches  # here: numba takes half a second
-        from coordexp.detection.pair_kernels import fill_bits
-        from coordexp.detection.sorting import counted, order_by
+        from coordexp.detection.kernels import Matches  # here: numba takes half a second
 
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
         matched, gt_order = self._match(gt_ignored, IOU_THRESHOLDS)
         dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
         outside = (dt_area < low) | (dt_area > high) | self._is_exempt
-        hit, ignored = (np.empty(len(self._dt_cell), np.uint16) for _ in range(2))
-        fill_bits(matched, gt_ignored[gt_order], outside, hit, ignored)
+        is_matched = matched != _NO_MATCH
+        is_ignored = np.where(is_matched, np.append(gt_ignored[gt_order], False)[matched], outside)  # -1 is the last
+        bit = (1 << np.arange(len(IOU_THRESHOLDS), dtype=np.uint16))[:, None]
 
         rank = self._rank()
-        scores = self.detections.scores[self._dt_order]
-        category = self._dt_cell // self.num_images
-        place = np.empty_like(self._dt_order)
-        place[self._dt_order] = np.arange(len(place))
-        order = order_by(category, place[self.by_score])
-        order = order[self._is_looked_at(rank, max_detections)[order]]
-        gt_cells, gt_count = counted(self._gt_cell[gt_order][~gt_ignored[gt_order]])
-        bounds = np.arange(len(self.category_ids) + 1)
-        start = np.searchsorted(category[order], bounds)
-        image = (self._dt_cell[order] % self.num_images).astype(np.int32)
-        run = run_lengths(start, image, scores[order])
-        return Matches(
+        counts = self._is_looked_at(rank, max_detections)
+        category, image = np.divmod(self._dt_cell[counts], self.num_images)
+        gt_cells, gt_count = np.unique(self._gt_cell[~gt_ignored], return_counts=True)
+        gt_category, gt_image = np.divmod(gt_cells, self.num_images)
+        return Matches.of(
             num_images=self.num_images,
-            start=start,
+            num_categories=len(self.category_ids),
+            category=category,
             image=image,
-            rank=rank[order].astype(np.int32),
-            score=scores[order],
-            run=run,
-            hit=hit[order],
-            ignored=ignored[order],
-            gt_start=np.searchsorted(gt_cells // self.num_images, bounds),
-            gt_image=(gt_cells % self.num_images).astype(np.int32),
-            gt_count=gt_count.astype(np.int32),
-            hits=Hits.of(start, hit[order], ignored[order], run),
+            rank=rank[counts],
+            score=self.detections.scores[self._dt_order][counts],
+            hit=np.bitwise_or.reduce(bit * (is_matched & ~is_ignored), axis=0)[counts],
+            ignored=np.bitwise_or.reduce(bit * is_ignored, axis=0)[counts],
+            gt_category=gt_category,
+            gt_image=gt_image,
+            gt_count=gt_count,
         )
 
     def _is_looked_at(self, rank: Ints, max_detections: int | None) -> Bools:
@@ -177,9 +164,7 @@ class Matcher:
     @cached_property
     def _begin(self) -> Ints:
         """``[C + 1]`` where the detections of each cell begin, in order of cells."""
-        from coordexp.detection.sorting import begins
-
-        return begins(self._dt_cell)
+        return np.append(np.flatnonzero(np.diff(self._dt_cell, prepend=-1)), len(self._dt_cell))
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
@@ -219,9 +204,8 @@ class Matcher:
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
         from coordexp.detection.pair_kernels import fill_best_iou
-        from coordexp.detection.sorting import order_by
 
-        order = order_by(self._gt_cell)
+        order = np.argsort(self._gt_cell, kind="stable")
         best = np.zeros(len(self._dt_cell))
         boxes, crowd = self.truth.boxes_px_xywh[order], self.truth.is_crowd[order]
         fill_best_iou(*self._cell_bounds(order), self._dt_boxes, boxes, crowd, best)
@@ -237,9 +221,8 @@ class Matcher:
             stand in its order.
         """
         from coordexp.detection.pair_kernels import match_cells
-        from coordexp.detection.sorting import order_by
 
-        order = order_by(2 * self._gt_cell + gt_ignored)  # within a cell, ground truth that counts comes first
+        order = np.lexsort((gt_ignored, self._gt_cell))  # within a cell, ground truth that counts comes first
         matched = match_cells(
             *self._cell_bounds(order),
             self._dt_boxes,
@@ -252,10 +235,8 @@ class Matcher:
 
     def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""
-        from coordexp.detection.sorting import ground_truth_of
-
-        gt_begin, gt_end = ground_truth_of(self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order])
-        return self._begin, gt_begin, gt_end
+        cells, gt_cells = self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order]
+        return self._begin, np.searchsorted(gt_cells, cells), np.searchsorted(gt_cells, cells, side="right")
 
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)
@@ -295,20 +276,3 @@ def _greedy_sum(table: Floats) -> float:
             free_rows.remove(i)
             free_columns.remove(j)
     return total
-
-
-def run_lengths(start: Ints, image: NDArray[np.int32], score: Floats) -> NDArray[np.int32]:
-    """Return how many equal scores of one image begin at each detection, 1 within a run.
-
-    Copies of an image repeat its tied detections as a block: d1 d2 d1 d2, not d1 d1 d2 d2.
-    """
-    num = len(image)
-    run = np.ones(num, np.int32)
-    if num == 0:
-        return run
-    new = np.ones(num, np.bool_)
-    new[1:] = (score[1:] != score[:-1]) | (image[1:] != image[:-1])
-    new[start[start < num]] = True
-    first = np.flatnonzero(new)
-    run[first] = np.diff(np.append(first, num))
-    return run

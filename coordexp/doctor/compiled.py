@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.data.sample import Objects, Sample
-from coordexp.detection.boxes import iou_table
 from coordexp.detection.ceiling import codec_ceiling
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
@@ -36,7 +35,6 @@ def compile_loops() -> None:
         write_json(annotations, _document())
         truth = read_ground_truth(annotations)
         codec_ceiling(annotations)
-        iou_table(truth.boxes_px_xywh, truth.boxes_px_xywh)
         nothing = Objects((), np.zeros((0, 4)))
         samples = [Sample(folder / f"{n}.jpg", _SIDE_PX, _SIDE_PX, n, nothing) for n in truth.sizes_px]
         files: dict[str, dict[int, Path]] = {}
