@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats, Ints
+from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches, Weights

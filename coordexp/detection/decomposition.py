@@ -1,7 +1,7 @@
 """Where AP is lost: TIDE's six errors, repeated boxes, bursts and recall by rank, each under integer image weights.
 
-Everything is matched once, and counted under weights (:mod:`coordexp.detection.kernels`). Each fix stands where COCO has
-a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
+Everything is matched once, and counted under weights (:mod:`coordexp.detection.kernels`). Each fix stands where COCO
+has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
 
 TIDE: Bolya, Foley, Hays and Hoffman, arXiv 2008.08115. A false positive at IoU .50 is of the first kind that fits:
 
@@ -129,7 +129,7 @@ class Decomposed:
         self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
 
     def measure(self, weights_RN: "Weights") -> Floats:
-        """Return ``[R, M]`` the values of :data:`MEASURES` under ``[R, N]`` copies of each image; NaN where undefined."""
+        """Return ``[R, M]`` values of :data:`MEASURES` under ``[R, N]`` copies of each image; NaN where undefined."""
         sums = weights_RN.astype(np.float64) @ self._counts
         return np.hstack([self._costs(weights_RN), _ratios(sums, self._has_probabilities)])
 

@@ -12,10 +12,11 @@ value is that of COCOeval if each copy stands next to its original in the file; 
 
 Three remarks on the loops:
 
-- Precision only falls at a miss, so the hits are looked at, and of all detections before a hit only their number. What
+- Precision only falls at a miss, so only hits are walked through; of the other detections their number is enough. What
   is ignored (on a crowd, outside the area range) counts neither as a hit nor as a detection.
-- Copies of an image repeat its detections of equal score as a block, ``d1 d2 d1 d2``: such a run is walked copy by copy.
-- Recall is a float division, as in pycocotools, so the hits needed for a level are found by it and not by rounding.
+- Copies of an image repeat its detections of equal score as a block, ``d1 d2 d1 d2``, so such a run is walked copy by
+  copy.
+- A recall level is reached by the comparison that pycocotools makes, ``hits / objects >= level`` in floats.
 
 Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detections, ``T`` IoU thresholds, ``L`` = 101
 recall levels. Sets of thresholds are bits of an integer, bit 0 being the lowest.
@@ -134,82 +135,100 @@ def _num_objects(matches: Matches, k: int, weights: Weights) -> int:
 
 
 @compiled
-def _fill_seen(matches: Matches, k: int, weights: Weights, seen: Ints) -> int:
-    """Set ``seen``, at each detection of a category, to how many there are up to it, and return their number."""
-    num = 0
-    for d in range(matches.start[k], matches.start[k + 1]):
-        num += int(weights[matches.image[d]])
-        seen[d] = num
-    return num
+def _seen(matches: Matches, k: int, weights: Weights) -> Ints:
+    """Return at each detection of a category how many there are up to it."""
+    seen, num = np.empty(matches.start[k + 1] - matches.start[k], np.int64), 0
+    for n in range(len(seen)):
+        num += int(weights[matches.image[matches.start[k] + n]])
+        seen[n] = num
+    return seen
 
 
 @compiled
-def _fill_needed(num_objects: int, needed: Ints) -> None:
-    """Set the number of hits at which recall reaches each level, at least one."""
-    for level in range(NUM_LEVELS):
-        count = max(int(np.ceil(RECALL_LEVELS[level] * num_objects)), 1)
-        while count / num_objects < RECALL_LEVELS[level]:
-            count += 1
-        while count > 1 and (count - 1) / num_objects >= RECALL_LEVELS[level]:
-            count -= 1
-        needed[level] = count
+def _levels(num_objects: int) -> Ints:
+    """Return how many recall levels 0, 1, 2, ... hits reach: 0 of 101 without a hit."""
+    levels, reached = np.zeros(num_objects + 1, np.int64), 0
+    for hits in range(1, num_objects + 1):
+        while reached < NUM_LEVELS and hits / num_objects >= RECALL_LEVELS[reached]:
+            reached += 1
+        levels[hits] = reached
+    return levels
 
 
 @compiled
-def _fill_precision(matches: Matches, k: int, t: int, weights: Weights, seen: Ints, precision: Floats) -> int:
-    """Set ``precision[n]`` to the best one from hit ``n + 1`` of a category on, and return the number of hits."""
-    hits, skipped = 0, 0
+def _room(seen: Ints) -> tuple[Ints, Floats]:
+    """Return room for the most entries there can be: one a detection, or one a copy where scores are equal."""
+    num = 1 + len(seen) + (seen[-1] if len(seen) else 0)
+    return np.empty(num, np.int64), np.empty(num)
+
+
+@compiled
+def _fill_hits(matches: Matches, k: int, t: int, weights: Weights, seen: Ints, hits: Ints, precision: Floats) -> int:
+    """List the hits of a category at a threshold, in order of score, and return how many entries there are.
+
+    ``hits[n]`` is how many hits there are up to entry ``n``, and ``precision[n]`` that there; entry 0 stands for none.
+    A hit in an image without copies makes an entry as well, which adds no hit and has a lower precision than the one
+    before it.
+    """
+    num, skipped, start = 0, 0, matches.start[k]
+    hits[0] = 0
     for at in range(matches.event_start[t, k], matches.event_start[t, k + 1]):
         d = matches.event[at]
         copies, length = int(weights[matches.image[d]]), matches.run[d]
-        before = seen[d] - copies
-        for copy in range(copies):
-            for member in range(length):
-                if (matches.ignored[d + member] >> t) & 1:
-                    skipped += 1
-                elif (matches.hit[d + member] >> t) & 1:
-                    hits += 1
-                    counted = before + copy * length + member + 1 - skipped
-                    precision[hits - 1] = hits / (counted + _EPS)
-    for n in range(hits - 2, -1, -1):
-        precision[n] = max(precision[n], precision[n + 1])
-    return hits
+        if length == 1:  # all copies at once: within them precision is highest at the last
+            if (matches.ignored[d] >> t) & 1:
+                skipped += copies
+            else:
+                num += 1
+                hits[num] = hits[num - 1] + copies
+                precision[num] = hits[num] / (seen[d - start] - skipped + _EPS)
+            continue
+        before = seen[d - start] - copies
+        for place in range(copies * length):
+            member = d + place % length
+            if (matches.ignored[member] >> t) & 1:
+                skipped += 1
+            elif (matches.hit[member] >> t) & 1:
+                num += 1
+                hits[num] = hits[num - 1] + 1
+                precision[num] = hits[num] / (before + place + 1 - skipped + _EPS)
+    return num
 
 
 @compiled
 def fill_curves(matches: Matches, weights: Weights, precision: Floats, recall: Floats) -> None:
     """Set precision ``[T, L, K]`` and recall ``[T, K]`` as COCOeval accumulates them, -1 without ground truth."""
-    seen, needed = np.empty(len(matches.image), np.int64), np.empty(NUM_LEVELS, np.int64)
+    precision[:], recall[:] = -1.0, -1.0
     for k in range(recall.shape[1]):
         num_objects = _num_objects(matches, k, weights)
         if num_objects == 0:
-            precision[:, :, k], recall[:, k] = -1.0, -1.0
             continue
-        best = np.empty(_fill_seen(matches, k, weights, seen))
-        _fill_needed(num_objects, needed)
+        seen, levels = _seen(matches, k, weights), _levels(num_objects)
+        hits, at_hit = _room(seen)
         for t in range(len(recall)):
-            hits = _fill_precision(matches, k, t, weights, seen, best)
-            recall[t, k] = hits / num_objects
-            for level in range(NUM_LEVELS):
-                precision[t, level, k] = best[needed[level] - 1] if needed[level] <= hits else 0.0
+            num, best = _fill_hits(matches, k, t, weights, seen, hits, at_hit), 0.0
+            recall[t, k] = hits[num] / num_objects
+            precision[t, :, k] = 0.0
+            for n in range(num, 0, -1):
+                best = max(best, at_hit[n])
+                precision[t, levels[hits[n - 1]] : levels[hits[n]], k] = best
 
 
 @compiled
 def _fill_one(matches: Matches, first: int, weights: Weights, out: Floats) -> None:
     """Set ``out`` ``[T, K]`` to average precisions at thresholds from ``first`` on, NaN without ground truth."""
-    seen, needed = np.empty(len(matches.image), np.int64), np.empty(NUM_LEVELS, np.int64)
+    out[:] = np.nan
     for k in range(out.shape[1]):
         num_objects = _num_objects(matches, k, weights)
         if num_objects == 0:
-            out[:, k] = np.nan
             continue
-        best = np.empty(_fill_seen(matches, k, weights, seen))
-        _fill_needed(num_objects, needed)
+        seen, levels = _seen(matches, k, weights), _levels(num_objects)
+        hits, at_hit = _room(seen)
         for t in range(len(out)):
-            hits, total = _fill_precision(matches, k, first + t, weights, seen, best), 0.0
-            for level in range(NUM_LEVELS):
-                if needed[level] <= hits:
-                    total += best[needed[level] - 1]
+            num, best, total = _fill_hits(matches, k, first + t, weights, seen, hits, at_hit), 0.0, 0.0
+            for n in range(num, 0, -1):
+                best = max(best, at_hit[n])
+                total += best * (levels[hits[n]] - levels[hits[n - 1]])
             out[t, k] = total / NUM_LEVELS
 
 

@@ -55,6 +55,20 @@ def fill_best_pairs(
 
 
 @compiled
+def _best_match(iou: Floats, taken: Bools, crowd: Bools, ignored: Bools, threshold: float) -> int:
+    """Return the ground truth of a cell that a detection takes, or -1: of equal IoUs the last, ignored ones at last."""
+    best, best_iou = -1, threshold
+    for g in range(len(iou)):
+        if taken[g] and not crowd[g]:
+            continue
+        if best >= 0 and ignored[g] and not ignored[best]:
+            break
+        if iou[g] >= best_iou:
+            best, best_iou = g, iou[g]
+    return best
+
+
+@compiled
 def match_cells(
     begin: Ints,
     gt_begin: Ints,
@@ -66,9 +80,6 @@ def match_cells(
     thresholds: Floats,
 ) -> Index:
     """Match detections with the ground truth of their cell, best score first.
-
-    Each takes the free box with which its IoU is largest, of equal ones the last; what is ignored only if there is no
-    other.
 
     Args:
         begin: ``[C + 1]`` where the detections of each cell begin, in order of falling score.
@@ -93,19 +104,13 @@ def match_cells(
                 iou[g - first] = _iou(dt_boxes, d, gt_boxes, g, bool(crowd[g]))
                 highest = max(highest, iou[g - first])
             for t in range(len(thresholds)):
-                best, best_iou = -1, min(thresholds[t], 1 - 1e-10)
-                if highest < best_iou:
-                    break  # thresholds rise
-                for g in range(first, last):
-                    if taken[t, g - first] and not crowd[g]:
-                        continue
-                    if best >= 0 and not gt_ignored[best] and gt_ignored[g]:
-                        break
-                    if iou[g - first] >= best_iou:
-                        best, best_iou = g, iou[g - first]
+                threshold = min(thresholds[t], 1 - 1e-10)
+                if highest < threshold:
+                    continue
+                best = _best_match(iou, taken[t], crowd[first:last], gt_ignored[first:last], threshold)
                 if best >= 0:
-                    gt_of_dt[t, d] = best
-                    taken[t, best - first] = True
+                    gt_of_dt[t, d] = first + best
+                    taken[t, best] = True
     return gt_of_dt
 
 
@@ -133,7 +138,6 @@ def classify_errors(
     Returns:
         ``[D]`` kinds; ``[D]`` the row that a localisation or class error means, -1 for all others.
     """
-    match, ground = overlap
     kind, meant = np.empty(len(dt_boxes), np.int64), np.full(len(dt_boxes), -1, np.int64)
     for image in range(len(begin) - 1):
         for d in range(begin[image], begin[image + 1]):
@@ -148,17 +152,25 @@ def classify_errors(
                     same, same_gt = iou, g
                 if used[g]:
                     taken = max(taken, iou)
-            if same_gt >= 0 and ground <= same <= match:
-                kind[d], meant[d] = LOCALISATION, same_gt
-            elif other >= match:
-                kind[d], meant[d] = CLASSIFICATION, other_gt
-            elif taken >= match:
-                kind[d] = DUPLICATE
-            elif max(same, other) <= ground:
-                kind[d] = BACKGROUND
-            else:
-                kind[d] = BOTH
+            kind[d] = _kind(same, other, taken, overlap)
+            if kind[d] == LOCALISATION:
+                meant[d] = same_gt
+            elif kind[d] == CLASSIFICATION:
+                meant[d] = other_gt
     return kind, meant
+
+
+@compiled
+def _kind(same: float, other: float, taken: float, overlap: tuple[float, float]) -> int:
+    """Return an error by the largest IoU with its own category, with others, and with what another detection has."""
+    match, ground = overlap
+    if ground <= same <= match:
+        return LOCALISATION
+    if other >= match:
+        return CLASSIFICATION
+    if taken >= match:
+        return DUPLICATE
+    return BACKGROUND if max(same, other) <= ground else BOTH
 
 
 @compiled

@@ -74,6 +74,7 @@ def decompose(
         if on_progress is not None:
             on_progress(0, 1)
     names = [*(measure.name for measure in MEASURES), *own_names]
+    every_image = unit_weights(len(truth.sizes_px))[None]
     weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
     draws = {run: np.empty((resamples, len(names))) for run in files}
     for block in blocks_of(resamples, on_progress):
@@ -81,7 +82,7 @@ def decompose(
             draws[run][block] = file.measure(weights[block])
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
     for (group, number), file in files.items():
-        images, (values,) = images_a_category(file.decomposed.fixes), file.measure(unit_weights(len(truth.sizes_px))[None])
+        (values,), images = file.measure(every_image), images_a_category(file.decomposed.fixes)
         for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):
             is_of_ap = at <= len(ERRORS)
             drawn[group][at][number] = Drawn(value, corrected(value, own, images) if is_of_ap else own)

@@ -1,8 +1,8 @@
 """Swap test: if two groups do not differ, their detections of an image can change places.
 
-Both groups are put into one order of score, a *pool* of ``2 N + 1`` images: what the first has in image ``i`` is in image
-``2 i``, what the second has there in ``2 i + 1``, and all objects are in the last. So a group's AP after a swap is that
-of the pool under weights of 0 and 1, and one kernel counts it (:mod:`coordexp.detection.kernels`).
+Both groups are put into one order of score, a *pool* of ``2 N + 1`` images: what the first has in image ``i`` is in
+image ``2 i``, what the second has there in ``2 i + 1``, and all objects are in the last. So a group's AP after a swap
+is that of the pool under weights of 0 and 1, and one kernel counts it (:mod:`coordexp.detection.kernels`).
 
 Most draws need no counting. To first order the difference is a sum over images (:func:`swap_slopes`), and a draw whose
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
@@ -145,7 +145,7 @@ def swap_slopes(pool: "Matches", metric: AveragePrecision) -> Floats:
 
 
 def _slopes_of(hit_DT: Bools, counted_DT: Bools) -> Floats:
-    """Return ``[D]`` the derivative of the sum of best precisions by the weight of each detection, where all are 1/2."""
+    """Return ``[D]`` the derivatives of the sum of best precisions by the weights of detections, where all are 1/2."""
     hits, seen = 0.5 * hit_DT.cumsum(axis=0), np.maximum(0.5 * counted_DT.cumsum(axis=0), 0.5)
     # From here on the last detection comes first: what counts at a place is what follows it.
     hit, hits, seen = hit_DT[::-1], hits[::-1], seen[::-1]
