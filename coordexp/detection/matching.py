@@ -8,7 +8,7 @@ Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from coordexp.detection.ground_truth import GroundTruth
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches
 
+_T = TypeVar("_T", bound=np.generic)
 _NO_MATCH = -1
 
 
@@ -152,9 +153,7 @@ class Matcher:
 
     def looked_at(self) -> Bools:
         """Return ``[D]`` which detections AP counts: no more than 100 of a category in an image, or LVIS's 300."""
-        in_file_order = np.zeros(len(self._dt_cell), np.bool_)
-        in_file_order[self._dt_order] = self._is_looked_at(self._rank(), MAX_DETECTIONS)
-        return in_file_order
+        return self._in_file_order(self._is_looked_at(self._rank(), MAX_DETECTIONS))
 
     def _rank(self) -> Ints:
         """Return ``[D]`` the place within its cell of each detection, in order of cells."""
@@ -172,9 +171,7 @@ class Matcher:
 
         found = np.zeros(len(self._dt_cell), np.bool_)
         fill_repeats(self._begin, self._dt_boxes, min_iou, found)
-        in_file_order = np.empty_like(found)
-        in_file_order[self._dt_order] = found
-        return in_file_order
+        return self._in_file_order(found)
 
     def pairs(self, min_iou: float) -> Pairs:
         """Match all detections at one threshold, best score first.
@@ -183,15 +180,12 @@ class Matcher:
         least ``min_iou``. Equal scores go in the order of the detections; of equal IoUs the last box is taken.
         """
         (matched,), gt_order = self._match(self.truth.is_crowd, np.array([min_iou]))
-        gt = np.append(gt_order, _NO_MATCH)[matched]  # -1 is the last entry
-        gt_of_dt = np.full(len(gt), _NO_MATCH, np.int64)
-        gt_of_dt[self._dt_order] = gt
-        ignored = gt_of_dt != _NO_MATCH
-        ignored[ignored] = self.truth.is_crowd[gt_of_dt[ignored]]
-        gt_of_dt[ignored] = _NO_MATCH
-        ignored[self._dt_order[self._is_exempt]] |= gt_of_dt[self._dt_order[self._is_exempt]] == _NO_MATCH
-        overlap = np.zeros(len(gt))
+        gt_of_dt = self._in_file_order(np.append(gt_order, _NO_MATCH)[matched])  # -1 is the last entry
+        on_crowd = np.append(self.truth.is_crowd, False)[gt_of_dt]
+        gt_of_dt[on_crowd] = _NO_MATCH
         paired = gt_of_dt != _NO_MATCH
+        ignored = on_crowd | (self._in_file_order(self._is_exempt) & ~paired)
+        overlap = np.zeros(len(gt_of_dt))
         true = self.truth.boxes_px_xywh[gt_of_dt[paired]]
         overlap[paired] = iou(self.detections.boxes_px_xywh[paired], true)
         return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
@@ -203,15 +197,13 @@ class Matcher:
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
-        from coordexp.detection.pair_kernels import fill_best_iou
+        from coordexp.detection.pair_kernels import fill_best_pairs
 
-        order = np.argsort(self._gt_cell, kind="stable")
-        best = np.zeros(len(self._dt_cell))
-        boxes, crowd = self.truth.boxes_px_xywh[order], self.truth.is_crowd[order]
-        fill_best_iou(*self._cell_bounds(order), self._dt_boxes, boxes, crowd, best)
-        in_file_order = np.empty_like(best)
-        in_file_order[self._dt_order] = best
-        return in_file_order
+        gt = np.flatnonzero(~self.truth.is_crowd)
+        gt = gt[np.argsort(self._gt_cell[gt], kind="stable")]
+        best, row = np.zeros(len(self._dt_cell)), np.zeros(len(self._dt_cell), np.int64)
+        fill_best_pairs(*self._cell_bounds(gt), self._dt_boxes, self.truth.boxes_px_xywh[gt], best, row)
+        return self._in_file_order(best)
 
     def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[NDArray[np.int32], Ints]:
         """Match in order of cells.
@@ -237,6 +229,12 @@ class Matcher:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""
         cells, gt_cells = self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order]
         return self._begin, np.searchsorted(gt_cells, cells), np.searchsorted(gt_cells, cells, side="right")
+
+    def _in_file_order(self, values: NDArray[_T]) -> NDArray[_T]:
+        """Return ``[D]`` what is given in order of cells in the order of the file."""
+        found = np.empty_like(values)
+        found[self._dt_order] = values
+        return found
 
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)

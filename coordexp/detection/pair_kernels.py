@@ -28,19 +28,6 @@ def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
 
 
 @compiled
-def fill_best_iou(
-    begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, crowd: Bools, out: Floats
-) -> None:
-    """Set ``out`` ``[D]`` to each detection's largest IoU with a box of its cell that is not a crowd, or 0."""
-    for cell in range(len(gt_begin)):
-        for d in range(begin[cell], begin[cell + 1]):
-            out[d] = 0.0
-            for g in range(gt_begin[cell], gt_end[cell]):
-                if not crowd[g]:
-                    out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
-
-
-@compiled
 def fill_best_pairs(
     begin: Ints, other_begin: Ints, other_end: Ints, boxes: Floats, others: Floats, best: Floats, row: Ints
 ) -> None:
