@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from typing_extensions import TypeAliasType
 
-from coordexp.errors import DataError, show
+from coordexp.errors import DataError, ResourceError, show
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -45,6 +46,7 @@ _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
 _MAX_UNPACKED_BYTES = 2**31
 _MAX_UNPACKED_RATIO = 50
 _SMALL_UNPACKED_BYTES = 2**26  # of no consequence, whatever it unpacks from
+_SOCKET_BYTES, _SHORT_FOLDER = 107, "/tmp"  # the longest path of a Unix socket, and where one always fits
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
 
@@ -330,6 +332,33 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
         return reading
 
     return decorated
+
+
+def folder_for_sockets(folder: str, *, below: int) -> str:
+    """Return a temporary folder, or /tmp where the path of a socket in it would be longer than Linux takes.
+
+    Args:
+        folder: that is wanted.
+        below: bytes of the socket's path below it.
+
+    Raises:
+        ResourceError: if it is too long and /tmp cannot be written.
+    """
+    if len(os.fsencode(folder)) + below <= _SOCKET_BYTES:
+        return folder
+    if not os.access(_SHORT_FOLDER, os.W_OK | os.X_OK):
+        raise ResourceError(
+            f"{folder}: too long for the sockets of processes, and {_SHORT_FOLDER} cannot be written; set TMPDIR to a "
+            f"folder of at most {_SOCKET_BYTES - below} letters"
+        )
+    return _SHORT_FOLDER
+
+
+def shorten_temporary_folder() -> None:
+    """Leave a TMPDIR that is too long for the sockets of multiprocessing, for this process and those that it starts."""
+    folder = folder_for_sockets(given := tempfile.gettempdir(), below=len("/pymp-xxxxxxxx/listener-xxxxxxxx"))
+    if folder != given:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def nearest_existing(path: Path) -> Path:

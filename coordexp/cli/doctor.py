@@ -3,9 +3,9 @@
     coordexp doctor --config experiments/coco_qwen3vl_4b.yaml
     coordexp doctor boxes --annotations instances_val.json dets.json
 
-The second looks at a file of detections, of any detector: whether its boxes are pixels or parts of the image, which
-four numbers they are, and how its categories are meant, by which reading fits the ground truth best. It prints the
-command that reads the file right; exit code 0 if COCO's own reading is the one, 2 if not.
+The second says in which frame the boxes of a detector's file stand: pixels, fractions, thousandths or pixels of Qwen's
+resized images, as xywh, xyxy or cxcywh, by which of them fits the ground truth best. It prints the command that reads
+the file right; exit code 0 if COCO's own reading is the one, 2 if not.
 """
 
 import argparse
@@ -44,14 +44,14 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         sys.stdout.write(examination_json(found) + "\n")
     else:
-        show_examination(found, output_console())
+        show_examination(found, output_console(pipe_width=10_000))  # a check is a line there
     return 0 if found.would_start else 2
 
 
 def _examine_boxes(options: argparse.Namespace) -> int:
     from coordexp.detection.detections import read_results
     from coordexp.detection.ground_truth import read_ground_truth
-    from coordexp.doctor.boxes import diagnose, sentences
+    from coordexp.doctor.boxes import MIN_IMAGES, diagnose
 
     if options.annotations is None or len(options.overrides) != 2:
         raise ConfigError("expected doctor boxes --annotations GT.json FILE, with one file")
@@ -59,19 +59,22 @@ def _examine_boxes(options: argparse.Namespace) -> int:
     truth, results = read_ground_truth(options.annotations), read_results(path)
     said = diagnose(results, truth)
     if said is None:
-        raise DataError(f"{path}: none of its {len(results)} boxes is in an image of {truth.path} that has objects")
+        raise DataError(
+            f"{path}: fewer than {MIN_IMAGES} images of {truth.path} have objects and one of its {len(results)} boxes; "
+            "its frame cannot be told"
+        )
     name = path.name.partition(".")[0]
     frame = [] if said.outcome in ("good", "unclear") else ["--frame", f"{name}={said.best.frame}"]
     command = shlex.join(["coordexp", "compare", "--annotations", str(options.annotations), f"{name}={path}", *frame])
     if options.format == "json":
         fits = {
-            key: {"frame": str(fit.frame), "mean_iou": fit.mean_iou, "recall": fit.recall}
+            key: {"frame": str(fit.frame), "mean_iou": fit.mean_iou}
             for key, fit in (("as_coco", said.plain), ("best", said.best))
         }
-        found = {"outcome": said.outcome, **fits, "notes": list(said.notes), "command": command}
+        found = {"outcome": said.outcome, **fits, "command": command}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return 0 if said.outcome == "good" else 2
     console = output_console()
-    for line in (f"{path}: {said.outcome}", *(f"- {sentence}" for sentence in sentences(said)), command):
+    for line in (f"{path}: {said.outcome}", said.sentence, command):
         show(console, line)
     return 0 if said.outcome == "good" else 2

@@ -1,4 +1,4 @@
-"""Arguments that say in which frame files of detections stand, and the check that nothing else fits them better."""
+"""``--frame``: in which frame files of detections stand, and the check that no other frame fits them far better."""
 
 import argparse
 import shlex
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from coordexp.detection.detections import Results
     from coordexp.detection.frames import Frame
     from coordexp.detection.ground_truth import GroundTruth
+
+_FEWEST_IMAGES = 10
+"""From a handful of images no frame can be told."""
 
 
 def add_frame(parser: argparse.ArgumentParser) -> None:
@@ -60,27 +63,21 @@ def check_frames(
     Raises:
         ComparisonError: with the command that reads all files rightly.
     """
-    from coordexp.detection.frames import Frame
     from coordexp.doctor.boxes import diagnose
 
     found = {name: diagnose(several[0], truth) for name, several in files.items() if name not in frames}
-    other = {name: said.best.frame for name, said in found.items() if said is not None}
-    other = {name: frame for name, frame in other.items() if frame != Frame()}
+    other = {name: said.best.frame for name, said in found.items() if said is not None and "better" in said.outcome}
+    given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
     warnings: list[str] = []
     for name, said in found.items():
-        path = files[name][0].path
-        if said is None or said.outcome == "good":
+        if said is None or said.outcome == "good" or len(said.best.excess) < _FEWEST_IMAGES:
             continue
-        if said.outcome == "unclear":
-            warnings.append(f"warning: {path}: no reading of its boxes fits; coordexp doctor boxes says more")
-            continue
-        given = [word for known, frame in {**frames, **other}.items() for word in ("--frame", f"{known}={frame}")]
-        text = (
-            f"{path}: read as {said.best.frame}, objects overlap their best box by {said.best.mean_iou:.2f} and "
-            f"{said.agree[1]:.0%} have its category, as COCO reads files by {said.plain.mean_iou:.2f} and "
-            f"{said.agree[0]:.0%}; keep COCO's reading with --frame {shlex.quote(f'{name}={said.plain.frame}')}, or "
-            f"take the other with\n{shlex.join([*command, *given])}"
-        )
+        text = f"{files[name][0].path}: {said.sentence}"
+        if name in other:
+            keep = shlex.quote(f"{name}={said.plain.frame}")
+            text += (
+                f"; keep COCO's reading with --frame {keep}, or take the other with\n{shlex.join([*command, *given])}"
+            )
         if said.outcome == "far better":
             raise ComparisonError(text)
         warnings.append(f"warning: {text}")

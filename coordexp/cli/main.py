@@ -1,6 +1,7 @@
 """``coordexp VERB``: the parser. What a verb needs is imported when it runs, so that ``--help`` is quick."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,6 @@ from coordexp.cli import (
     expand_vocab,
     inspect,
     merge,
-    mlflow_server,
     new,
     predict,
     prepare,
@@ -23,7 +23,8 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command, safe
+from coordexp.cli.console import accept_any_text, run_command, safe, say
+from coordexp.runs import ranks
 
 
 class Verb(Protocol):
@@ -59,13 +60,19 @@ VERBS: Mapping[str, Verb] = {
     "prepare": prepare,
     "expand-vocab": expand_vocab,
     "merge": merge,
-    "mlflow-server": mlflow_server,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
+    accept_any_text()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME cannot be written it warns, with its own paths
+    if sys.flags.optimize > 1:
+        say("error: python -OO drops the docstrings that transformers reads; run without -OO and PYTHONOPTIMIZE=2")
+        return 2
     options = parse(sys.argv[1:] if argv is None else argv)
+    if (ignored := ranks.ignore_launchers()) is not None:  # here for Ray's processes too, which get this environment
+        say(ignored)
     if not options.debug:  # read when its client is imported, here and in workers: ours is the one sentence on it
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     return run_command(lambda: options.run(options), debug=options.debug)

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -79,6 +78,8 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError("--with has no effect on --watch, which shows runs alone")
     if options.watch and (options.runs or len(options.experiment) > 1):
         raise ConfigError("--watch takes at most one experiment")
+    if options.watch and options.tracking_uri is not None:
+        raise ConfigError("--tracking-uri has no effect on --watch, which reads the runs' folders in --runs-dir")
     if options.check is not None:
         _check(options.check, output_console())
     elif options.watch:
@@ -96,16 +97,11 @@ def _check(directory: Path, console: "Console") -> None:
 
 
 def _watch(options: argparse.Namespace, console: "Console") -> None:
-    from coordexp.report.watch.sources import ChosenSource
+    from coordexp.report.watch.sources import watched
     from coordexp.report.watch.watch import watch
 
-    name: str | None = options.experiment[0] if options.experiment else None
-    is_remote = options.tracking_uri is not None
-    source = ChosenSource(name, runs_dir=options.runs_dir, uri=_uri(options), is_remote=is_remote)
-    try:
-        watch(source.read, console, interval=options.interval)
-    except BrokenPipeError:  # its reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    source = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
+    watch(source.read, console, interval=options.interval)
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
@@ -136,18 +132,19 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         allow_differences=options.allow_differences,
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
+    paths = write_report(study, output)
+    if options.publish is not None:
+        from coordexp.report.publish import publish
+
+        publish(study, artifacts, options.publish)
     print_report(study, options.format, console)
     messages = console if options.format == "terminal" else errors
     if options.format != "terminal":
         for remark in remarks(data):
             show(errors, f"note: {remark}")
-    paths = write_report(study, output)
     print_paths(paths, messages)
     if options.publish is not None:
-        from coordexp.report.publish import publish
-
-        publish(study, artifacts, options.publish)
-        messages.print(f"Published in {options.publish}", markup=False, highlight=False, soft_wrap=True)
+        show(messages, f"Published in {options.publish}")
     if options.store:
         store_report(study, paths, artifacts, messages)
 
@@ -158,7 +155,10 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
     uri, names = _uri(options), options.experiment
     if options.runs:
         return load_runs(uri, names[0], options.runs)
-    return load_experiments(uri, names) if names else load_experiment(uri)
+    is_named, runs_dir = options.tracking_uri is not None, options.runs_dir
+    if len(names) > 1:
+        return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
+    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
 
 
 def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ResourceError
+from coordexp.files import folder_for_sockets
 
 Nodes = list[dict[str, float]]
 
@@ -18,6 +19,7 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 12.0
 _REASON_CHARACTERS = 160  # of an error that may be a page
 _HOST_AND_PORT = re.compile(r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?")
+_RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
 
 
@@ -29,6 +31,16 @@ def has_ray() -> bool:
 def cluster_address() -> str | None:
     """Return the cluster that runs would join (``RAY_ADDRESS``); None: a private Ray is started."""
     return os.environ.get("RAY_ADDRESS") or None
+
+
+def ray_folder() -> str:
+    """Return where a private Ray keeps its sockets and logs: as Ray chooses, or /tmp where that is too long.
+
+    Raises:
+        ResourceError: as :func:`folder_for_sockets`.
+    """
+    chosen = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return folder_for_sockets(chosen, below=len(_RAY_SOCKET))
 
 
 def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:

@@ -7,9 +7,10 @@ import os
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from coordexp.cluster.capacity import beginning, cluster_address, nodes_of
+from coordexp.cluster.capacity import beginning, cluster_address, nodes_of, ray_folder
 from coordexp.cluster.last_words import last_words
 from coordexp.errors import ResourceError
+from coordexp.files import shorten_temporary_folder
 from coordexp.runs.stop import SUBMITTED_ENV
 
 # Environment variables of Ray: read when it is imported or initialised; a value that is set already stays.
@@ -63,6 +64,9 @@ def ray_session(*, threads: int, debug: bool = False) -> Generator[Future[None]]
     wanted = LAUNCHER_ENV | (LOOPBACK_ENV if address is None else {})
     added = wanted.keys() - os.environ.keys()
     os.environ.update({name: wanted[name] for name in added})
+    if address is None:
+        os.environ["RAY_TMPDIR"] = ray_folder()
+        shorten_temporary_folder()
     import ray  # late: Ray reads the environment above when it is imported
 
     if ray.is_initialized():

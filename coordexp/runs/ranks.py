@@ -3,11 +3,38 @@
 Nothing here imports torch by itself: a run's driver imports this, and trains nothing.
 """
 
+import os
 import sys
 from types import ModuleType
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
+
+# What torchrun, accelerate, MPI and schedulers tell the processes that they start. A process group, as Ray Train makes
+# it, has its own values of the second kind.
+_LAUNCHERS = (
+    "ACCELERATE_", "FSDP_", "MEGATRON_LM_", "MV2_COMM_WORLD_", "OMPI_COMM_WORLD_", "PARALLELISM_CONFIG_", "PMI_",
+    "TORCHELASTIC_",
+)  # fmt: skip
+_GROUP = (
+    "ACCELERATE_TORCH_DEVICE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK",
+    "WORLD_SIZE",
+)  # fmt: skip
+
+
+def ignore_launchers() -> str | None:
+    """Remove what other launchers left in the environment, and return a sentence that names it.
+
+    torch and accelerate read precision, strategy and number of processes from it, and would wait for ranks that are
+    not there. A run's configuration alone decides these.
+    """
+    kept = _GROUP if in_process_group() else ()
+    found = sorted(name for name in os.environ if name.startswith(_LAUNCHERS) or name in _GROUP if name not in kept)
+    for name in found:
+        del os.environ[name]
+    if not found:
+        return None
+    return f"ignored in the environment, since the configuration decides workers and precision: {', '.join(found)}"
 
 
 def rank() -> int:

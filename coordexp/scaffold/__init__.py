@@ -1,1 +1,1 @@
-"""``coordexp new``: what an idea begins with: a loss or a group with its test, an experiment on one's own data."""
+"""``coordexp new dataset``: an experiment on data of one's own."""

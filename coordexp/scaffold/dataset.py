@@ -23,7 +23,6 @@ from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.scaffold.coco_folder import SplitFiles
 from coordexp.scaffold.draft import Draft
-from coordexp.scaffold.new_files import write_new
 from coordexp.scaffold.sizing import ASSUMED_GPU_BYTES, largest_batch, training_time
 from coordexp.train.setup.encoding import check_split_of
 
@@ -87,7 +86,7 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
     else:
         about.insert(0, _model_line(run.model.path, base))
         about.append(_choose_by_model(draft, base, data, machine))
-    write_new({wanted.output: draft.text(wanted.output, about)})
+    draft.write(wanted.output, about)
     return findings, about
 
 

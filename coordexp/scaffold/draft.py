@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from coordexp.config import ExperimentConfig, load_config
 from coordexp.config.load import check_text, extended_file
 from coordexp.config.trees import Tree, with_value
 from coordexp.config.yaml_file import parse_value, read_mapping
 from coordexp.errors import ConfigError
-from coordexp.files import JsonValue
-from coordexp.scaffold.new_files import flow
+from coordexp.files import JsonValue, write_text
 from coordexp.shipped import find_experiment, shipped_experiments
 
 _COMMENT_COLUMN = 40
@@ -46,35 +47,41 @@ class Draft:
         chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
         return load_config(self._path, [*chosen, *self._overrides])
 
-    def text(self, output: Path, about: Sequence[str]) -> str:
-        """Return the file: what it is about, and a line a key, with why it was chosen.
+    def write(self, output: Path, about: Sequence[str]) -> None:
+        """Write the file, never over one: what it is about, and a line a key, with why it was chosen.
 
         Raises:
-            ConfigError: if it would not load, as where it leaves behind the groups beside the other experiment.
+            ConfigError: if it is there already, cannot be written, or would not load, as where it leaves behind the
+                groups beside the other experiment.
         """
+        if output.exists():
+            raise ConfigError(f"{output}: is there already; change that file, or choose another name")
         tree = self._tree(output)
         lines = [
             f"# Made by coordexp new dataset from {self._path.name}: values to start from, not results.",
             *(f"# {line}" for line in about),
             f"# coordexp ablation --config {shlex.quote(str(output))}",
-            f"extends: {flow(tree.pop('extends'))}",
+            f"extends: {_flow(tree.pop('extends'))}",
         ]
         for section, value in tree.items():
             if not isinstance(value, dict):
-                lines += ["", f"{section}: {flow(value)}"]
+                lines += ["", f"{section}: {_flow(value)}"]
                 continue
             if value:  # a section without keys would be null
                 lines += ["", f"{section}:"]
             for name, below in value.items():
                 comment = self._comments.get(f"{section}.{name}", "")
-                line = f"  {name}: {flow(below)}"
+                line = f"  {name}: {_flow(below)}"
                 lines.append(f"{line:<{_COMMENT_COLUMN}}# {comment}" if comment else line)
         text = "\n".join(lines) + "\n"
         try:
             check_text(text, output)
         except ConfigError as error:
             raise ConfigError(f"{output} would not load and is not written: {error}") from error
-        return text
+        try:
+            write_text(output, text)
+        except OSError as error:
+            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from error
 
     def _tree(self, output: Path) -> Tree:
         """Return the tree of the new file; ``extends`` comes first."""
@@ -82,7 +89,7 @@ class Draft:
         if "extends" in document.tree:
             own = {name: value for name, value in document.tree.items() if name != "extends"}
             base = extended_file(document).resolve()
-        else:  # that one may be extended itself, since one level is allowed
+        else:
             own, base = {}, self._path.resolve()
         is_shipped = base.parent == shipped_experiments().resolve()
         by_name = is_shipped and not (output.parent / base.name).is_file()  # which would come first
@@ -96,3 +103,8 @@ class Draft:
         data = tree["data"]
         assert isinstance(data, dict)
         return {**tree, "data": {name: value for name, value in data.items() if name != "shapes"}}
+
+
+def _flow(value: JsonValue) -> str:
+    """Return a value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

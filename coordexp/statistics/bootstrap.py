@@ -22,7 +22,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
-from coordexp.statistics.rarity import corrected, images_a_category
+from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
@@ -143,14 +143,15 @@ def resampled(
 
     Returns:
         A value and its draws for each file, corrected where categories are in few images; NaN where no image with
-        ground truth was drawn.
+        ground truth was drawn, and all of them where there are fewer than :data:`FEWEST_IMAGES`.
     """
     which, num_images = known_metric(metric), next(iter(matches.values())).num_images
+    is_enough = num_images >= FEWEST_IMAGES
     weights = image_weights(num_images, resamples=resamples, seed=seed)
     draws = {key: np.empty(resamples) for key in matches}
     for block in blocks_of(resamples, on_progress):
         for key, file in matches.items():
-            draws[key][block] = mean_precisions(file, which, weights[block])
+            draws[key][block] = mean_precisions(file, which, weights[block]) if is_enough else np.nan
     found: dict[K, Drawn] = {}
     for key, file in matches.items():
         (value,) = mean_precisions(file, which, unit_weights(num_images)[None]).tolist()

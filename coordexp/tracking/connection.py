@@ -1,6 +1,7 @@
 """A client for a tracking URI, checked before use, and MLflow's errors in one sentence."""
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -8,18 +9,24 @@ import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from filelock import FileLock
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, masked
+from coordexp.errors import TrackingError, masked, shortened
+from coordexp.files import nearest_existing
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
 _SQLITE = "sqlite:///"
 _PROBE = "/api/2.0/mlflow/experiments/search"
 _PROBE_SECONDS = 5
 _LOCK_SECONDS = 10
+_FIRST_USE_SECONDS = 120
 _ENVIRONMENT = {
     # MLflow's own defaults block four minutes a call when the server is down.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
@@ -47,7 +54,6 @@ _PERMANENT = {
 }
 
 
-_MAX_REASON = 300
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
@@ -59,7 +65,15 @@ _REASONS = {
     "DiskFull": "its database has no room left",
     "database or disk is full": "its database has no room left",
     "too many 503 error": "it, or its database, is down for now (status 503)",
+    "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
+    "`mlflow db upgrade`",
     "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
+}
+_PACKAGES = {
+    "s3": "boto3",
+    "gs": "google-cloud-storage",
+    "wasbs": "azure-storage-blob",
+    "abfss": "azure-storage-file-datalake",
 }
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_IN_QUERY = re.compile(
@@ -73,25 +87,31 @@ class ServerUnreachableError(TrackingError):
     """The server or database does not answer now; the same call may work later."""
 
 
+class ArtifactError(TrackingError):
+    """Files cannot be stored, though the server or database answers."""
+
+
 def connect(uri: str) -> "MlflowClient":
     """Return a client of the server or database at ``uri``; a sqlite file is created on first use.
 
     Args:
-        uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
+        uri: any that MLflow knows and that holds no secret, as ``sqlite:////absolute/mlflow.db``.
 
     Raises:
-        TrackingError: if it is another kind of URI, or cannot be used, within about 12 seconds.
+        TrackingError: if it cannot be used, within about 12 seconds.
     """
     _prepare_mlflow()
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    else:
+    elif uri.lower().startswith("http"):
         _probe(uri)
     from mlflow import MlflowClient
 
-    with tracking_errors(uri, "open it"):
+    # Two first commands would both make MLflow's tables, and one would die.
+    first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
+    with tracking_errors(uri, "open it"), first_use:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -104,8 +124,8 @@ def server_of(uri: str) -> str:
     """Return what a sentence calls an address: a database's, or scheme, host and port of a server alone."""
     if address_problem(uri) is not None:
         return "an address that cannot be used"
-    scheme, _, rest = uri.partition("://")
-    return uri if sqlite_path(uri) else f"{scheme}://{rest.partition('/')[0]}"
+    scheme, separator, rest = uri.partition("://")
+    return uri if sqlite_path(uri) else f"{scheme}{separator}{rest.partition('/')[0]}"
 
 
 def without_secrets(text: str) -> str:
@@ -139,9 +159,52 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
         is_final = error.error_code in _PERMANENT and not _DATABASE_TROUBLE.search(str(error))
         kind = TrackingError if is_final else ServerUnreachableError
         raise kind(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
+    except ImportError as error:
+        needed = f"needs a package that is not installed ({error}); install it"
+        raise TrackingError(f"MLflow at {server_of(uri)} {needed}") from error
     # requests' errors are OSErrors; a damaged database gives text that is none.
     except (SQLAlchemyError, OSError, UnicodeError) as error:
         raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def artifact_errors(uri: str, root: str) -> Generator[None]:
+    """Turn what MLflow's stores of files raise, each its own kinds of errors, into one sentence.
+
+    Args:
+        uri: the server or database.
+        root: where the experiment's files go.
+
+    Raises:
+        ServerUnreachableError: where it is the server or database that does not answer.
+        ArtifactError: where it is the store.
+    """
+    try:
+        yield
+    except Exception as error:
+        connect(uri)
+        place = f"the artifact root {without_secrets(root)}"
+        if isinstance(error, ImportError):
+            package = _PACKAGES.get(root.partition(":")[0], error.name)
+            raise ArtifactError(f"{place} needs the package {package}: pip install {package}") from error
+        raise ArtifactError(f"{place} cannot be written: {_reason(error)}") from error
+
+
+def look_at_artifacts(uri: str, root: str) -> None:
+    """Find out what keeps a run from storing files, as far as it shows without storing one.
+
+    Raises:
+        TrackingError: as :func:`artifact_errors`.
+    """
+    with artifact_errors(uri, root):
+        import mlflow
+
+        if root.startswith(("file:", "/")):
+            existing = nearest_existing(Path(url2pathname(urlsplit(root).path)))
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, f"{existing} is no folder that can be written from here")
+        else:
+            mlflow.artifacts.list_artifacts(artifact_uri=root, tracking_uri=uri)
 
 
 def _prepare_mlflow() -> None:
@@ -206,9 +269,8 @@ def _probe(uri: str) -> None:
 
 def _reason(error: BaseException) -> str:
     """Cut a library's message down to what a person needs: one line without a password."""
-    text = str(error).strip()
+    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
     for words, reason in _REASONS.items():
         if words in text:
             return reason
-    line = without_secrets((text.splitlines() or [type(error).__name__])[0])
-    return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+    return shortened(without_secrets((text.splitlines() or [type(error).__name__])[0]))

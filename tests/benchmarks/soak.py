@@ -342,7 +342,7 @@ def main() -> int:
     parser.add_argument("--at-most", type=float, default=100.0, help="hours after which what is not done is stopped")
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two samples")
-    parser.add_argument("--server", action="store_true", help="PostgreSQL and coordexp mlflow-server instead of sqlite")
+    parser.add_argument("--server", action="store_true", help="PostgreSQL and MLflow's server instead of sqlite")
     parser.add_argument("--plant", choices=("memory", "handles"), nargs="+", default=[], help="leaks of the launcher")
     parser.add_argument("--keep", action="store_true", help="keep the runs; else they go with the temporary folder")
     parser.add_argument("--output", type=Path, default=Path("soak"), help="default: soak")

@@ -23,13 +23,13 @@ from coordexp.evaluate.distributions import Distributions
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import TINY_BASE, wanted_files, weight_files
 from coordexp.model.checkpoint.stored_model import StoredModel
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.report.publish import check
 from coordexp.report.study.load import load_experiment
 from coordexp.report.text.notes import next_commands, remarks
-from coordexp.report.watch.sources import FolderSource, MlflowSource
+from coordexp.report.watch.sources import FolderSource
 from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.experiment import move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -236,7 +236,7 @@ def _make_evaluation(folder: Path) -> None:
     curves = REPOSITORY / "results" / "shapes" / "distributions"
     (folder / "distributions.json").write_bytes(gzip.decompress(min(curves.iterdir()).read_bytes()))
     files = {"A": {0: folder / "found.json"}, "B": {0: folder / "others.json"}}
-    found = compare(folder / "instances_val.json", files, resamples=20, threads=1)
+    found = compare(folder / "instances_val.json", files, resamples=20)
     (folder / "comparison.json").write_text(to_json(found))
 
 
@@ -322,7 +322,6 @@ def _damage_database(folder: Path, rng: random.Random) -> None:
 
 def _read_database(folder: Path) -> None:
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowSource(uri, "tiny").read(10.0)
     data = load_experiment(uri, "tiny")
     next_commands(data)
     remarks(data)

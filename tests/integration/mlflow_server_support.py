@@ -1,5 +1,6 @@
-"""A private PostgreSQL of the system's packages and ``coordexp mlflow-server`` on it."""
+"""A private PostgreSQL of the system's packages, and ``mlflow server`` on it as docs/cluster.md starts it."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -10,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -55,10 +55,10 @@ class Postgres:
         return self.uri(name)
 
     def uri(self, name: str) -> str:
-        return f"postgresql://lab:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{name}"
+        return f"postgresql+psycopg2://lab:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{name}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
     programs = find_postgres()
     root = Path(tempfile.mkdtemp(prefix="cpg", dir="/tmp"))
@@ -125,7 +125,7 @@ class Server:
     log: Path
 
 
-@contextmanager
+@contextlib.contextmanager
 def mlflow_server(
     database: str,
     folder: Path,
@@ -135,17 +135,19 @@ def mlflow_server(
     extra: Mapping[str, str] = {},
 ) -> Iterator[Server]:
     port = port or free_port()
-    command = [sys.executable, "-m", "coordexp", "mlflow-server", "--port", str(port), "--workers", "1"]
-    command += ["--artifacts", str(folder / "store"), *options]
-    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": database, **(extra or {})}
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--serve-artifacts", "--artifacts-destination", str(folder / "store"), *options]
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment = {**os.environ, **quiet, "MLFLOW_BACKEND_STORE_URI": database, **extra}
     log = folder / "server.log"
     with log.open("ab") as handle:
-        process = subprocess.Popen(command, env=environment, stdout=handle, stderr=handle)
+        process = subprocess.Popen(command, env=environment, stdout=handle, stderr=handle, start_new_session=True)
     try:
         wait_until(lambda: _answers(f"http://127.0.0.1:{port}/health"), process, log=log)
         yield Server(f"http://127.0.0.1:{port}", process.pid, log)
     finally:
-        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # a test may have killed it
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from coordexp.config import group_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
-from coordexp.train.run import set_up_process
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.reporter import LocalReporter
+from coordexp.train.run import Run, make_trainer, set_up_process
 from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import build_components
 from tests.integration.ablation_support import GEOMETRY, StandIn, make_config
@@ -26,9 +28,16 @@ class Confirming(StandIn):
 
     def __call__(self, config, *, reporter, print_line):
         self.before()
-        set_up_process(config)
-        confirm_comparable(config, build_components(config))
+        confirm(config)
         super().__call__(config, reporter=reporter, print_line=print_line)
+
+
+def confirm(config: ExperimentConfig) -> None:
+    """Set up this process, build what trains, and confirm it."""
+    set_up_process(config)
+    folder, parts = RunFolder.of(config).path, build_components(config)
+    run = Run.of(config, parts, reporter=LocalReporter(folder), print_line=lambda line: None)
+    confirm_comparable(config, parts, make_trainer(run, folder / "scratch").accelerator)
 
 
 def config_of(base: Path, runs_dir: Path, groups: str, **ablation: object) -> ExperimentConfig:
@@ -39,8 +48,7 @@ def config_of(base: Path, runs_dir: Path, groups: str, **ablation: object) -> Ex
 
 if __name__ == "__main__":
     one = group_config(config_of(Path(sys.argv[1]), Path(sys.argv[2]), "A,C"), "C", 0)
-    set_up_process(one)
     try:
-        confirm_comparable(one, build_components(one))
+        confirm(one)
     except ComparisonError as error:
         sys.stdout.write(f"{error}\n")

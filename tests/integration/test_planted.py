@@ -24,11 +24,9 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import begin, read_status
 from coordexp.train.run import set_up_process
 from coordexp.train.setup import comparable
-from coordexp.train.setup.comparable import confirm_comparable
-from coordexp.train.setup.components import build_components
 from tests.integration import planted_support
 from tests.integration.ablation_support import make_base, run
-from tests.integration.planted_support import Confirming, config_of
+from tests.integration.planted_support import Confirming, config_of, confirm
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 ROOT = Path(__file__).parents[2]
@@ -222,6 +220,21 @@ def _threads() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _half_precision() -> Iterator[None]:
+    """Let accelerate compute in bfloat16, as what it reads of the environment once made it."""
+
+    def one_more(config: ExperimentConfig) -> None:
+        set_up_process(config)
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
+
+    try:
+        with _switch(planted_support, "set_up_process", one_more):
+            yield
+    finally:
+        del os.environ["ACCELERATE_MIXED_PRECISION"]
+
+
+@contextlib.contextmanager
 def _switch(owner: object, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
@@ -236,6 +249,7 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
             _threads,
             r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads, for a new experiment\.name",
         ),
+        (_half_precision, 'precision.autocast is "bf16" here and "no" there'),
         (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),
         (lambda: _switch(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark is true here and false there"),
         (
@@ -272,9 +286,8 @@ def test_runs_that_begin_at_one_moment_see_each_other(begun):
     one = group_config(config, "A", 0)
     RunFolder.of(one).metrics.unlink()
     begin(RunFolder.of(one).path)
-    set_up_process(one)
     with pytest.raises(ComparisonError, match="A-s0 would not be comparable with C-s0: threads is "):
-        confirm_comparable(one, build_components(one))
+        confirm(one)
 
 
 def test_differences_of_a_worker_can_be_allowed_and_are_recorded(begun):

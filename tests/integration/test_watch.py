@@ -93,6 +93,7 @@ def _plain(text: str) -> str:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    (tmp_path / "tiny").mkdir()  # it is watched from before its first run
     shown = Terminal((*COMMAND, "--runs-dir", str(tmp_path)))
     yield shown
     if shown.process.poll() is None:
@@ -106,8 +107,8 @@ def config(tmp_path: Path):
     return make_config(make_base(tmp_path / "base"), tmp_path, "tiny")
 
 
-def test_a_terminal_shows_an_ablation_from_before_it_begins_until_it_ends(terminal: Terminal, config) -> None:
-    terminal.wait_for("there is no MLflow database")
+def test_a_terminal_shows_an_ablation_from_before_its_first_run_until_it_ends(terminal: Terminal, config) -> None:
+    terminal.wait_for("waiting for its first run")
     slow = Slow()
     seen: list[BaseException | None] = []
 
@@ -137,7 +138,7 @@ def test_a_terminal_shows_an_ablation_from_before_it_begins_until_it_ends(termin
 
 def test_ctrl_c_ends_the_watch_and_not_the_run(terminal: Terminal, config, tmp_path: Path) -> None:
     folder = tmp_path / "tiny" / "A-s0"
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / "status.json").write_text('{"state": "running"}')
     row = ProgressRow("step", time.time() + 1, 2, 4, {"train_total_loss": 3.0}, seconds_left=2.0)
     append_progress(RunFolder(folder).progress, row)

@@ -82,25 +82,6 @@ def test_an_empty_folder_is_enough_for_a_dry_run(programs: Path, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-# In one process, which imports torch once: a group of the new loss, the tests of both, and a plan with it.
-GO_ON = """
-import pytest
-from coordexp.cli.main import main
-assert main(["new", "group", "C_of_my_own", "--term", "of_my_own"]) == 0
-assert pytest.main(["-q", "-p", "no:cacheprovider", "."]) == 0
-assert main(["ablation", "--dry-run", "ablation.groups=[C, C_of_my_own]"]) == 0
-"""
-
-
-def test_a_loss_and_a_group_of_ones_own(programs: Path, tmp_path: Path) -> None:
-    """Without a checkout they lie in the installed package, where a run looks for them, and their tests here."""
-    coordexp(programs, tmp_path, "new", "loss", "of_my_own")
-    text = run(programs / "python", tmp_path, "-c", GO_ON)
-    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["test_C_of_my_own.py", "test_of_my_own.py"]
-    assert "6 passed" in text
-    assert "groups          C, C_of_my_own" in text
-
-
 @pytest.mark.slow
 def test_an_empty_folder_is_enough_for_everything(programs: Path, tmp_path: Path) -> None:
     assert "objective.lambda_coord" in coordexp(programs, tmp_path, "sweep", "--dry-run")

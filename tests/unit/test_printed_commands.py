@@ -13,7 +13,7 @@ BLOCKS = [block for path in DOCUMENTS for block in blocks(path)]
 QUICK = [block for block in BLOCKS if not block.mark]
 # Programs of others, whose arguments are theirs; what is ours is run or parsed.
 _OTHERS = {"docker", "export", "helm", "kubectl", "mkdir", "openssl", "prometheus", "ray", ".venv/bin/pre-commit"}
-_OTHERS |= {".venv/bin/pip-audit"}
+_OTHERS |= {".venv/bin/pip-audit", ".venv/bin/mlflow", "cp"}
 _PYTEST = (".venv/bin/python", "-m", "pytest")
 
 

@@ -23,7 +23,6 @@ UNDOCUMENTED_MODULES = (
     "transformers.trainer_pt_utils",
     "transformers.vision_utils",
     "peft.utils.other",
-    "mlflow.db",
     "mlflow.utils",
 )
 # Names with an underscore that coordexp asks of objects of other packages, which this list is not about.
@@ -196,7 +195,6 @@ PEFT = (
     PrivateName("peft.tuners.lora.LoraLayer._cast_input_dtype", "no casts that autocast takes back", ("x", "dtype")),
 )
 MLFLOW = (
-    PrivateName("mlflow.db.upgrade.callback", "upgrading a server's database without showing its password"),
     PrivateName("mlflow.utils.credentials.get_default_host_creds", "asking a server whether it answers"),
     PrivateName(
         "mlflow.utils.rest_utils.http_request",

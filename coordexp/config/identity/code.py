@@ -23,10 +23,12 @@ PACKAGE = Path(__file__).parents[2]
 _START = Path("train", "run.py")
 _TERMS = Path("losses", "terms")
 _METRICS = Path("detection", "metrics")
-# Imported by every run, without influence on its numbers: a configuration is compared key by key, commands, errors
-# and findings are sentences, a number is what it is under any name, and a shipped file wherever it lies. The package's
-# own __init__.py is a door for those who import it.
-_WITHOUT_INFLUENCE = ("__init__.py", "config", "errors.py", "findings.py", "metrics.py", "shipped.py")
+# Imported by every run, without influence on its numbers: errors and findings are sentences, a number is what it is
+# under any name, and a shipped file wherever it lies. How a configuration is read and compared changes none either,
+# since its values are compared key by key; what its schema computes of them (steps, weights) does. The package's own
+# __init__.py is a door for those who import it.
+_WITHOUT_INFLUENCE = ("__init__.py", "errors.py", "findings.py", "limits.py", "metrics.py", "shipped.py")
+_CONFIG, _SCHEMA = "config", ("config", "schema")
 
 
 @functools.cache
@@ -45,7 +47,8 @@ def code_of_run(extra_terms: tuple[str, ...] = (), *, package: Path = PACKAGE) -
     while waiting:
         path = waiting.pop()
         inside = path.relative_to(package)
-        if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE:
+        is_schema = inside.parts[:2] == _SCHEMA
+        if path in seen or inside.parts[0] in _WITHOUT_INFLUENCE or (inside.parts[0] == _CONFIG and not is_schema):
             continue
         seen.add(path)
         source = _parsed(path.read_text(encoding="utf-8"))
@@ -110,6 +113,8 @@ class _WithoutProse(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
+        if isinstance(node.func, ast.Name) and node.func.id == "key":  # of the schema: default, role, description
+            del node.args[2:]
         return node
 
 

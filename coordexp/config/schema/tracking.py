@@ -1,47 +1,45 @@
 """Section ``tracking``: where runs are recorded."""
 
 import re
+from urllib.parse import unquote
 
 from pydantic import model_validator
 
 from coordexp.config.schema.fields import NaturalInt, Section, key
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-# What people name: mlflow, team_a, 2026, k8s, CheXNet.mlflow. A key or an identifier has digits amid its letters.
-_WORD = re.compile(r"[A-Za-z0-9]{0,3}|(?=.{0,20}$)(?:[A-Z]*[a-z]*){3}[0-9]{0,4}")
-_MAX_PATH = 100
-_EXPECTED = "expected sqlite:////absolute/path/mlflow.db or http(s)://host:port of an MLflow server"
+_SECRET = re.compile(r"(?i)(auth|token|passw(or)?d|secret|signature|credential|key)=")
+_EXPECTED = (
+    "expected sqlite:////absolute/path/mlflow.db, http(s)://host:port of an MLflow server, or another address that "
+    "MLflow knows, as databricks or postgresql://host/database"
+)
 
 
 def address_problem(uri: str) -> str | None:
     """Return why an address of MLflow is refused, without a word of what it holds; None for a good one.
 
-    It is written into configurations, records and commands to paste, so that no part of it may be a secret: only the
-    two forms that can be used are taken. The path of a database may have any character that a path has, but no query;
-    that of a server has short plain words, which no generated key consists of.
+    It is written into configurations, records and commands to paste, so it may hold no user, password or token. The
+    path of a sqlite database may have any character that a path has, but no query.
     """
-    scheme, _, rest = uri.partition("://")
-    netloc, _, path = rest.partition("/")
-    if _CONTROL.search(uri) or (" " in uri and scheme != "sqlite"):
+    scheme, separator, rest = uri.partition("://")
+    scheme = scheme.lower()
+    is_file = scheme == "sqlite"
+    if _CONTROL.search(uri) or (" " in uri and not is_file):
         return "holds a space, a line break or another control character"
-    if "@" in netloc or "?" in uri or (scheme != "sqlite" and any(mark in uri for mark in "@#;=")):
+    has_secret = "@" in rest.partition("/")[0] if is_file else "@" in uri or _SECRET.search(unquote(uri))
+    if has_secret or (scheme in ("http", "https", "sqlite") and "?" in uri):
         return (
-            "must hold no user, password, query or fragment, since it is written into records; set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+            "must hold no user, password, token or query, since it is written into records; set them in the "
+            "environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; for a "
+            "database its own, as PGUSER and PGPASSWORD"
         )
-    if scheme not in ("http", "https", "sqlite"):
+    if uri == "databricks" or uri.startswith("arn:"):
+        return None
+    if not separator or scheme == "file":
         return f"cannot be used: {_EXPECTED} (MLflow's file store is no longer supported)"
-    if scheme == "sqlite":
+    if is_file:
         return None if rest.startswith("/") else f"names no database file: {_EXPECTED}"
-    if not _HOST.fullmatch(netloc):
-        return f"is no address: {_EXPECTED}"
-    if len(path) > _MAX_PATH or not all(map(_WORD.fullmatch, re.split(r"[/._-]", path))):
-        return (
-            "has a part in its path that could be a key, and it is written into records; expected short words of "
-            "letters, with at most four digits at the end"
-        )
-    return None
+    return None if rest.strip("/") and not rest.startswith("/") else f"is no address: {_EXPECTED}"
 
 
 class Tracking(Section):

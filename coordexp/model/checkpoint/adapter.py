@@ -1,6 +1,9 @@
 """A trained adapter on disk: save it, read what it says of itself, and check that all of it reached a model."""
 
-from collections.abc import Sequence
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -9,6 +12,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -24,6 +28,8 @@ from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_wi
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
+_PICKLE = "adapter_model.bin"
+_ROOT = "base_model.model."  # of PEFT's names
 _MADE_BY = "coordexp_base"
 _TRAINED_WITH = "coordexp_trained_with"
 
@@ -69,7 +75,12 @@ _TRAINED_BASE = TypeAdapter(TrainedBase)
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with."""
+    """A saved PEFT adapter: its configuration, what its weights file holds, and what it was trained on and with.
+
+    Attributes:
+        keys: of its tensors, as PEFT names them.
+        prefix: what a wrapper (DDP, torch.compile) put before each of them in the file; mostly "".
+    """
 
     directory: Path
     config: JsonObject
@@ -77,6 +88,16 @@ class AdapterInfo:
     offset: OffsetInfo | None
     base: TrainedBase
     trained_with: TrainedWith | None = None
+    prefix: str = ""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Read its tensors, as PEFT names them."""
+        return {key.removeprefix(self.prefix): tensor for key, tensor in load_file(self.weights).items()}
+
+    @property
+    def way_on(self) -> str:
+        """What to do where it does not fit a base."""
+        return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
 
     @property
     def weights(self) -> Path:
@@ -100,13 +121,33 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
         raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
+    if not file.is_file() and (directory / _PICKLE).is_file():
+        convert = (
+            "python -c 'import torch; from safetensors.torch import save_file; "
+            f'save_file(torch.load("{_PICKLE}", weights_only=True), "{ADAPTER_WEIGHTS}")\''
+        )
+        raise CheckpointError(f"{directory}: {_PICKLE} is a pickle, which is not read; convert it there: {convert}")
     keys = tensor_names(file)
-    _check_ranks(file, keys, config)
+    _check_shapes(file, keys, config)
+    prefix = keys[0].partition(_ROOT)[0] if keys and all(_ROOT in key for key in keys) else ""
     offset = _offset_info(file, keys)
     mapping, file = config.get("auto_mapping"), directory / ADAPTER_CONFIG
     given = cast("JsonObject", mapping).get(_TRAINED_WITH) if isinstance(mapping, dict) else None
     trained_with = None if given is None else parse_trained_with(given, file)
-    return AdapterInfo(directory, config, tuple(keys), offset, _trained_base(directory, config, offset), trained_with)
+    names, base = tuple(key.removeprefix(prefix) for key in keys), _trained_base(directory, config, offset)
+    return AdapterInfo(directory, config, names, offset, base, trained_with, prefix)
+
+
+@contextlib.contextmanager
+def peft_folder(info: AdapterInfo) -> Generator[Path]:
+    """Yield a folder that PEFT reads: the adapter's own, or for a while a copy whose tensors have PEFT's names."""
+    if not info.prefix:
+        yield info.directory
+        return
+    with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
+        shutil.copy(info.directory / ADAPTER_CONFIG, scratch)
+        save_file(info.tensors(), Path(scratch, ADAPTER_WEIGHTS), {"format": "pt"})
+        yield Path(scratch)
 
 
 def is_adapter(directory: Path) -> bool:
@@ -168,22 +209,27 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
     if different := sorted(expected.symmetric_difference(info.keys)):
         raise CheckpointError(
             f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
-            f"e.g. {different[0]}"
+            f"e.g. {different[0]}; {info.way_on}"
         )
 
 
-def _check_ranks(file: Path, keys: Sequence[str], config: JsonObject) -> None:
-    """Hold the ranks of the tables against those that the configuration names."""
+def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
+    """Refuse empty tensors, and tables of other ranks than the configuration names."""
     pattern = config.get("rank_pattern")
     ranks = {config.get("r"), *(cast("dict[str, object]", pattern).values() if isinstance(pattern, dict) else ())}
     with safe_open(file, framework="pt") as handle:
-        for key in keys:
-            shape = handle.get_slice(key).get_shape() if key.endswith("lora_A.weight") else None
-            if shape and shape[0] not in ranks:
-                raise CheckpointError(
-                    f"{file}: {key} is {shape}, and {ADAPTER_CONFIG} says r: {config.get('r')}; they do not belong "
-                    "together"
-                )
+        shapes = {key: handle.get_slice(key).get_shape() for key in keys}
+    if empty := [key for key, shape in shapes.items() if 0 in shape]:
+        raise CheckpointError(
+            f"{file}: {len(empty)} of {len(keys)} tensors are empty, e.g. {empty[0]}: DeepSpeed ZeRO-3 saved a rank's "
+            "share; gather the weights with zero_to_fp32.py of the training's checkpoint, or save again with "
+            "stage3_gather_16bit_weights_on_model_save: true"
+        )
+    for key, shape in shapes.items():
+        if key.endswith("lora_A.weight") and shape and shape[0] not in ranks:
+            raise CheckpointError(
+                f"{file}: {key} is {shape}, and {ADAPTER_CONFIG} says r: {config.get('r')}; they do not belong together"
+            )
 
 
 def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:

@@ -8,6 +8,8 @@ know (:mod:`coordexp.train.setup.reading`); what differs ends the run before it 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from accelerate import Accelerator
+
 from coordexp.config.identity.code import bytes_of_package, code_of_run
 from coordexp.config.identity.differences import WORKER, KeyDifference, diff, find_differences, outside_factor
 from coordexp.config.identity.fingerprint import PACKAGE_BYTES, Fingerprint, read_fingerprint
@@ -27,7 +29,7 @@ _NAMED = 4
 _LIBRARY = f"{WORKER}libraries."
 
 
-def confirm_comparable(config: ExperimentConfig, parts: Components) -> None:
+def confirm_comparable(config: ExperimentConfig, parts: Components, accelerator: Accelerator) -> None:
     """Read again what decides this run's numbers, compare it, and add what the worker found to ``fingerprint.json``.
 
     Every rank calls it, after its process was set up and before it trains. A run that was started by itself, without
@@ -39,7 +41,7 @@ def confirm_comparable(config: ExperimentConfig, parts: Components) -> None:
         CoordExpError: if what is read again is damaged by now.
         OSError: if it cannot be read; every rank ends then, the others with a ComparisonError.
     """
-    readings = ranks.gather_to_first([read_worker(config, parts)])
+    readings = ranks.gather_to_first([read_worker(config, parts, accelerator)])
     refusal: Exception | None = None
     if ranks.rank() == 0 and RunFolder.of(config).fingerprint.is_file():
         try:
@@ -146,7 +148,7 @@ def _hint(found: Sequence[KeyDifference]) -> str:
     keys = [item.key for item in found]
     hints: list[str] = []
     if f"{WORKER}threads" in keys:
-        hints.append("training.num_threads sets the threads, for a new experiment.name")
+        hints.append("training.num_threads sets the threads")
     for key in keys:
         if key.startswith(_LIBRARY) and (files := changed_since_installed(key.removeprefix(_LIBRARY))):
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""

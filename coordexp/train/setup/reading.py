@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from torch.backends import cuda, cudnn, mkldnn
 
 from coordexp.config.identity.libraries import libraries
@@ -37,18 +39,19 @@ _NUMBA, _NUMBA_THREADS, _NUMBA_FILE = "NUMBA_", "NUMBA_NUM_THREADS", ".numba_con
 _OF_NO_INFLUENCE = ("_name_or_path", "transformers_version")  # of a model's configuration
 
 
-def read_worker(config: ExperimentConfig, parts: Components) -> dict[str, JsonValue]:
+def read_worker(config: ExperimentConfig, parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
     """Return what a run's numbers follow from and only its own process knows, by names as ``threads``.
 
     Args:
         config: of the run; its process has been set up.
         parts: of the run, before they train.
+        accelerator: of the trainer.
     """
     on_gpu = torch.cuda.is_available()
     found: dict[str, JsonValue] = {"device": "cuda" if on_gpu else "cpu"}
     if not on_gpu:  # a GPU's numbers do not depend on them
         found["threads"] = torch.get_num_threads()
-    found |= read_switches() | _settings(parts)
+    found |= read_switches() | _settings(parts) | _precision(parts, accelerator)
     found |= {f"environment.{name}": value for name, value in read_variables(os.environ).items()}
     used = libraries(
         deepspeed=config.cluster.strategy != "ddp",
@@ -93,6 +96,18 @@ def read_switches() -> dict[str, JsonValue]:
             )
             if is_on
         ],
+    }
+
+
+def _precision(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
+    """Return what accelerate made of the precision and the strategy that were asked for."""
+    kind = accelerator.distributed_type
+    # How many processes there are may change from one start to the next, see strategy.is_elastic.
+    is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+    own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
+    return {
+        "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
+        "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
     }
 
 

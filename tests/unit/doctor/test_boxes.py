@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from coordexp.cli.main import main
 from coordexp.detection.detections import detections_of, read_results
@@ -60,48 +61,27 @@ def detected(truth: GroundTruth, *, noise: float = 0.04, missed: float = 0.3, se
 
 
 def write(path: Path, frame: Frame, found: tuple) -> Path:
-    """Write corners in pixels so that ``frame`` reads them: by arithmetic of its own, a kind at a time."""
+    """Write corners in pixels so that ``frame`` reads them, an image at a time by the processor's own rule."""
     image, category, corners, scores = found
-    sizes = SIZES[image % len(SIZES)]
     out = corners.copy()
-    kind = frame.unit.rstrip("0123456789.-")
-    numbers = [float(text) for text in frame.unit.removeprefix(kind).split("-") if text]
-    for row, (width, height) in enumerate(sizes):
-        x, y, dx, dy = 1.0, 1.0, 0.0, 0.0
-        if kind == "norm":
-            x, y = numbers[0] / width, numbers[0] / height
-        elif kind == "longest":
-            x = y = numbers[0] / max(width, height)
-        elif kind == "letterbox":
-            x = y = numbers[0] / max(width, height)
-            dx, dy = (numbers[0] - width * x) / 2, (numbers[0] - height * y) / 2
-        elif kind == "shortest":
-            x = y = numbers[0] / min(width, height)
-            if len(numbers) > 1 and max(width, height) * x > numbers[1]:
-                x = y = numbers[1] / max(width, height)
-        elif kind == "smart":
-            new = [round(side / numbers[0]) * numbers[0] for side in (width, height)]
-            if len(numbers) > 1 and new[0] * new[1] > numbers[1]:
-                shrink = (width * height / numbers[1]) ** 0.5
-                new = [side / shrink // numbers[0] * numbers[0] for side in (width, height)]
-            x, y = new[0] / width, new[1] / height
-        elif kind == "scale":
-            x = y = numbers[0]
-        out[row] = out[row] * [x, y, x, y] + [dx, dy, dx, dy]
-    out[:, :2] -= frame.first
-    out[:, 2:] -= frame.last
+    for row, (width, height) in enumerate(SIZES[image % len(SIZES)].astype(int).tolist()):
+        new_height, new_width = height, width
+        if frame.unit.startswith("norm"):
+            new_height = new_width = int(frame.unit.removeprefix("norm"))
+        elif frame.unit != "px":
+            factor, *given = map(int, frame.unit.removeprefix("smart").split("-"))
+            limits = {"min_pixels": {28: 56 * 56, 32: 256 * 256}[factor], "max_pixels": given[0] if given else 12845056}
+            new_height, new_width = smart_resize(height, width, factor=factor, **limits)
+        out[row] *= np.tile([new_width / width, new_height / height], 2)
     x1, y1, x2, y2 = out.T
     layouts = {
         "xywh": (x1, y1, x2 - x1, y2 - y1),
         "xyxy": (x1, y1, x2, y2),
         "cxcywh": ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1),
-        "yxhw": (y1, x1, y2 - y1, x2 - x1),
-        "yxyx": (y1, x1, y2, x2),
-        "cycxhw": ((y1 + y2) / 2, (x1 + x2) / 2, y2 - y1, x2 - x1),
     }
     place = np.searchsorted(IDS, category)
-    kinds = {"ids": category, "ids+1": category - 1, "ids-1": category + 1, "index0": place, "index1": place + 1}
-    digits = 4 if frame.unit == "norm1" else 0 if frame.unit in ("norm999", "norm1000") else 2
+    kinds = {"ids": category, "index0": place, "index1": place + 1}
+    digits = {"norm1": 4, "norm1000": 0}.get(frame.unit, 2)
     boxes = np.round(np.stack(layouts[frame.layout], axis=1), digits)
     rows = zip(image.tolist(), kinds[frame.categories].tolist(), boxes.tolist(), scores.tolist(), strict=True)
     path.write_text(json.dumps([{"image_id": i, "category_id": c, "bbox": b, "score": s} for i, c, b, s in rows]))
@@ -109,12 +89,8 @@ def write(path: Path, frame: Frame, found: tuple) -> Path:
 
 
 FRAMES = [
-    "px:xywh", "px:xyxy", "px:cxcywh", "px:yxhw", "px:yxyx", "px:cycxhw", "norm1:xywh", "norm1:xyxy", "norm1:cxcywh",
-    "norm999:xyxy", "norm1000:xyxy", "norm1000:xywh", "norm1000:yxyx", "norm640:xyxy", "longest640:xyxy",
-    "longest1024:xywh", "shortest800-1333:xyxy", "shortest600:xyxy", "letterbox640:xyxy", "letterbox640:cxcywh",
-    "smart28:xyxy", "smart28-200704:xyxy", "smart32-262144:xywh", "scale0.5:xyxy", "scale2:xywh", "px:xywh:ids+1",
-    "px:xyxy:ids-1", "px:xywh:index0", "norm1000:xyxy:index0", "px:xywh:index1", "px:xyxy:first-1:last-1",
-    "px:xyxy:last+1", "px:xywh:first-1:last-1",
+    "px:xywh", "px:xyxy", "px:cxcywh", "norm1:xywh", "norm1:xyxy", "norm1:cxcywh", "norm1000:xyxy", "norm1000:xywh",
+    "smart28:xyxy", "smart32:xyxy", "smart32:cxcywh", "px:xywh:index0", "norm1000:xyxy:index0", "px:xywh:index1",
 ]  # fmt: skip
 
 
@@ -122,6 +98,7 @@ FRAMES = [
 def test_every_frame_is_found_again_and_reads_the_boxes_right(text: str, tmp_path: Path) -> None:
     truth, frame = made_truth(), Frame.parse(text)
     assert str(frame) == text
+    assert Frame.parse(":".join(reversed(text.split(":")))) == frame
     found = detected(truth)
     results = read_results(write(tmp_path / "dt.json", frame, found))
     said = diagnose(results, truth)
@@ -129,11 +106,23 @@ def test_every_frame_is_found_again_and_reads_the_boxes_right(text: str, tmp_pat
     assert (said.outcome == "good") == (frame == Frame())
     read = detections_of(results, truth, said.best.frame)
     wanted = np.hstack([found[2][:, :2], found[2][:, 2:] - found[2][:, :2]])
-    step = {"norm1": 0.2, "norm999": 2.0, "norm1000": 2.0}.get(frame.unit, 0.1)
+    assert said.best.frame == frame
+    step = {"norm1": 0.2, "norm1000": 2.0}.get(frame.unit, 0.1)
     assert np.abs(read.boxes_px_xywh - wanted).max() < step
     assert np.array_equal(read.category_ids, found[1])
-    if frame.unit not in ("norm999", "norm1000"):
-        assert said.best.frame.layout == frame.layout
+
+
+def test_a_limit_of_the_image_that_is_given_is_kept(tmp_path: Path) -> None:
+    truth, frame = made_truth(), Frame.parse("smart28-200704:xyxy")
+    found = detected(truth)
+    read = detections_of(read_results(write(tmp_path / "dt.json", frame, found)), truth, frame)
+    wanted = np.hstack([found[2][:, :2], found[2][:, 2:] - found[2][:, :2]])
+    assert np.abs(read.boxes_px_xywh - wanted).max() < 0.1
+
+
+def test_of_a_few_images_nothing_is_said(tmp_path: Path) -> None:
+    truth = made_truth(9)
+    assert diagnose(read_results(write(tmp_path / "dt.json", Frame.parse("px:xyxy"), detected(truth))), truth) is None
 
 
 def _random(truth: GroundTruth) -> tuple:
@@ -231,7 +220,7 @@ def test_the_command_that_is_printed_reads_the_file_right(
         (["doctor", "--annotations", "x.json"], "--annotations belongs to doctor boxes"),
         (["compare", "--annotations", "x", "a=b", "--frame", "a=px:xyxyz"], "frame 'px:xyxyz': 'xyxyz' is unknown"),
         (["compare", "--annotations", "x", "a=b", "--frame", "px:norm1"], "'norm1' is unknown or there twice"),
-        (["compare", "--annotations", "x", "a=b", "--frame", "norm0"], "'norm0' is unknown or there twice"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "smart29"], "'smart29' is unknown or there twice"),
         (["compare", "--annotations", "x", "a=b", "--frame", "c=px"], "no files have the name 'c'; expected a"),
     ],
 )

@@ -9,10 +9,10 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.expectation import expected_values
 from coordexp.coord_tokens.soft_ce_w1 import coord_gate, gaussian_soft_targets, soft_cross_entropy, wasserstein_1
-from coordexp.losses import by_hand
 from coordexp.losses.coord_box import giou, l1
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import TermInputs
+from tests.unit.losses import by_hand_support
 from tests.unit.losses.term_support import SHAPE, terms
 
 LOSSES = ("ce", "gate", "soft_ce", "w1", "box")
@@ -113,7 +113,7 @@ def run_split_head(problem: Problem, *, coord_rows: Tensor | None = None) -> Hea
 def term_inputs(
     out: HeadOutput, problem: Problem, *, coord_rows: Tensor | None = None, box_rows: Tensor | None = None
 ) -> TermInputs:
-    return by_hand.term_inputs(
+    return by_hand_support.term_inputs(
         out,
         problem.targets,
         problem.boxes,

@@ -2,6 +2,8 @@ import contextlib
 import getpass
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -199,9 +201,7 @@ def test_a_database_is_created_with_its_folders_where_there_was_none(migrated_da
     assert count == 1  # MLflow's own "Default"
 
 
-@pytest.mark.parametrize(
-    "bad", ["./mlruns", "file:///tmp/mlruns", "sqlite://", "sqlite:///mlflow.db", "http://", "databricks", ""]
-)
+@pytest.mark.parametrize("bad", ["./mlruns", "file:///tmp/mlruns", "sqlite://", "sqlite:///mlflow.db", "http://", ""])
 def test_other_uris_are_refused_with_what_was_expected(bad: str) -> None:
     with pytest.raises(TrackingError, match=r"expected sqlite:////absolute"):
         open_tracker(bad, experiment="tiny", artifact_root=None)
@@ -221,3 +221,17 @@ def test_a_place_that_cannot_hold_a_database_is_refused(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "file")
     with pytest.raises(TrackingError, match="cannot be used"):
         open_tracker(f"sqlite:///{tmp_path}/file/mlflow.db", experiment="tiny", artifact_root=None)
+
+
+def test_two_first_commands_at_once_share_a_new_database(tmp_path: Path) -> None:
+    code = (
+        "import sys; from coordexp.tracking import open_tracker; "
+        "open_tracker(sys.argv[1], experiment=sys.argv[2], artifact_root=None)"
+    )
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, uri, name], stderr=subprocess.PIPE, text=True) for name in "abc"
+    ]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert {"a", "b", "c"} <= {found.name for found in MlflowClient(uri).search_experiments()}

@@ -11,7 +11,14 @@ from coordexp.config.identity.code import PACKAGE, code_of_run, hash_of_sources
 FILES = {
     "__init__.py": '"""The package."""\n',
     "train/__init__.py": "",
-    "train/run.py": "import os\n\nfrom coordexp.losses.criterion import total\nfrom coordexp.metrics import NAMES\n",
+    "train/run.py": (
+        "import os\n\nfrom coordexp.config.schema import steps\nfrom coordexp.losses.criterion import total\n"
+        "from coordexp.metrics import NAMES\n"
+    ),
+    "config/schema/__init__.py": (
+        "from coordexp.config.load import read\n\nSIZE: int = key(1, 'results', 'How many.')\nsteps = SIZE * 2\n"
+    ),
+    "config/load.py": "read = open\n",
     "losses/criterion.py": (
         '"""What a step minimises."""\n\nSCALE = 2.0\n\n\ndef total(x):\n    """Add."""\n    return x * SCALE\n'
     ),
@@ -47,7 +54,9 @@ def hashes(package: Path) -> Callable[..., dict[str, str]]:
 
 
 def test_what_a_run_imports_counts_and_only_that(hashes):
-    assert list(hashes()) == ["coordexp/losses/criterion.py", "coordexp/train/run.py"]
+    assert list(hashes()) == [
+        "coordexp/config/schema/__init__.py", "coordexp/losses/criterion.py", "coordexp/train/run.py",
+    ]  # fmt: skip
     own = ["coordexp/losses/shapes.py", "coordexp/losses/terms/near.py"]
     assert sorted(set(hashes("near")) - set(hashes())) == own
 
@@ -59,6 +68,8 @@ def test_what_a_run_imports_counts_and_only_that(hashes):
         ("losses/criterion.py", '"""What a step minimises."""', ""),
         ("losses/criterion.py", "x * SCALE", "(\n        x * SCALE  # twice\n    )"),
         ("losses/terms/near.py", "'Where.'", "'Where it turns linear.'"),
+        ("config/schema/__init__.py", "'How many.'", "'How many images.'"),
+        ("config/load.py", "open", "print"),
         ("metrics.py", "'loss'", "'train_loss'"),
         ("report/page.py", "total", "total as sum_of_terms"),
         ("losses/terms/far.py", "class Far", "class Further"),
@@ -80,6 +91,7 @@ def test_what_changes_no_number_changes_no_hash(package: Path, hashes, file: str
         ("losses/criterion.py", "x * SCALE", "SCALE * x"),
         ("losses/terms/near.py", "1.0", "2.0"),
         ("losses/shapes.py", "4", "5"),
+        ("config/schema/__init__.py", "* 2", "* 3"),
         ("train/run.py", "import os", "import sys"),
     ],
 )
@@ -100,7 +112,9 @@ def test_a_new_term_is_nothing_to_runs_without_it(package: Path, hashes):
 
 def test_the_rooms_that_decide_numbers_are_in_and_the_others_are_not():
     rooms = {path.split("/")[1] for path in code_of_run()}
-    assert rooms == {"coord_tokens", "data", "detection", "evaluate", "files.py", "losses", "model", "runs", "train"}
+    assert rooms == {
+        "config", "coord_tokens", "data", "detection", "evaluate", "files.py", "losses", "model", "runs", "train",
+    }  # fmt: skip
     for name in (
         "detection/metrics/coco.py",
         "detection/metrics/f1.py",
@@ -108,6 +122,7 @@ def test_the_rooms_that_decide_numbers_are_in_and_the_others_are_not():
         "losses/terms/w1.py",
         "train/trainer.py",
         "data/sampler.py",
+        "config/schema/root.py",
     ):
         assert f"coordexp/{name}" in code_of_run()
     assert "coordexp/losses/terms/smooth_l1.py" not in code_of_run()

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coordexp.losses.by_hand import term_inputs
 from coordexp.losses.head import plain_head
 from coordexp.losses.term import TermInputs
 from coordexp.losses.terms.ntl import Ntl
+from tests.unit.losses.by_hand_support import term_inputs
 
 FIRST = 4  # digits are ids 4..13 of 20
 

@@ -1,29 +1,22 @@
-"""The watcher on run folders in every state, on MLflow where they are elsewhere, and what it survives."""
+"""The watcher on run folders in every state, and what it survives."""
 
 import dataclasses
 import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from coordexp.cli.main import main
-from coordexp.errors import TrackingError
+from coordexp.errors import ConfigError
 from coordexp.report.study.data import Point
 from coordexp.report.watch.rows import Snapshot
-from coordexp.report.watch.sources import ChosenSource, FolderSource, MlflowSource, newest_experiment
+from coordexp.report.watch.sources import FolderSource, newest_experiment, watched
 from coordexp.report.watch.watch import state_word
-from coordexp.runs.folder import ExperimentFolder
-from coordexp.runs.reporter import Row
 from coordexp.runs.status import RunStatus
-from coordexp.tracking import open_tracker
-from coordexp.tracking.connection import ServerUnreachableError
 from tests.unit.report.watch.watch_support import NOW, begin, progress, read, set_status, set_time, text_of
 
 
@@ -225,186 +218,16 @@ def test_a_run_that_waits_for_its_workers_is_not_stalled(experiment: Path) -> No
         assert state_word(dataclasses.replace(found, last_seen=NOW - 9000), NOW) == word
 
 
-def test_files_count_where_they_are_at_hand_and_mlflow_elsewhere(experiment: Path, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/absent.db"
-    assert newest_experiment(experiment.parent) == "tiny"
-    assert len(ChosenSource(None, runs_dir=experiment.parent, uri=uri, is_remote=False).read(NOW).runs) == 4
-    elsewhere = ChosenSource("tiny", runs_dir=experiment.parent, uri=uri, is_remote=True).read(NOW)
-    assert not elsewhere.runs
-    assert "there is no MLflow database" in elsewhere.note
-    source = ChosenSource("late", runs_dir=experiment.parent, uri=uri, is_remote=False)
-    assert not source.read(NOW).runs
-    shutil.copytree(experiment, experiment.with_name("late"))
-    assert len(source.read(NOW).runs) == 4
-    shutil.rmtree(experiment.with_name("late"))
-    assert source.read(NOW).source.endswith("late")  # --fresh: the files stay the source
+def test_the_experiment_that_began_last_is_watched_or_what_there_is_is_said(experiment: Path, tmp_path: Path) -> None:
+    assert watched(None, experiment.parent).read(NOW).experiment == "tiny"
+    assert len(watched("tiny", experiment.parent).read(NOW).runs) == 4
+    with pytest.raises(ConfigError, match=r"runs has no experiment 'tinny' \(did you mean tiny\?\); --watch shows one"):
+        watched("tinny", experiment.parent)
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/wrong has no experiment; --watch shows one"):
+        watched(None, tmp_path / "wrong")
 
 
-@pytest.fixture
-def uri(tmp_path: Path, migrated_database: Path) -> str:
-    return f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
-
-
-def test_mlflow_alone_shows_the_same(uri: str) -> None:
-    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
-    source = MlflowSource(uri, "tiny")
-    parent = tracker.start_parent("tiny/1", {}, {})
-    params = {"training": {"max_steps": 100, "per_device_batch_size": 4, "checkpoint_steps": 20}}
-    run_ids = [
-        tracker.start_run(
-            f"tiny/{group}/s0/k", parent_id=parent, group=group, seed=0, fingerprint="f", params=params, tags={},
-            status="SCHEDULED",
-        )
-        for group in ("A", "C")
-    ]  # fmt: skip
-    assert [run.state for run in source.read(NOW).runs] == ["waiting", "waiting"]
-    metrics = {"train_total_loss": 2.0, "train_coord_loss": 0.5, "throughput/images_per_second": 8.0}
-    moment = time.time() - 12
-    tracker.append_rows(run_ids[0], [Row(20, moment, metrics | {"subset/constrained/expected/AP": 0.25})])
-    found = source.read(NOW).runs[0]
-    assert (found.state, found.step, found.max_steps, found.loss) == ("running", 20, 100, 2.0)
-    assert (found.coord_loss, found.images_per_second, found.seconds_left) == (0.5, 8.0, 40.0)
-    assert found.patience == 10 * 20 * 4 / 8
-    tracker.append_rows(run_ids[0], [Row(40, moment, {"subset/constrained/expected/AP": 0.5})], start=1)
-    assert source.read(NOW).runs[0].subset_ap == (Point(20, 0.25), Point(40, 0.5))
-    tracker.finish(run_ids[0], "FAILED", message="out of memory")
-    assert (source.read(NOW).runs[0].state, source.read(NOW).runs[0].message) == ("failed", "out of memory")
-    assert not source.read(NOW).ended
-    tracker.finish(parent, "FAILED")
-    assert source.read(NOW).ended
-
-
-def test_a_wrong_name_is_answered_with_the_names_there_are(uri: str) -> None:
-    for number in range(3):
-        open_tracker(uri, experiment=f"e{number}", artifact_root=None)
-    with pytest.raises(TrackingError, match="no experiment 'e00'; did you mean e0"):
-        MlflowSource(uri, "e00").read(NOW)
-    with pytest.raises(TrackingError, match="no experiment 'tinny'; there is e0, e1, e2"):
-        MlflowSource(uri, "tinny").read(NOW)
-
-
-@pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask MLflow at each look."""
-    monkeypatch.setattr("coordexp.report.watch.sources.MLFLOW_SECONDS", 0.0)
-
-
-@pytest.mark.usefixtures("no_pause")
-def test_what_is_not_recorded_yet_is_waited_for_a_minute(uri: str, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    source = ChosenSource("tiny", runs_dir=runs, uri=uri, is_remote=False)
-    assert source.read(NOW).note.startswith("waiting, for a minute at most: MLflow at sqlite")
-    assert not source.read(NOW + 59).ended
-    with pytest.raises(TrackingError, match=rf"^waited for a minute: {runs} has no experiment that has begun, and MLf"):
-        source.read(NOW + 60)
-    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
-    assert "experiment 'tiny' in MLflow at" in source.read(NOW + 50).note, "and no run of it is there"
-    tracker.start_parent("tiny/1", {}, {})
-    assert source.read(NOW + 61).note == ""
-
-
-@pytest.mark.usefixtures("no_pause")
-def test_a_wrong_folder_or_name_is_said_after_a_minute_with_what_is_there(experiment: Path, tmp_path: Path) -> None:
-    for folder, name, found in (
-        (experiment.parent, "tinny", r"runs has no experiment 'tinny' \(did you mean tiny\?\), and there is no MLf"),
-        (experiment.parent, "shapes", r"runs has no experiment 'shapes' \(there is tiny\), and there is no MLf"),
-        (tmp_path / "wrong", "tiny", rf"{tmp_path}/wrong has no experiment that has begun, and there is no MLflow"),
-        (tmp_path / "wrong", None, rf"{tmp_path}/wrong has no experiment that has begun, and there is no MLflow"),
-    ):
-        source = ChosenSource(name, runs_dir=folder, uri=f"sqlite:///{folder}/mlflow.db", is_remote=False)
-        assert not source.read(NOW).ended
-        with pytest.raises(TrackingError, match=found):
-            source.read(NOW + 60)
-
-
-def test_a_folder_without_runs_is_no_experiment_for_ever(experiment: Path, tmp_path: Path) -> None:
-    (experiment.parent / "looked_at" / "inspect").mkdir(parents=True)
-    source = ChosenSource("looked_at", runs_dir=experiment.parent, uri=f"sqlite:///{tmp_path}/no.db", is_remote=False)
-    assert "looked_at holds no run yet" in source.read(NOW).note
-    with pytest.raises(TrackingError, match=r"has no experiment 'looked_at' .*looked_at holds no run yet$"):
-        source.read(NOW + 60)
-    lock = ExperimentFolder(experiment.parent / "looked_at").lock
-    lock.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
-    assert source.read(NOW + 99).note == "", "a command is at work, such as a sweep that divides its images"
-    lock.unlink()
-    shutil.copytree(experiment, experiment.parent / "looked_at", dirs_exist_ok=True)
-    assert len(source.read(NOW + 61).runs) == 4
-
-
-@pytest.mark.usefixtures("no_pause")
-def test_a_server_that_never_answers_is_waited_for_a_minute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(uri: str) -> None:
-        raise ServerUnreachableError("connection refused")
-
-    monkeypatch.setattr("coordexp.report.watch.sources.open_client", refuse)
-    source = ChosenSource("tiny", runs_dir=tmp_path, uri="http://127.0.0.1:9", is_remote=True)
-    assert source.read(NOW).note == "waiting, for a minute at most: connection refused"
-    with pytest.raises(TrackingError, match="^waited for a minute: connection refused$"):
-        source.read(NOW + 60)
-
-
-def test_the_command_ends_with_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("coordexp.report.watch.sources.WAITING_SECONDS", 0.1)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    command = ["report", "pets", "--watch", "--runs-dir", str(tmp_path / "here"), "--interval", "0.1"]
-    assert main(command) == 2
-    said = capsys.readouterr()
-    assert "waiting, for a minute at most: there is no MLflow database" in " ".join(said.out.split())
-    assert said.err.startswith(f"error: waited for a minute: {tmp_path}/here has no experiment that has begun, and ")
-    assert said.err.count("\n") == 1
-
-
-def test_the_newest_life_of_a_name_is_shown(uri: str) -> None:
-    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
-    own = {"group": "A", "seed": 0, "fingerprint": "f", "params": {}, "tags": {}}
-    parent = tracker.start_parent("tiny/1", {}, {})
-    tracker.start_run("k1", parent_id=parent, status="SCHEDULED", **own)
-    source = MlflowSource(uri, "tiny")
-    assert [(run.name, run.state) for run in source.read(NOW).runs] == [("A-s0", "waiting")]
-    again = tracker.start_parent("tiny/2", {}, {})  # --fresh
-    tracker.start_run("k2", parent_id=again, **own)
-    assert [(run.name, run.state) for run in source.read(NOW).runs] == [("A-s0", "running")]
-    tracker.finish(again, "KILLED")
-    assert source.read(NOW).ended
-
-
-def test_words_of_a_server_that_are_no_numbers_end_nothing(uri: str) -> None:
-    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
-    parent = tracker.start_parent("tiny/one", {}, {})
-    params = {"training": {"max_steps": "many", "checkpoint_steps": "x", "per_device_batch_size": ""}}
-    run = tracker.start_run("A0", parent_id=parent, group="A", seed=0, fingerprint="f", params=params, tags={})
-    tracker.append_rows(run, [Row(1, NOW, {"throughput/images_per_second": 1.0})])
-    snapshot = MlflowSource(uri, "tiny").read(NOW)
-    text_of(snapshot)
-    assert [(run.name, run.max_steps, run.step) for run in snapshot.runs] == [("A-s0", None, 1)]
-
-
-def test_an_unreachable_server_keeps_the_last_table(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = open_tracker(uri, experiment="tiny", artifact_root=None)
-    parent = tracker.start_parent("tiny/1", {}, {})
-    tracker.start_run("k", parent_id=parent, group="A", seed=0, fingerprint="f", params={}, tags={})
-    source = MlflowSource(uri, None)
-    assert len(source.read(NOW).runs) == 1
-
-    def refuse(uri: str) -> None:
-        raise ServerUnreachableError("connection refused")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("coordexp.report.watch.sources.open_client", refuse)
-        snapshot = source.read(NOW + 30)
-    assert len(snapshot.runs) == 1
-    assert snapshot.note == "no news for 30 s: connection refused"
-    assert source.read(NOW + 40).note == ""
-
-
-def test_a_uri_that_can_never_work_is_said_at_once() -> None:
-    with pytest.raises(TrackingError, match="cannot be used"):
-        MlflowSource("ftp://somewhere", "tiny").read(NOW)
-
-
-@pytest.mark.parametrize("wrong", [["a", "b"], ["a", "--runs", "r1"]])
+@pytest.mark.parametrize("wrong", [["a", "b"], ["a", "--runs", "r1"], ["a", "--tracking-uri", "http://h"]])
 def test_arguments_that_make_no_sense_together_are_refused(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -417,11 +240,3 @@ def test_an_interval_that_is_none_is_refused(interval: str, capsys: pytest.Captu
     with pytest.raises(SystemExit, match="2"):
         main(["report", "a", "--interval", interval, "--watch"])
     assert "--interval" in capsys.readouterr().err
-
-
-def test_a_wrong_uri_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "a", "--watch", "--tracking-uri", "ftp://user:secret@somewhere"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: the tracking URI must hold no user")
-    assert said.count("\n") == 1
-    assert "secret" not in said

@@ -5,14 +5,11 @@ The vocabulary is small: some rows of text, the 1000 bins, some rows of text.
 Shapes: T supervised tokens, N of them coord tokens, V vocabulary, M boxes.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.coord_tokens.codec import NUM_BINS, encode
+from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.losses.head import HeadOutput
 from coordexp.losses.term import TermInputs
 
@@ -20,32 +17,6 @@ FIRST_ID = 30
 """Column of the logits that is bin 0."""
 VOCABULARY = FIRST_ID + NUM_BINS + 20
 """Columns of the logits."""
-_NEVER = -1e4
-
-
-def logits_of(shares: Sequence[Mapping[int, float]]) -> Tensor:
-    """Return logits ``[N, V]`` of coord tokens whose distribution over the bins is given.
-
-    Args:
-        shares: of each coord token, the probability of each bin that has any: ``{200: 0.75, 208: 0.25}``.
-    """
-    logits_NV = torch.full((len(shares), VOCABULARY), _NEVER)
-    for row, share_of_bin in enumerate(shares):
-        for number, share in share_of_bin.items():
-            logits_NV[row, FIRST_ID + number] = math.log(share)
-    return logits_NV
-
-
-def boxes_by_hand(logits_NV: Tensor, boxes_norm_xyxy: Sequence[Sequence[float]]) -> TermInputs:
-    """Return a batch of nothing but boxes, of one image.
-
-    Args:
-        logits_NV: ``[4 M, V]`` logits where x1, y1, x2, y2 of each box are due; :func:`logits_of` makes some.
-        boxes_norm_xyxy: the ``M`` true boxes, corners as fractions of the image.
-    """
-    boxes_M4 = torch.tensor(boxes_norm_xyxy, dtype=torch.float64, device=logits_NV.device).view(-1, 4)
-    targets_N = encode(boxes_M4).view(-1) + FIRST_ID
-    return inputs_by_hand(logits_NV, targets_N, boxes_M4.to(logits_NV.dtype))
 
 
 def inputs_by_hand(
