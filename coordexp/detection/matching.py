@@ -197,12 +197,12 @@ class Matcher:
 
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
-        from coordexp.detection.pair_kernels import fill_best_pairs
+        from coordexp.detection.pair_kernels import fill_best_iou
 
         gt = np.flatnonzero(~self.truth.is_crowd)
         gt = gt[np.argsort(self._gt_cell[gt], kind="stable")]
-        best, row = np.zeros(len(self._dt_cell)), np.zeros(len(self._dt_cell), np.int64)
-        fill_best_pairs(*self._cell_bounds(gt), self._dt_boxes, self.truth.boxes_px_xywh[gt], best, row)
+        best = np.empty(len(self._dt_cell))
+        fill_best_iou(*self._cell_bounds(gt), self._dt_boxes, self.truth.boxes_px_xywh[gt], best)
         return self._in_file_order(best)
 
     def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[NDArray[np.int32], Ints]:

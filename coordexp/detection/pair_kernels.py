@@ -28,17 +28,13 @@ def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
 
 
 @compiled
-def fill_best_pairs(
-    begin: Ints, other_begin: Ints, other_end: Ints, boxes: Floats, others: Floats, best: Floats, row: Ints
-) -> None:
-    """Set ``best`` ``[M]`` to each box's largest IoU with another of its cell, or 0, and ``row`` to where that is."""
-    for cell in range(len(other_begin)):
-        for b in range(begin[cell], begin[cell + 1]):
-            best[b], row[b] = 0.0, 0
-            for other in range(other_begin[cell], other_end[cell]):
-                found = _iou(boxes, b, others, other, False)
-                if found > best[b]:
-                    best[b], row[b] = found, other
+def fill_best_iou(begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, out: Floats) -> None:
+    """Set ``out`` ``[D]`` to the largest IoU of each detection with a box of its cell, or 0."""
+    for cell in range(len(gt_begin)):
+        for d in range(begin[cell], begin[cell + 1]):
+            out[d] = 0.0
+            for g in range(gt_begin[cell], gt_end[cell]):
+                out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
 
 
 @compiled
