@@ -34,7 +34,7 @@ _VARIABLES = (
     "ONEDNN_MAX_CPU_ISA", "OMP_DYNAMIC", "OPENBLAS_CORETYPE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
 )  # fmt: skip
-# numba has a hundred: how it compiles the loops of AP, and where compiled ones lie. None of those loops has threads.
+# numba has a hundred: how it compiles the loops of AP, and where compiled ones lie. Threads change no number.
 _NUMBA, _NUMBA_THREADS, _NUMBA_FILE = "NUMBA_", "NUMBA_NUM_THREADS", ".numba_config.yaml"
 _OF_NO_INFLUENCE = ("_name_or_path", "transformers_version")  # of a model's configuration
 
