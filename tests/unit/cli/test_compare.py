@@ -2,9 +2,9 @@
 
 import gzip
 import json
-import shutil
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
