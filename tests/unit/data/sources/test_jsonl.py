@@ -170,7 +170,6 @@ def test_what_is_in_a_file_is_counted(coco):
         "ignored": 1,
         "thin": 1,
         "images_without_objects": 1,
-        "trimmed_names": 0,
         "repeated_file_names": 2,
         "trimmed_names": 0,
         "rejected_records": 1,
