@@ -61,6 +61,7 @@ _REASONS = {
     "ReadOnlySqlTransaction": "its database is read-only now",
     "DiskFull": "its database has no room left",
     "database or disk is full": "its database has no room left",
+    "too many 500 error": "it answers with status 500, and its own log says why",
     "too many 503 error": "it, or its database, is down for now (status 503)",
     "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
     "`mlflow db upgrade`",
