@@ -100,7 +100,7 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
     """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
 
     Args:
-        function: returns an exit code, or None for 0; its reader may have closed the pipe before it ended.
+        function: returns an exit code, or None for 0.
         debug: print the traceback as well.
 
     Returns:

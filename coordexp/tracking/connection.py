@@ -64,6 +64,7 @@ _REASONS = {
     "ReadOnlySqlTransaction": "its database is read-only now",
     "DiskFull": "its database has no room left",
     "database or disk is full": "its database has no room left",
+    "too many 500 error": "it answers with status 500, and its own log says why",
     "too many 503 error": "it, or its database, is down for now (status 503)",
     "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
     "`mlflow db upgrade`",
@@ -182,12 +183,15 @@ def artifact_errors(uri: str, root: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        connect(uri)
+        connect(uri)  # raises where it is the server that is away
         place = f"the artifact root {without_secrets(root)}"
         if isinstance(error, ImportError):
             package = _PACKAGES.get(root.partition(":")[0], error.name)
             raise ArtifactError(f"{place} needs the package {package}: pip install {package}") from error
-        raise ArtifactError(f"{place} cannot be written: {_reason(error)}") from error
+        raise ArtifactError(
+            f"{place} cannot be written: {_reason(error)}; mend that, or set tracking.uri to a server that stores "
+            "files itself (--artifacts-destination)"
+        ) from error
 
 
 def look_at_artifacts(uri: str, root: str) -> None:

@@ -23,7 +23,7 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.charts import COLOR_TAG, chart_of, group_colors
-from coordexp.tracking.connection import ArtifactError, ServerUnreachableError, without_secrets
+from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
@@ -42,7 +42,6 @@ from coordexp.tracking.store import (
 )
 
 MERGED_ARTIFACT = RunFolder(Path()).merged.name
-CHANGE_ROOT = "mend that, start the server with --artifacts-destination, or set tracking.uri"
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
     "failed": "FAILED",
@@ -165,12 +164,9 @@ class Recorder:
         """Store the experiment's own record, which shows before anything is trained whether files can be stored.
 
         Raises:
-            TrackingError: if not; the sentence says what to do.
+            TrackingError: if not.
         """
-        try:
-            self._tracker.log_file(self.parent_id, self._record)
-        except ArtifactError as error:
-            raise TrackingError(f"{error}; nothing was trained: {CHANGE_ROOT}") from error
+        self._tracker.log_file(self.parent_id, self._record)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
         """Log what belongs to the whole experiment."""

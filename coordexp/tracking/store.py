@@ -71,9 +71,7 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
             client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
         if VIEW_TAG not in found.tags:  # a person may have changed it since
             client.set_experiment_tag(found.experiment_id, VIEW_TAG, view_of_runs(round(1000 * time.time())))
-    return Tracker(
-        client, uri=uri, experiment=experiment, experiment_id=found.experiment_id, artifact_root=found.artifact_location
-    )
+    return Tracker(client, found, uri=uri)
 
 
 @dataclass
@@ -105,13 +103,11 @@ class _KnownRun:
 class Tracker:
     """One experiment in MLflow; :func:`open_tracker` makes it."""
 
-    def __init__(
-        self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str, artifact_root: str
-    ) -> None:
+    def __init__(self, client: "MlflowClient", experiment: "Experiment", *, uri: str) -> None:
         self.uri = uri
-        self.experiment = experiment
-        self.experiment_id = experiment_id
-        self._artifact_root = artifact_root
+        self.experiment = experiment.name
+        self.experiment_id = experiment.experiment_id
+        self._artifact_root = experiment.artifact_location
         self._client = client
         # Otherwise the first rows, sent by a thread, could set a run to RUNNING that has just ended.
         self._status_lock = threading.Lock()

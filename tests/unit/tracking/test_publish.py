@@ -248,7 +248,7 @@ def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_ne
         recorder.end_run(each, DONE)
     (missing,) = recorder.close()
     root = (tmp_path / "artifacts" / "tiny").as_uri()
-    assert missing == f"A-s0 and 1 more: the artifact root {root} cannot be written: Not a directory"
+    assert missing.startswith(f"A-s0 and 1 more: the artifact root {root} cannot be written: Not a directory; ")
     assert "does not answer" not in caplog.text
     found = MlflowClient(tracker.uri).search_runs([tracker.experiment_id])
     assert {run.info.status for run in found} == {"FINISHED"}
@@ -280,7 +280,7 @@ def test_a_root_that_cannot_be_used_is_found_before_training(
     record = ExperimentFolder.of(plan.config).record
     record.write_text("{}")
     recorder = Recorder(elsewhere, plan.config, parent_key="tiny")
-    with pytest.raises(TrackingError, match=f"the artifact root {root} {reason}.*; nothing was trained"):
+    with pytest.raises(TrackingError, match=f"the artifact root {root} {reason}"):
         recorder.check_artifacts()
     recorder.close(cut_short=True)
     assert client.get_run(recorder.parent_id).info.status == "KILLED"
