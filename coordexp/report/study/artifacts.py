@@ -149,13 +149,11 @@ class Artifacts:
             return kept
         if path not in self._names(run_id, str(Path(path).parent)):
             return None
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        # MLflow 3.17 leaves out a file's folders, other versions do not: only the path that it returns is sure.
-        with (
-            tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"),
-            TemporaryDirectory(dir=self._cache) as folder,
-        ):
-            Path(self._mlflow().download_artifacts(run_id, path, folder)).replace(kept)
+        with tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=self._cache) as folder:
+                # MLflow 3.17 leaves out a file's folders, other versions do not: only the path it returns is sure.
+                Path(self._mlflow().download_artifacts(run_id, path, folder)).replace(kept)
         return kept
 
     def _names(self, run_id: str, folder: str) -> set[str]:

@@ -433,3 +433,12 @@ def test_a_broken_file_of_another_reading_leaves_the_headline(store: Path) -> No
     assert list(found.readings) == ["own"]
     assert found.comparison is not None
     assert any(line.startswith("No other reading than each group's own: ") for line in found.missing)
+
+
+def test_equal_scores_of_a_run_are_said_in_front_of_the_verdict(store: Path) -> None:
+    uri = write_experiment(store, "tied", groups=("A", "C"))
+    path = store / "tied" / "A-s0" / A_DETECTIONS
+    path.write_text(json.dumps([{**found, "score": 1.0} for found in json.loads(path.read_text())]))
+    found = study(load_experiment(uri, "tied"), store, store / "cache")
+    assert found.verdict.startswith("Most scores of A are equal, so that its AP depends on the order")
+    assert any(f"{path} is not what was measured since" in line for line in found.missing)
