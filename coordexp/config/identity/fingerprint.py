@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import platform
 import subprocess
@@ -9,18 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.identity.code import PACKAGE, bytes_of_package, code_of_run, is_metric
-from coordexp.config.identity.libraries import installed_version
+from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
 from coordexp.config.keys import deciding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, parse_model, read_bytes, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
-PACKAGE_BYTES = "package"  # in ``source``
 _PACKAGES = (
-    "accelerate", "deepspeed", "llvmlite", "numba", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors",
-    "tokenizers", "torch", "transformers",
+    "accelerate", "deepspeed", "flash-attn", "llvmlite", "numba", "numpy", "peft", "pillow", "pycocotools", "ray",
+    "safetensors", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 
@@ -36,13 +35,13 @@ class Fingerprint:
         weights: hash of the base's weights, which no seed changes; None where not known.
         tokens: hash of the order and content of the training sequences; None where not known.
         evaluation: hash of the evaluation's settings and of the sources that evaluate.
-        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither;
-            and one hash of the package's bytes, for a worker to know them again. It is not compared, ``code`` is.
-        files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``; empty where an
-            older version wrote this.
-        worker: what the run's own worker found itself to compute with, at its start: threads, switches, libraries,
-            settings of model and processor; empty until then.
-        machine: hardware and versions around a worker, which may differ between machines; not compared.
+        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither.
+            It is not compared, ``code`` is.
+        files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``.
+        worker: what the run's own worker found itself to compute with, at its start: threads, precision, switches,
+            versions; empty until then.
+        machine: hardware around a worker and a hash of all installed packages, which may differ between machines; not
+            compared.
     """
 
     config: Mapping[str, JsonValue]
@@ -116,7 +115,7 @@ def fingerprint(
         weights=weights,
         tokens=tokens,
         evaluation=sha256_of_text(deciding(config, "evaluation") + json.dumps(evaluating, sort_keys=True)),
-        source=git_state() | {PACKAGE_BYTES: bytes_of_package()},
+        source=git_state(),
         files=dict(files or {}),
     )
 
@@ -135,7 +134,22 @@ def read_fingerprint(path: Path) -> Fingerprint:
 
 def package_versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that can change a number."""
-    return {"python": platform.python_version()} | {name: installed_version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {name: _installed_version(name) for name in _PACKAGES}
+
+
+@functools.cache
+def installed_packages() -> str:
+    """Return a hash of names and versions of all installed packages, as ``pip list`` has them."""
+    found = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
+    return sha256_of_text("\n".join(sorted(found)))[:16]
+
+
+@functools.cache
+def _installed_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache
