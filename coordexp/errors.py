@@ -13,6 +13,9 @@ _USER_ALONE = re.compile(r"(?<![\w/*.-])[^\s:/@'\"=({\[,]+:(?!/|PASSWORD@)[^\s@]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+_MAX_LINE, _MAX_LINES = 500, 50  # of a message; a table of differences has 30 lines
+
+
 class _MaskingRepr(reprlib.Repr):
     """Masks before it shortens: half an address is not known as one."""
 
@@ -26,6 +29,10 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
 
 class CoordExpError(ValueError):
     """Input coordexp cannot work with; the message says what, where and what was expected."""
+
+    def __str__(self) -> str:
+        """Return the message, short although it may quote what is as long as a book."""
+        return shortened(super().__str__())
 
 
 class ConfigError(CoordExpError):
@@ -71,6 +78,19 @@ def masked(text: str) -> str:
     file may have any character; the word USER:PASSWORD of our own sentences is none.
     """
     return _USER_ALONE.sub("***@", _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text)))
+
+
+def shortened(text: str) -> str:
+    """Return text without the middle of long lines, and without what follows many lines. A secret is masked first."""
+    if len(text) <= _MAX_LINE:
+        return text
+    lines = masked(text).split("\n")
+    more = [f"... and {len(lines) - _MAX_LINES:,} more lines"] if len(lines) > _MAX_LINES else []
+    return "\n".join([*map(_shortened_line, lines[:_MAX_LINES]), *more])
+
+
+def _shortened_line(line: str) -> str:
+    return line if len(line) <= _MAX_LINE else f"{line[: 2 * _MAX_LINE // 3]} ... {line[-_MAX_LINE // 3 :]}"
 
 
 def plain(text: str) -> str:
@@ -128,4 +148,4 @@ def is_name(value: object) -> bool:
 
 def summary(error: BaseException) -> str:
     """Return kind and first line of another library's error, for a sentence of ours."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+    return shortened(f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}")

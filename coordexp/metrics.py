@@ -144,10 +144,6 @@ ANSWER_METRICS = tuple(
     for name, description, unit in (
         ("AP_duplicate_stop", "AP if an object that repeats the one before it ended its answer", ""),
         ("AP50_duplicate_stop", "the same at IoU .50", ""),
-        ("plain_recall", "objects that one answer finds with their category, mean over IoU .50:.95", "fraction"),
-        ("plain_recall50", "the same at IoU .50", "fraction"),
-        ("oracle_recall", "objects that any of the sampled answers finds, mean over IoU .50:.95", "fraction"),
-        ("oracle_recall50", "the same at IoU .50", "fraction"),
     )
 )
 """What other answers of the same model would give, by kind of boxes."""
@@ -303,6 +299,13 @@ _OTHERS = (
     Metric("final/train_seconds", "wall time of training", "seconds", "lower"),
     Metric("final/seconds", "wall time of a whole run: training, evaluation and merge", "seconds", "lower"),
     Metric("final/steps", "optimizer steps done", "steps"),
+    Metric("final/merge_lost_logits", "rms(merged - adapter) / rms(adapter - base) of the logits", "fraction", "lower"),
+    Metric(
+        "final/merge_lost_weights",
+        "norm of rounding over that of the change, worst kind",
+        "fraction",
+        "lower",
+    ),
     Metric("codec_ceiling/AP", "AP of the ground truth itself after encode and decode", direction="higher"),
 )
 

@@ -118,8 +118,7 @@ def num_train_images(config: ExperimentConfig) -> int | None:
     """Return the images that a run trains on; None where their file cannot be read now. Generates none."""
     generated = source_of(config.data, "train", data_dir=ExperimentFolder.of(config).data).generated
     if generated is not None:
-        chosen = min(generated.num_images, config.data.max_train_images or generated.num_images)
-        return chosen - (config.data.holdout_images or 0)
+        return min(generated.num_images, config.data.max_train_images or generated.num_images)
     try:
         return len(read_split(config, "train").samples)
     except DataError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordexp.config import Fingerprint, KeyDifference, check_comparable, find_differences, to_yaml
+from coordexp.config.identity.differences import diff, rounding_only, went_on
 from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
 from coordexp.config.keys import deciding
 from coordexp.config.schema import ExperimentConfig
@@ -199,6 +200,17 @@ def fingerprint_runs(
     return current, find_differences(known | current, ablation.factor)
 
 
+def rounding_notes(plans: Sequence[RunPlan], current: Mapping[str, Fingerprint]) -> list[str]:
+    """Return a line for each key that runs have had another value of, and that changes rounding only."""
+    runs: dict[str, list[str]] = {}
+    for plan in plans:
+        if has_taken_step(plan.run_dir) and plan.folder.fingerprint.is_file():
+            changed = rounding_only(diff(_stored(plan.folder), current[plan.name]))
+            for key, (before, now) in changed.items():
+                runs.setdefault(f"{key} is {now} and was {before}", []).append(plan.name)
+    return [f"{change} in {', '.join(names)}: last digits may differ" for change, names in runs.items()]
+
+
 def _begun(plans: Sequence[RunPlan]) -> list[RunFolder]:
     """Return the runs of the experiment that have begun: of the plans, and others that have taken a step."""
     planned = {plan.name: plan.folder for plan in plans if plan.status() is not None}
@@ -210,10 +222,9 @@ def write_run_files(plan: RunPlan, identity: Fingerprint) -> None:
     """Write configuration and fingerprint into the folder of a run, before it begins."""
     write_text(plan.folder.config, to_yaml(plan.config))
     file = plan.folder.fingerprint
-    if plan.status() is None or not file.is_file():
-        write_text(file, identity.to_json() + "\n")
-    elif not has_taken_step(plan.run_dir):
-        write_text(file, _stored(plan.folder).to_json() + "\n")
+    if file.is_file() and has_taken_step(plan.run_dir):
+        identity = went_on(read_fingerprint(file), identity)
+    write_text(file, identity.to_json() + "\n")
 
 
 def _stored(run: RunFolder) -> Fingerprint:

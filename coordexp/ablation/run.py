@@ -11,6 +11,7 @@ from coordexp.ablation.preparation import (
     check_disk_for,
     fingerprint_runs,
     prepare_all,
+    rounding_notes,
     shared_metrics,
     steps_note,
     with_steps,
@@ -54,7 +55,7 @@ def run_ablation(
     """
     with open_campaign(config, fresh=fresh, console=console) as campaign:
         plans = plan_runs(config, instance=campaign.instance)
-        pending = [plan for plan in plans if not plan.is_finished()]
+        pending = [plan for plan in plans if not plan.is_done()]
         for plan in pending:
             count_killed_time(plan.run_dir)
         with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
@@ -64,6 +65,8 @@ def run_ablation(
             recorder, ending = campaign.new_recorder(plans[0]), Ending()
             try:
                 with spoken("records the runs", campaign.console):
+                    if pending:
+                        recorder.check_artifacts()
                     for plan in plans:
                         recorder.start_run(plan, fingerprints[plan.name])
                         if plan not in pending:
@@ -76,7 +79,7 @@ def run_ablation(
                         executor.live_queue(config.experiment.name, lambda: plans),
                         BudgetKeeper(plans, max_hours) if max_hours else contextlib.nullcontext() as budget,
                     ):
-                        unfinished = [plan for plan in pending if not plan.is_finished()]  # workers of a killed command
+                        unfinished = [plan for plan in pending if not plan.is_done()]  # workers of a killed command
                         ending = campaign.execute(
                             executor, unfinished, function, recorder, runs=lambda: plans, budget=budget
                         )
@@ -117,6 +120,7 @@ def _prepare(
         notes = [steps_note(plan.config, len(prepared[plan.name].train.samples)) for plan in plans]
         plans = with_steps(plans, prepared)
         fingerprints, differences = fingerprint_runs(plans, prepared)
+        notes += rounding_notes(plans, fingerprints)
         if executor is not None:
             check_disk_for(pending, prepared[pending[0].name].base)
             executor.check(pending[0].config)

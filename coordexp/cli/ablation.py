@@ -65,7 +65,7 @@ def run_and_report(
 ) -> int:
     """Do what is not finished of an ablation, report on it, and return the exit code.
 
-    A report is made where every run is on record: of all seeds, or of the whole ones where a budget ended it.
+    The report is of all seeds, or of the whole ones where a budget ended it.
 
     Args:
         config: the whole experiment.
@@ -84,11 +84,11 @@ def run_and_report(
     from coordexp.train import train
 
     ending = run_ablation(config, fresh=fresh, console=console, debug=debug, function=function or train)
+    seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
+    has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
+    is_reported = has_report and _report(config, console, seeds=seeds)
     for sentence in ending.missing:
         show(console, f"not recorded: {sentence}; the same command sends it")
-    seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
-    has_report = not ending.missing and (seeds or ending.code in (0, EXIT_FAILED))
-    is_reported = bool(has_report) and _report(config, console, seeds=seeds)
     if ending.sentence:
         show(console, ending.sentence)
     return ending.code or (0 if is_reported else EXIT_FAILED)
@@ -118,6 +118,6 @@ def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[i
             )
     except CoordExpError as error:
         show(console, f"no report: {error}")
-        show(console, f"every run is recorded; try again: {command('report', name)}")
+        show(console, f"the runs are in their folders; try again: {command('report', name)}")
         return False
     return True

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,7 +115,8 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for text in texts:
         name, separator, paths = text.partition("=")
-        if not separator or not name.strip() or not all(paths.split(",")):
+        files = _listed_files(paths)
+        if not separator or not name.strip() or not all(files):
             raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
         if not is_name(name) or len(name) > _MAX_NAME:
             raise ConfigError(
@@ -122,8 +124,19 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
             )
         if name in found:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
-        found[name] = [Path(path) for path in paths.split(",")]
+        found[name] = [Path(path) for path in files]
     return found
+
+
+def _listed_files(text: str) -> list[str]:
+    """Split a list of files at its commas, but none that is part of the name of a file that exists."""
+    parts, files = text.split(","), list[str]()
+    while parts:
+        ends = [end for end in range(1, len(parts) + 1) if os.path.isfile(",".join(parts[:end]))]
+        end = max(ends, default=1)
+        files.append(",".join(parts[:end]))
+        del parts[:end]
+    return files
 
 
 def _between(low: int, high: int, text: str) -> int:

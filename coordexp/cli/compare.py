@@ -69,14 +69,15 @@ def run(options: argparse.Namespace) -> None:
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
         raise ComparisonError(" ".join(study.missing))
+    paths = write_report(study, output)
     if options.format != "terminal":
-        for remark in remarks(data):
+        for remark in (*study.cautions, *remarks(data)):
             show(errors, f"note: {remark}")
     if options.format == "json":
         sys.stdout.write(to_numbers(study.comparison, data))
     else:
         print_report(study, options.format, console)
-    print_paths(write_report(study, output), console if options.format == "terminal" else errors)
+    print_paths(paths, console if options.format == "terminal" else errors)
 
 
 def _and(names: "Sequence[str]") -> str:

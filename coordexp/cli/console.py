@@ -1,14 +1,18 @@
 """One way to print, and one way to say that something went wrong: a sentence on stderr and an exit code."""
 
+import codecs
 import contextlib
 import errno
+import io
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from coordexp.errors import CoordExpError, masked, plain_lines
+from coordexp.errors import CoordExpError, masked, plain_lines, shortened
 from coordexp.files import is_disk_full
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ _PIPE_WIDTH = 120  # rich takes 80 where there is no terminal, too narrow for th
 _EXIT_BUG = 1
 _EXIT_INPUT = 2
 _EXIT_INTERRUPTED = 130
-_MAX_LINE = 1_600
+_PLAIN_SIGNS = {"\u2212": "-", "\u2022": "*", "\u2009": " ", "\u2264": "<", "\u2265": ">"}  # of our tables, one for one
 # What the machine refuses, or what lies where a path leads, is no bug of ours: one sentence, like wrong input.
 _MACHINE_ERRNOS = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
@@ -29,23 +33,30 @@ _MACHINE_ERRNOS = (
 
 def output_console(*, pipe_width: int = _PIPE_WIDTH) -> "Console":
     """Return the console of stdout; a pipe has no width of its own and gets this one."""
-    from rich.console import Console
+    from coordexp.cli.plain_output import PlainConsole
 
-    return _plain_output(Console(width=None if sys.stdout.isatty() else pipe_width))
+    return PlainConsole(width=None if sys.stdout.isatty() else pipe_width)
 
 
 def error_console() -> "Console":
     """Return the console of stderr, for progress and for messages beside a report in a pipe."""
-    from rich.console import Console
+    from coordexp.cli.plain_output import PlainConsole
 
-    return _plain_output(Console(stderr=True))
+    return PlainConsole(stderr=True)
 
 
-def _plain_output(console: "Console") -> "Console":
-    from coordexp.cli.plain_output import PlainOutput
+def accept_any_text() -> None:
+    """Replace what the encoding of stdout or stderr lacks, as in a terminal of Latin-1 or ASCII, instead of failing."""
+    codecs.register_error("coordexp", _replacement)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="coordexp")
 
-    console.push_render_hook(PlainOutput())
-    return console
+
+def _replacement(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN_SIGNS.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
 
 def show(console: "Console", line: str) -> None:
@@ -89,7 +100,7 @@ def run_command(function: Callable[[], int | None], *, debug: bool = False) -> i
     """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
 
     Args:
-        function: returns an exit code, or None for 0.
+        function: returns an exit code, or None for 0; its reader may have closed the pipe before it ended.
         debug: print the traceback as well.
 
     Returns:
@@ -111,13 +122,31 @@ class _Outcome:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if _reader_has_left(error) and isinstance(error, BrokenPipeError):
+            return True
         if not isinstance(error, Exception | KeyboardInterrupt):
             return False
         if self._debug:
             say("".join(traceback.format_exception(error)).rstrip("\n"))
         self.exit_code, message = _explained(error, debug=self._debug)
-        say("\n".join(map(_shortened, masked(message).splitlines())))
+        say(shortened(message))
         return True
+
+
+def _reader_has_left(error: BaseException | None) -> bool:
+    """Write what stdout still holds; return whether its pipe is closed, and let nothing more be written to it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as broken:
+        error = broken
+    if not isinstance(error, BrokenPipeError):  # it may be of another pipe
+        return False
+    pipe = select.poll()
+    pipe.register(sys.stdout, 0)
+    is_closed = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
@@ -133,11 +162,6 @@ def _explained(error: BaseException, *, debug: bool) -> tuple[int, str]:
     hint = "" if debug else "; --debug shows where"
     first_line = (str(error).splitlines() or [""])[0]
     return _EXIT_BUG, f"internal error: {type(error).__name__}: {first_line}{hint}"
-
-
-def _shortened(line: str) -> str:
-    """Return a line without its middle where what was given is as long as a book: both ends say what it is about."""
-    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

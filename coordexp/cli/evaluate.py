@@ -75,20 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--score",
-        choices=("coord", "desc", "coord_desc", "constant", "learned"),
+        choices=("coord", "desc", "coord_desc", "constant"),
         default="coord_desc",
-        help="of a detection (default: coord_desc); learned: by the head that a run with evaluation.score: learned "
-        "leaves beside its weights",
+        help="of a detection (default: coord_desc)",
     )
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument(
         "--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)"
-    )
-    parser.add_argument(
-        "--oracle-k", type=positive, help="also sample so many answers an image, for the recall of their union"
-    )
-    parser.add_argument(
-        "--oracle-temperature", type=_temperature, default=1.0, help="of these answers (default: %(default)s)"
     )
     parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
     parser.add_argument(
@@ -168,8 +161,6 @@ def _job(options: argparse.Namespace) -> "EvaluationJob":
             score=options.score,
             aliases=read_aliases(options.aliases) if options.aliases else {},
             answer=options.answer,
-            oracle_k=options.oracle_k or 0,
-            oracle_temperature=options.oracle_temperature,
             reads_answers=options.generations is not None,
         ),
         prompt=options.prompt,
@@ -211,7 +202,7 @@ def _evaluate_here(
     decoder = open_decoder(job, evaluation)
     with _progress_bar(console, job, evaluation) as advance:
         return evaluation.run(
-            lambda way, sample: [decoder.decode(way, decoder.queues, sample=sample, on_images=advance)],
+            lambda way: [decoder.decode(way, decoder.queues, on_images=advance)],
             EvaluationFolder(output),
             hardware=f"1 x {decoder.hardware}",
         )
@@ -226,17 +217,8 @@ def _progress_bar(
 
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(
-            "evaluating", total=len(evaluation.samples) * (len(job.spec.decoding) + job.spec.oracle_k)
-        )
+        task = progress.add_task("evaluating", total=len(evaluation.samples) * len(job.spec.decoding))
         yield lambda count: progress.advance(task, count)
-
-
-def _temperature(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
-    return value
 
 
 def _gpus(text: str) -> float:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from coordexp.detection.frames import Frame
     from coordexp.detection.ground_truth import GroundTruth
 
+_FEWEST_IMAGES = 10
+"""From a handful of images no frame can be told."""
+
 
 def add_frame(parser: argparse.ArgumentParser) -> None:
     """Add ``--frame``."""
@@ -67,7 +70,7 @@ def check_frames(
     given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
     warnings: list[str] = []
     for name, said in found.items():
-        if said is None or said.outcome == "good":
+        if said is None or said.outcome == "good" or len(said.best.excess) < _FEWEST_IMAGES:
             continue
         text = f"{files[name][0].path}: {said.sentence}"
         if name in other:

@@ -1,6 +1,7 @@
 """``coordexp VERB``: the parser. What a verb needs is imported when it runs, so that ``--help`` is quick."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from coordexp.cli import (
     train,
 )
 from coordexp.cli.arguments import add_debug
-from coordexp.cli.console import run_command, safe, say
+from coordexp.cli.console import accept_any_text, run_command, safe, say
 from coordexp.runs import ranks
 
 
@@ -64,6 +65,11 @@ VERBS: Mapping[str, Verb] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
+    accept_any_text()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME cannot be written it warns, with its own paths
+    if sys.flags.optimize > 1:
+        say("error: python -OO drops the docstrings that transformers reads; run without -OO and PYTHONOPTIMIZE=2")
+        return 2
     options = parse(sys.argv[1:] if argv is None else argv)
     if (ignored := ranks.ignore_launchers()) is not None:  # here for Ray's processes too, which get this environment
         say(ignored)

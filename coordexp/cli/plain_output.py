@@ -1,18 +1,36 @@
-"""What a rich console shows has no control characters but its own: names of files and models may hold any."""
+"""The console that verbs print to: names steer no terminal, a closed pipe ends no work, a pipe has no width."""
 
+import os
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.segment import Segment
+from rich.table import Table
 
 from coordexp.errors import plain_lines
 
 
-class PlainOutput(RenderHook):
-    """Replaces them in whatever is printed; rich itself lets an escape through."""
+class PlainConsole(Console):
+    """A console that replaces the control characters of names; rich itself lets an escape through."""
 
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        """Write to stdout or stderr.
+
+        Args:
+            stderr: which.
+            width: of tables; None for the terminal's own.
+        """
+        super().__init__(stderr=stderr, width=width)
+        self.soft_wrap = not self.is_terminal  # a path in a pipe stays whole
+        self.push_render_hook(_PlainOutput())
+
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader; rich would end the process, before the rest of its work."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+class _PlainOutput(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Return what is printed instead."""
         return [_Plain(renderable) for renderable in renderables]
 
 
@@ -21,7 +39,12 @@ class _Plain:
     renderable: ConsoleRenderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.renderable, options):
+        segments = console.render(self.renderable, options)
+        if isinstance(self.renderable, Table) and not console.is_terminal:
+            for line in Segment.split_lines(segments):
+                yield Segment(plain_lines("".join(part.text for part in line)).rstrip() + "\n")
+            return
+        for segment in segments:
             if segment.control:
                 yield segment
             else:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -102,10 +101,7 @@ def _watch(options: argparse.Namespace, console: "Console") -> None:
     from coordexp.report.watch.watch import watch
 
     source = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
-    try:
-        watch(source.read, console, interval=options.interval)
-    except BrokenPipeError:  # its reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    watch(source.read, console, interval=options.interval)
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
@@ -136,18 +132,19 @@ def _report(options: argparse.Namespace, console: "Console", errors: "Console") 
         allow_differences=options.allow_differences,
     )
     study, artifacts = study_of(data, output=output, runs_dir=options.runs_dir, console=errors, settings=settings)
+    paths = write_report(study, output)
+    if options.publish is not None:
+        from coordexp.report.publish import publish
+
+        publish(study, artifacts, options.publish)
     print_report(study, options.format, console)
     messages = console if options.format == "terminal" else errors
     if options.format != "terminal":
         for remark in remarks(data):
             show(errors, f"note: {remark}")
-    paths = write_report(study, output)
     print_paths(paths, messages)
     if options.publish is not None:
-        from coordexp.report.publish import publish
-
-        publish(study, artifacts, options.publish)
-        messages.print(f"Published in {options.publish}", markup=False, highlight=False, soft_wrap=True)
+        show(messages, f"Published in {options.publish}")
     if options.store:
         store_report(study, paths, artifacts, messages)
 
@@ -158,7 +155,10 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
     uri, names = _uri(options), options.experiment
     if options.runs:
         return load_runs(uri, names[0], options.runs)
-    return load_experiments(uri, names) if names else load_experiment(uri)
+    is_named, runs_dir = options.tracking_uri is not None, options.runs_dir
+    if len(names) > 1:
+        return load_experiments(uri, names, runs_dir=runs_dir, is_named=is_named)
+    return load_experiment(uri, *names, runs_dir=runs_dir, is_named=is_named)
 
 
 def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":

@@ -19,7 +19,7 @@ from coordexp.cluster.attempts import Attempts, decisive_failure
 from coordexp.cluster.ray_private import CHECKPOINT_RECORD, RayTrainCallback, RunTrainer
 from coordexp.cluster.worker import Reported, work
 from coordexp.config.schema import Cluster
-from coordexp.runs.commit import commit_checkpoint, explain_disk_full, prune_checkpoints
+from coordexp.runs.commit import commit_checkpoint, count_final_rows, explain_disk_full, prune_checkpoints
 from coordexp.runs.executor import TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, RowWriter
@@ -46,11 +46,13 @@ class CommitRows(UserCallback):
     ) -> None:
         """Commit one report."""
         del run_context
-        rows = cast(Reported, metrics[0])["rows"]
-        self._rows.append([Row(**row) for row in rows])
+        reported = cast(Reported, metrics[0])
+        self._rows.append([Row(**row) for row in reported["rows"]])
         if checkpoint is not None:
             commit_checkpoint(Path(checkpoint.path), rows_file=self._rows.path)
             prune_checkpoints(self._run_dir, keep=self._keep)
+        if reported["is_final"]:
+            count_final_rows(self._run_dir, step=reported["step"])
         self._let_go_on()
 
 
@@ -68,7 +70,7 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
     before, stop = plan.status(), stop_reason(plan.run_dir)
     if stop is not None and before is not None and before.state == "running":  # its driver ended itself as it waited
         set_state(plan.run_dir, "stopped", message=stop)
-    if stop is not None or plan.is_finished():
+    if stop is not None or plan.is_done():
         return
     # Our commit markers say where to resume. Ray's record may name checkpoints that another executor has pruned.
     (plan.folder.checkpoints / CHECKPOINT_RECORD).unlink(missing_ok=True)

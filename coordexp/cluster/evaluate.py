@@ -60,9 +60,9 @@ class EvaluationWorker:
         return self._decoder().hardware
 
     @ray.method
-    def decode(self, decoding: Decoding, queue: Sequence[int], sample: int) -> list[ImageRecord]:
-        """Generate and parse one queue, greedily or as a sample of this number."""
-        return self._decoder().decode(decoding, [queue], sample=sample)
+    def decode(self, decoding: Decoding, queue: Sequence[int]) -> list[ImageRecord]:
+        """Generate and parse one queue."""
+        return self._decoder().decode(decoding, [queue])
 
     def _decoder(self) -> SplitDecoder:
         if self._opened is None:
@@ -100,7 +100,7 @@ def evaluate_on_ray(
     try:
         queues, owners = _get(pool[0].queues.remote()), dict[int, ActorProxy[EvaluationWorker]]()
         return evaluation.run(
-            lambda way, sample: _decode_all(pool, way, sample, queues, on_images, {} if sample else owners),
+            lambda way: _decode_all(pool, way, queues, on_images, owners),
             EvaluationFolder(output),
             hardware=f"{workers.num_workers} x {_get(pool[0].hardware.remote())}",
         )
@@ -140,7 +140,6 @@ def absolute(job: EvaluationJob) -> EvaluationJob:
 def _decode_all(
     pool: Sequence[ActorProxy[EvaluationWorker]],
     decoding: Decoding,
-    sample: int,
     queues: Sequence[list[int]],
     on_images: Callable[[int], None],
     owners: dict[int, ActorProxy[EvaluationWorker]],
@@ -155,7 +154,7 @@ def _decode_all(
             number = next((number for number in waiting if owners.setdefault(number, worker) is worker), None)
             if number is not None:
                 free.remove(worker)
-                busy[worker.decode.remote(decoding, waiting.pop(number), sample)] = worker
+                busy[worker.decode.remote(decoding, waiting.pop(number))] = worker
         ready, _ = ray.wait(list(busy), num_returns=1)
         for reference in ready:
             free.append(busy.pop(reference))

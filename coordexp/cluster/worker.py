@@ -17,7 +17,7 @@ from coordexp.runs.folder import RunFolder, step_name
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import Row
-from coordexp.runs.status import RunClock, note_traceback, note_workers, one_sentence, set_state
+from coordexp.runs.status import RunClock, note_traceback, note_workers, one_sentence, set_finished, set_state
 from coordexp.runs.stop import RunStoppedError, stop_reason
 from coordexp.train.setup.strategy import check_group
 
@@ -37,6 +37,7 @@ class Reported(TypedDict):
 
     step: int
     rows: list[ReportedRow]
+    is_final: bool
 
 
 class RayReporter:
@@ -66,12 +67,13 @@ class RayReporter:
         if self._live is not None:
             self._live.observe(row)
 
-    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
         """Report, and wait until the driver has made it durable: a worker may die right after."""
         started = time.monotonic()
         report: Reported = {
             "step": step,
             "rows": [{"step": row.step, "time": row.time, "metrics": row.metrics} for row in rows],
+            "is_final": is_final,
         }
         ray.train.report(
             dict(report),
@@ -111,7 +113,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
             warn=lambda sentence: print_line(f"{plan.name}  {sentence}"),
             live=RunMetrics(plan) if first else None,
         )
-        function(plan.config, reporter=reporter, print_line=print_line)
+        finish = function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stop:
         if first:
             set_state(plan.run_dir, "stopped", message=str(stop), seconds=clock.seconds())
@@ -122,7 +124,7 @@ def work(plan: RunPlan, function: TrainFunction) -> None:
         _set_failed(plan, error, seconds=clock.seconds())
         raise error from caught
     if first:
-        set_state(plan.run_dir, "finished", seconds=clock.seconds())
+        set_finished(plan.run_dir, finish, seconds=clock.seconds())
 
 
 def may_begin(plan: RunPlan, *, is_first: bool) -> bool:

@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key, Part
-from coordexp.config.trees import Tree, merged, within
+from coordexp.config.trees import Tree, merged, nested, within
 from coordexp.files import JsonValue
+
+STEP_IMAGES = "training.global_batch_size"
+"""No key: what the product of ``STEP_KEYS`` is called in records."""
+STEP_KEYS = ("training.per_device_batch_size", "training.gradient_accumulation_steps", "cluster.num_workers")
 
 
 @functools.cache
@@ -26,6 +30,11 @@ def sections() -> frozenset[str]:
 def key_of(dotted: str) -> Key | None:
     """Return the key that a dotted name is, or lies in: ``evaluation.aliases.tv`` lies in ``evaluation.aliases``."""
     return next((KEYS[name] for name in (dotted, *reversed(_above(dotted))) if name in KEYS), None)
+
+
+def is_rounding(key: str) -> bool:
+    """Say whether a dotted key changes the last bits of a run's numbers only."""
+    return (found := key_of(key)) is not None and found.role == "rounding"
 
 
 def is_key(key: str) -> bool:
@@ -57,9 +66,19 @@ def names_below(parent: str) -> list[str]:
 def identity(config: ExperimentConfig) -> Tree:
     """Return what makes a run the one it is: an interrupted run goes on with this and no other.
 
-    It is recorded in the tracking server, and a name of an experiment is bound to it.
+    It is recorded in the tracking server, and a name of an experiment is bound to it. How the images of a step are
+    divided over workers and microbatches is not part of it, except under DeepSpeed, whose optimizer shards only the
+    same number of workers can read.
     """
-    return _kept(config, lambda key: key.role in ("results", "input", "name", "record"))
+    kept = _with_step(_kept(config, lambda key: key.role in ("results", "input", "name", "record")), config)
+    if config.cluster.strategy == "ddp":
+        return kept
+    return merged(kept, {"cluster": {"num_workers": config.cluster.num_workers}})
+
+
+def made_again(config: ExperimentConfig) -> Tree:
+    """Return the keys that make a run again, on whatever machine."""
+    return _kept(config, lambda key: key.role not in ("machine", "plan"))
 
 
 def shared_identity(config: ExperimentConfig, *, besides: Sequence[str] = ()) -> Tree:
@@ -74,7 +93,8 @@ def shared_identity(config: ExperimentConfig, *, besides: Sequence[str] = ()) ->
         is_of_all = key.role in ("results", "input", "record") and key.name != "experiment.seed"
         return is_of_all and key.decides.isdisjoint(("loss", "terms")) and not within(key.name, besides)
 
-    return _kept(config, keep)
+    kept = _kept(config, keep)
+    return kept if any(within(key, besides) for key in STEP_KEYS) else _with_step(kept, config)
 
 
 def scientific(config: ExperimentConfig) -> Tree:
@@ -83,7 +103,7 @@ def scientific(config: ExperimentConfig) -> Tree:
     A key that the device decides is given as what it is, so that runs that differ in it never look alike.
     """
     kept = _kept(config, lambda key: key.role in ("results", "rounding"))
-    return merged(kept, {"training": {"deterministic": config.is_deterministic}})
+    return merged(_with_step(kept, config), {"training": {"deterministic": config.is_deterministic}})
 
 
 def deciding(config: ExperimentConfig, *parts: Part) -> str:
@@ -99,6 +119,11 @@ def without_loss(config: ExperimentConfig) -> str:
         return is_of_run and "loss" not in key.decides
 
     return json.dumps(_kept(config, keep), sort_keys=True)
+
+
+def _with_step(tree: Tree, config: ExperimentConfig) -> Tree:
+    """Add the images of a step, which decide results; the three keys whose product they are decide rounding only."""
+    return merged(tree, nested(STEP_IMAGES.split("."), config.global_batch_size))
 
 
 def _kept(config: ExperimentConfig, keep: Callable[[Key], bool]) -> Tree:

@@ -1,4 +1,4 @@
-"""Load an experiment: YAML, one level of ``extends``, ``KEY=VALUE``, groups, absolute paths, one validation."""
+"""Load an experiment: YAML, a chain of ``extends``, ``KEY=VALUE``, groups, absolute paths, one validation."""
 
 import os
 import re
@@ -32,10 +32,10 @@ from coordexp.shipped import shipped_experiments
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Load and validate a whole experiment.
 
-    The file may extend one other file (``extends: base.yaml``, relative to itself, or of that name among those that
-    come with coordexp); then each
+    The file may extend another file (``extends: base.yaml``, relative to itself, or of that name among those that
+    come with coordexp), which may extend a further one; then each
     ``KEY=VALUE`` is applied in order. ``ablation.groups`` may be a list of names, looked up as
-    ``groups/NAME.yaml`` beside either file, or a mapping of overlays; it is a mapping afterwards,
+    ``groups/NAME.yaml`` beside any of these files, or a mapping of overlays; it is a mapping afterwards,
     and overrides below ``ablation.groups.NAME`` are applied to that.
     Relative paths become absolute against the current directory, and ``tracking.uri`` is filled
     from ``MLFLOW_TRACKING_URI`` or with a SQLite file in ``experiment.runs_dir``: this is the only
@@ -43,7 +43,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ExperimentCo
 
     Args:
         path: a YAML file.
-        overrides: such as ``training.max_steps=20``, ``ablation.seeds=[0]``; the value is YAML.
+        overrides: such as ``training.max_steps=20``, ``ablation.seeds=0,1``; the value is YAML, or a path that exists.
 
     Raises:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
@@ -85,6 +85,7 @@ def _loaded(document: Document, overrides: Sequence[str]) -> ExperimentConfig:
     for override in parsed:
         if not override.is_in_group:
             draft.apply(override)
+    draft.tree = _with_lists(draft.tree, where=draft.where)
     draft.tree, places = read_groups(draft.tree, folders=draft.folders, where=draft.where)
     draft.places |= places
     for override in parsed:
@@ -109,6 +110,7 @@ def database_uri(runs_dir: str | Path) -> str:
 
 _BRACKETS = {"[": "]", "{": "}"}
 
+_LISTS = (GROUPS, "ablation.seeds", "ablation.factor", "evaluation.decoding")
 _MAX_SHOWN = 200
 _TRACKING = re.compile(r"(?i)\btracking\b")
 
@@ -141,6 +143,8 @@ class _Override:
             raise ConfigError(
                 f"override {_shown(text)}: expected KEY=VALUE with a dotted key, as in training.max_steps=20{hint}"
             )
+        if _names_path(key, value_text):
+            return cls(text, key, value_text)
         if value_text[:1] in _BRACKETS and value_text.count(value_text[0]) > value_text.count(_BRACKETS[value_text[0]]):
             raise ConfigError(
                 f"override {_shown(text)}: the value ends before its {_BRACKETS[value_text[0]]}; a shell cuts at "
@@ -204,10 +208,10 @@ def _check_overrides(overrides: Sequence[_Override]) -> None:
         raise ConfigError(f"overrides: {OFFSET_OF_TEXT_ARM}")
 
 
-def _draft_of(document: Document) -> _Draft:
-    """Take a file and, below it, the one file it extends; its groups replace those of that file.
+def _draft_of(document: Document, above: tuple[Path, ...] = ()) -> _Draft:
+    """Take a file and, below it, the files it extends; its groups replace theirs.
 
-    A union of both files' groups would be nobody's experiment.
+    A union of the groups of several files would be nobody's experiment.
     """
     path = document.path
     if {"experiment", "space"} <= document.tree.keys():
@@ -217,21 +221,34 @@ def _draft_of(document: Document) -> _Draft:
     own = with_named_weights({name: value for name, value in document.tree.items() if name != "extends"})
     if "extends" not in document.tree:
         return _Draft(path, own, document.places(), (path.parent,))
-    base = _extended(document)
-    below = with_named_weights(base.tree)
-    if value_at(own, GROUPS) is not None:
-        below = merged(below, nested(GROUPS.split("."), None))
-    return _Draft(path, merged(below, own), base.places() | document.places(), (path.parent, base.path.parent))
-
-
-def _extended(document: Document) -> Document:
-    base = read_mapping(extended_file(document))
-    if "extends" in base.tree:
+    base, above = extended_file(document), (*above, path.resolve())
+    if base.resolve() in above:
         raise ConfigError(
-            f"{base.where('extends')}: extends {base.tree['extends']}, but is itself extended by {document.path}; "
-            "one level is allowed"
+            f"{document.where('extends')}: extends {document.tree['extends']}, which itself extends this file; "
+            "expected a chain that ends"
         )
-    return base
+    below = _draft_of(read_mapping(base), above)
+    tree = below.tree
+    if value_at(own, GROUPS) is not None:
+        tree = merged(tree, nested(GROUPS.split("."), None))
+    return _Draft(path, merged(tree, own), below.places | document.places(), (path.parent, *below.folders))
+
+
+def _names_path(key: str, text: str) -> bool:
+    """Say whether an override gives a file or folder that exists, whatever YAML would make of its letters."""
+    is_path = key == "model.path" or ((declared := KEYS.get(key)) is not None and declared.is_path)
+    return is_path and bool(text) and os.path.lexists(_absolute_path(text))
+
+
+def _with_lists(tree: Tree, *, where: Where) -> Tree:
+    """Return the tree with ``A,C`` as the list that it can only be."""
+    for key in _LISTS:
+        value = value_at(tree, key)
+        if type(value) is str or (type(value) is int and key != GROUPS):
+            parts, name = str(value).split(","), f"{where(key)}: {key}"
+            items = [part.strip() if key == GROUPS else parse_value(part, name=name) for part in parts]
+            tree = merged(tree, nested(key.split("."), items))
+    return tree
 
 
 def _completed(tree: Tree, *, where: Where, environ: Mapping[str, str] = os.environ) -> Tree:

@@ -372,7 +372,7 @@ def check_rows(num_entries: int, num_rows: int, *, where: str = "") -> None:
     if num_rows < num_entries:
         raise TokenizerError(
             f"{where}the tokenizer has {num_entries} entries but the model only {num_rows} rows: "
-            "they do not belong together"
+            "they do not belong together; take both from one checkpoint, or give the model a row for each"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Sample, Samples, SplitData
+from coordexp.data.sample import Sample, Samples, SplitData, fold
 from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
@@ -22,6 +22,7 @@ HASHED_BYTES = 64 * 2**30  # of a folder's images
 _SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of such a folder
 _OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
+_SHOWN_NAMES = 8
 _SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
 
@@ -55,15 +56,15 @@ def check_split(
     loaded = source.read(max_bad_fraction=data.max_bad_fraction, accept_prequantised=accept_prequantised)
     if split == "train" and data.max_train_images is not None:
         loaded = chosen_part(loaded, data.max_train_images, seed=data.train_subset_seed)
-    if split == "train" and data.holdout_images is not None:
-        if data.holdout_images >= len(loaded.samples):
-            error = DataError(
-                f"{source.annotations}: data.holdout_images is {data.holdout_images}, but there are "
-                f"{len(loaded.samples)} training images; expected fewer, so that some are left to train on"
-            )
-            yield failure("train annotations", error)
-            return None
-        loaded = without_part(loaded, data.holdout_images, seed=data.train_subset_seed)
+    if split == "train" and not loaded.counts["boxes"]:
+        no_targets = loaded.counts.get("crowd", 0) + loaded.counts.get("ignored", 0)
+        error = DataError(
+            f"{source.annotations}: there is no box to learn from in {len(loaded.samples):,} training images"
+            f"{f' ({no_targets:,} crowd or ignored boxes are no targets)' if no_targets else ''}; set "
+            "data.train_annotations to a file with boxes"
+        )
+        yield failure("train annotations", error)
+        return None
     categories = f", {len(loaded.categories)} categories" if loaded.categories else ""
     yield ok(
         f"{split} annotations",
@@ -79,16 +80,25 @@ def check_split(
     return loaded
 
 
-def load_holdout(data: Data, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
-    """Read the training images that ``data.holdout_images`` leaves out of training.
+def names_of(samples: Sequence[Sample]) -> set[str]:
+    """Return the descriptions that objects of some images have."""
+    if isinstance(samples, Samples):
+        return {samples.texts[at] for at in np.unique(samples.text_index)}
+    return {desc for sample in samples for desc in sample.objects.descs}
 
-    Raises:
-        DataError: if the data cannot be used.
-    """
-    assert data.holdout_images is not None
-    whole = data.model_copy(update={"holdout_images": None})
-    loaded = load_split(whole, "train", data_dir=data_dir, accept_prequantised=accept_prequantised)
-    return chosen_part(loaded, data.holdout_images, seed=data.train_subset_seed)
+
+def untrained_names(train: Iterable[str], val: Iterable[str]) -> str:
+    """Return a warning of classes that are in validation and not in training, by their names; "" without any."""
+    trained = {fold(name) for name in train}
+    missing = sorted({fold(name): name for name in val if fold(name) not in trained}.values())
+    if not missing:
+        return ""
+    more = f" and {len(missing) - _SHOWN_NAMES} more" if len(missing) > _SHOWN_NAMES else ""
+    one = len(missing) == 1
+    return (
+        f"{len(missing):,} {'class is' if one else 'classes are'} in validation only, so that no run can learn "
+        f"{'it' if one else 'them'}: {', '.join(missing[:_SHOWN_NAMES])}{more}"
+    )
 
 
 def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
@@ -96,27 +106,16 @@ def chosen_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
 
     By image id and seed alone: the order of the file does not matter, and a smaller part lies in a larger one.
     """
-    total = len(data.samples)
-    return data if total <= num_images else _part(data, _ranked(data, seed)[:num_images], "not_chosen")
-
-
-def without_part(data: SplitData, num_images: int, *, seed: int) -> SplitData:
-    """Return a split without the samples that :func:`chosen_part` chooses."""
-    return _part(data, _ranked(data, seed)[num_images:], "held_out")
-
-
-def _ranked(data: SplitData, seed: int) -> list[int]:
     samples = data.samples
+    if len(samples) <= num_images:
+        return data
     image_ids = samples.image_ids.tolist() if isinstance(samples, Samples) else [one.image_id for one in samples]
-    return sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
-
-
-def _part(data: SplitData, chosen: Iterable[int], why: str) -> SplitData:
-    part = Samples.of(data.samples[at] for at in sorted(chosen))
+    ranked = sorted(range(len(samples)), key=lambda at: (sha256_of_text(f"{seed}/{image_ids[at]}"), at))
+    part = Samples.of(samples[at] for at in sorted(ranked[:num_images]))
     counts = data.counts | {
         "boxes": len(part.boxes_norm_xyxy),
         "images_without_objects": sum(not len(one.objects) for one in part),
-        why: len(data.samples) - len(part),
+        "not_chosen": len(samples) - len(part),
     }
     return replace(data, samples=part, counts=counts)
 

@@ -138,7 +138,7 @@ def read_ground_truth(path: Path) -> GroundTruth:
             seen.add(entry.id)
     refuse_bad(file.annotations.bad, f"{path}: annotations")
     sizes = {image.id: _size(image) for image in file.images.good}
-    categories = {category.id: category.name for category in file.categories.good}
+    categories = {category.id: category.name.strip() for category in file.categories.good}
     columns = AnnotationColumns.of(file.annotations)
     where = f"{path}: annotations"
     check_boxes(columns.box_px_xywh, where)

@@ -43,7 +43,7 @@ def compile_loops() -> None:
         for seed, group in enumerate("AB"):
             output = EvaluationFolder(folder / group)
             evaluation = SplitEvaluation(truth, samples, EvaluationSpec(decoding=("constrained",)))
-            evaluation.run(lambda way, sample, seed=seed: [_records(seed)], output)
+            evaluation.run(lambda way, seed=seed: [_records(seed)], output)
             files[group] = {0: output.decoding("constrained").detections("expected")}
         compare(annotations, files, resamples=100)
         decompose(annotations, files, resamples=100)

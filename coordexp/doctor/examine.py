@@ -13,6 +13,7 @@ from coordexp.coord_tokens.bins import NUM_COORDS
 from coordexp.coord_tokens.grammar.sequence import target_length, text_encoder
 from coordexp.coord_tokens.vocab import NUM_TEXT_BOX_TOKENS
 from coordexp.data.sources.source import SPLITS, Split
+from coordexp.data.splits import untrained_names
 from coordexp.detection.categories import CategoryIndex
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import DataFacts, examine_descriptions, examine_split, of_both_splits
@@ -24,7 +25,7 @@ from coordexp.doctor.machine import (
     examine_loading,
     examine_tracking,
 )
-from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
+from coordexp.doctor.memory import EVALUATION, MERGE, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
@@ -124,6 +125,8 @@ def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machi
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
+    if len(facts) == 2 and (untrained := untrained_names(*(facts[split].descriptions for split in SPLITS))):
+        yield warning("val annotations", untrained)
     base = yield from guarded("checkpoint", examine_checkpoint(run))
     if base is not None and base.encoding is not None:
         encode = text_encoder(base.encoding.tokenizer)
@@ -203,8 +206,11 @@ def judge_memory(
 
 
 def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
-    """Say what lowers the larger of the two peaks."""
-    if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
+    """Say what lowers the largest of the peaks."""
+    largest = max(needed.totals, key=needed.totals.__getitem__)
+    if largest == MERGE:
+        return "set model.dtype: bfloat16, or run on a machine with room for the trained and the merged model"
+    if largest == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:
         return "set training.gradient_checkpointing: true, or lower training.per_device_batch_size or data.max_pixels"

@@ -8,10 +8,12 @@ import os
 import shutil
 import sqlite3
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import psutil
 import torch
+from alembic.script import ScriptDirectory
 
 from coordexp.ablation.preparation import needed_disk_bytes
 from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of, ray_folder
@@ -24,7 +26,14 @@ from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import check_unlocked, check_writable
 from coordexp.runs.plan import RunPlan
-from coordexp.tracking.connection import check_names_file, connect, server_of, sqlite_path
+from coordexp.tracking.connection import (
+    check_names_file,
+    connect,
+    look_at_artifacts,
+    server_of,
+    sqlite_path,
+    tracking_errors,
+)
 from coordexp.tracking.publish import tracking_uri
 from coordexp.train.setup.strategy import check_strategy
 
@@ -144,7 +153,8 @@ def examine_tracking(run: ExperimentConfig) -> Check[None]:
     """Check that the tracking server answers, or that its database can be written."""
     uri = tracking_uri(run)
     path = sqlite_path(uri)
-    yield from guarded("mlflow", _ask_server(uri) if path is None else _check_database(uri, path))
+    name = run.experiment.name
+    yield from guarded("mlflow", _ask_server(uri, name) if path is None else _check_database(uri, path, name))
 
 
 def _check_inline(run: ExperimentConfig) -> Check[None]:
@@ -177,12 +187,15 @@ def _check_slots(run: ExperimentConfig, nodes: Nodes, where: str) -> Check[None]
         )
 
 
-def _ask_server(uri: str) -> Check[None]:
-    connect(uri)
+def _ask_server(uri: str, name: str) -> Check[None]:
+    client = connect(uri)
+    with tracking_errors(uri, "look up where artifacts go"):
+        experiment = client.get_experiment_by_name(name) or client.get_experiment("0")  # a new one is beside that
+    look_at_artifacts(uri, experiment.artifact_location)
     yield ok("mlflow", f"{server_of(uri)} answers")
 
 
-def _check_database(uri: str, path: Path) -> Check[None]:
+def _check_database(uri: str, path: Path, name: str) -> Check[None]:
     """Look at a database without making or changing it, which MLflow's own first use would do."""
     check_names_file(uri, path)
     if not path.exists():
@@ -193,11 +206,27 @@ def _check_database(uri: str, path: Path) -> Check[None]:
         return
     if not os.access(path, os.W_OK):
         raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
+    place = None
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            tables = {table for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if tables and "alembic_version" not in tables:
+                raise TrackingError(f"{path}: a database of something else than MLflow; set tracking.uri")
+            if tables:
+                _check_schema(uri, *connection.execute("SELECT version_num FROM alembic_version").fetchone())
+                ask = "SELECT artifact_location FROM experiments WHERE name = ?"
+                place = connection.execute(ask, (name,)).fetchone()
     except sqlite3.Error as error:
         raise TrackingError(f"{path}: no usable sqlite file ({error}); set tracking.uri, or move it away") from None
-    if tables and "alembic_version" not in tables:
-        raise TrackingError(f"{path}: a database of something else than MLflow; set tracking.uri")
+    if place is not None:
+        look_at_artifacts(uri, place[0])
     yield ok("mlflow", f"{path} is there and can be written")
+
+
+def _check_schema(uri: str, found: str) -> None:
+    ours = ScriptDirectory(str(files("mlflow") / "store" / "db_migrations")).get_current_head()
+    if found != ours:
+        raise TrackingError(
+            f"{uri}: another version of MLflow made it (schema {found}, expected {ours}); install that one, or back it "
+            f"up and run `mlflow db upgrade {uri}`, or set tracking.uri"
+        )

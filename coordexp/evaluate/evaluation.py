@@ -12,23 +12,20 @@ from typing import Literal
 from coordexp.config.schema.evaluation import ScoreName
 from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.data.sample import Sample
-from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.categories import CategoryIndex
-from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import ConfigError, DataError
 from coordexp.evaluate.distributions import images_with_curves
-from coordexp.evaluate.objects import ImageRecord, ObjectTable, read_objects
+from coordexp.evaluate.objects import ImageRecord
 from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS
-from coordexp.evaluate.results import in_order, recall_of_all, write_results
+from coordexp.evaluate.results import in_order, write_results
 from coordexp.files import collector_paused, write_json
-from coordexp.metrics import BOX_KINDS, Decoding, MetricName
+from coordexp.metrics import Decoding, MetricName
 from coordexp.runs.folder import EvaluationFolder
 
 AnswerName = Literal["coord", "text", "qwen-json"]
-Decode = Callable[[Decoding, int], Sequence[Sequence[ImageRecord]]]
-"""Generates under a decoding: greedily for sample 0, else the sample of that number. Returns the records of every
-process on rank 0, and an empty list on the others."""
+Decode = Callable[[Decoding], Sequence[Sequence[ImageRecord]]]
+"""Generates under a decoding; returns the records of every process on rank 0, and an empty list on the others."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,6 @@ class EvaluationSpec:
         aliases: further descriptions -> category names.
         answer: the form of an answer: the target sequence in coord tokens or in digits, or the JSON of an untouched
             Qwen3-VL; None: coord tokens where the tokenizer has them, else digits.
-        oracle_k: answers sampled under the first decoding, for the recall of their union; 0 for none.
-        oracle_temperature: of these.
         reads_answers: answers come from a file, and are read instead of generated.
     """
 
@@ -57,8 +52,6 @@ class EvaluationSpec:
     score: ScoreName = "coord_desc"
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     answer: AnswerName | None = None
-    oracle_k: int = 0
-    oracle_temperature: float = 1.0
     reads_answers: bool = False
 
     def __post_init__(self) -> None:
@@ -66,12 +59,8 @@ class EvaluationSpec:
             raise ConfigError(
                 "--generations: a file of answers is one decoding; expected --decoding constrained or free"
             )
-        if self.reads_answers and self.oracle_k:
-            raise ConfigError("--oracle-k samples answers, and --generations reads given ones; leave out one of them")
         if self.answer == "qwen-json" and self.decoding != ("free",):
             raise ConfigError("--answer qwen-json is decoded freely only: the object grammar is not that of its JSON")
-        if self.answer == "qwen-json" and self.score == "learned":
-            raise ConfigError("--score learned reads the position behind a box of ours; --answer qwen-json has none")
 
     @property
     def failure_kinds(self) -> Sequence[str]:
@@ -145,7 +134,7 @@ class SplitEvaluation:
         metrics: dict[str, float] = {}
         for decoding in self.spec.decoding:
             started = time.monotonic()
-            parts = decode(decoding, 0)
+            parts = decode(decoding)
             generated = time.monotonic()
             if parts:
                 metrics |= self._finish(decoding, parts, output)
@@ -153,30 +142,9 @@ class SplitEvaluation:
                 if not self.spec.reads_answers:
                     speed = self._speed(decoding, parts, generated - started)
                     metrics |= {str(MetricName(decoding, name)): value for name, value in speed.items()}
-        metrics |= self._oracle(decode, output) if self.spec.oracle_k else {}
         if metrics and hardware:
             write_json(output.hardware, {"hardware": hardware})
         return metrics
-
-    def _oracle(self, decode: Decode, output: EvaluationFolder) -> dict[str, float]:
-        """Sample answers under the first decoding, and return the recall of their union beside that of one answer."""
-        decoding = self.spec.decoding[0]
-        samples = [decode(decoding, number) for number in range(1, self.spec.oracle_k + 1)]
-        if not all(samples):
-            return {}
-        union = [record for parts in samples for part in parts for record in part]
-        plain = read_objects(output.decoding(decoding).objects)
-        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in self.samples}
-        truth = self.truth.on_images(list(sizes_px)) if self._subset else self.truth
-        found: dict[str, float] = {}
-        for kind in BOX_KINDS:
-            sampled = ObjectTable.of(union).detections(kind, sizes_px)
-            write_detections(output.decoding(decoding).samples(kind), sampled)
-            for lead, detections in (("plain", ObjectTable.of(plain).detections(kind, sizes_px)), ("oracle", sampled)):
-                if (recalls := recall_of_all(BoxEvaluation(truth, detections))) is not None:
-                    names = (f"{lead}_recall", f"{lead}_recall50")
-                    found |= {str(MetricName(decoding, n, kind)): v for n, v in zip(names, recalls, strict=True)}
-        return found
 
     def _speed(self, decoding: Decoding, parts: Sequence[Sequence[ImageRecord]], seconds: float) -> dict[str, float]:
         """Return the speed of generation; of free decoding only that of answers which the grammar had changed.

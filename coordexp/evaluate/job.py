@@ -26,8 +26,7 @@ from coordexp.files import nearest_existing, read_model
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, local_checkpoint
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
-from coordexp.model.load import LoadedModel, load
-from coordexp.model.score_head import ScoreHead
+from coordexp.model.loading import LoadedModel, load
 from coordexp.runs.folder import RunFolder
 
 _MAX_LENGTH = 32_768  # of prompt and image; the answer has its own limit
@@ -69,10 +68,7 @@ def open_evaluation(job: EvaluationJob) -> SplitEvaluation:
 
     Raises:
         DataError: if they, or the answers of the job, cannot be used, or an alias stands for no category.
-        CheckpointError: if a learned score is asked for, and the checkpoint has none.
     """
-    if job.spec.score == "learned":
-        _score_head(job)  # missed before hours are spent
     truth = read_ground_truth(job.annotations)
     samples = (read_coco if truth.federated is None else read_lvis)(job.annotations, job.images).samples
     is_subset = job.num_images is not None and job.num_images < len(samples)
@@ -103,11 +99,10 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
     trained = _trained_with(job.adapter, lambda: find_checkpoint(job.model, weights=False))
     prompt = Prompt.build(tokenizer, _instruction(job, evaluation, trained))
     categories, score = evaluation.categories, evaluation.spec.score
-    head = None if score != "learned" else _score_head(job).for_size(loaded.model.config.get_text_config().hidden_size)
     if vocab is None:
         answers = JsonParser(tokenizer, categories=categories, score=score, thinks=_opens_thought(tokenizer, prompt))
     else:
-        answers = SequenceParser(vocab, tokenizer, categories=categories, score=score, head=head)
+        answers = SequenceParser(vocab, tokenizer, categories=categories, score=score)
     image_spec = ImageSpec.from_processor(
         loaded.processor.image_processor,
         min_pixels=None if trained is None else trained.min_pixels,
@@ -133,12 +128,7 @@ def open_decoder(job: EvaluationJob, evaluation: SplitEvaluation) -> SplitDecode
         samples=dataset,
         given=_given(job, evaluation),
         source=job.generations or Path(),
-        readout=None if head is None else head.read,
     )
-
-
-def _score_head(job: EvaluationJob) -> ScoreHead:
-    return ScoreHead.load(job.adapter or find_checkpoint(job.model, weights=False))
 
 
 def _vocab(job: EvaluationJob, loaded: LoadedModel) -> AnswerVocab | None:

@@ -11,7 +11,7 @@ import numpy as np
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import IOU_THRESHOLDS, iou, to_boxes_px_xywh
+from coordexp.detection.boxes import iou, to_boxes_px_xywh
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -154,18 +154,6 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
 def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
     """Count the descriptions that name no category."""
     return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
-
-
-def recall_of_all(boxes: BoxEvaluation) -> tuple[float, float] | None:
-    """Return the share of objects that some box finds, with its category: mean over IoU .50:.95, and at IoU .50.
-
-    All boxes of an image count, however many, and each finds one object at most; None without an object.
-    """
-    if not boxes.pairs(float(IOU_THRESHOLDS[0])).num_gt:
-        return None
-    found = [boxes.pairs(float(iou)) for iou in IOU_THRESHOLDS]
-    recalls = [float(np.count_nonzero(pairs.matched)) / pairs.num_gt for pairs in found]
-    return math.fsum(recalls) / len(recalls), recalls[0]
 
 
 def stopped_at_repeats(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], int]:

@@ -225,7 +225,9 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     if not tokenizer.chat_template and legacy.is_file():
         tokenizer.chat_template = _legacy_template(legacy)
     if not tokenizer.chat_template:
-        raise CheckpointError(f"{directory}: no chat template (expected chat_template.jinja or {_LEGACY_TEMPLATE})")
+        raise CheckpointError(
+            f"{directory}: no chat template; copy chat_template.jinja or {_LEGACY_TEMPLATE} from its original"
+        )
     if not isinstance(tokenizer.chat_template, str):
         raise CheckpointError(f"{directory}: the chat template is {kind_of(tokenizer.chat_template)}, expected a text")
     check_chat_template(tokenizer.chat_template, where=directory)

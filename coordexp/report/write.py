@@ -1,6 +1,7 @@
 """The report as an ablation ends with it: printed, written as files, and stored with the ablation in MLflow."""
 
 import re
+import shlex
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,7 +47,7 @@ def report_experiment(
     seeds: Collection[int] | None = None,
     readings: Mapping[str, BoxKind] | None = None,
 ) -> None:
-    """Print the report of an experiment, write its files and store them with the ablation in MLflow.
+    """Write the files of an experiment's report, print it and store them with the ablation in MLflow.
 
     Args:
         uri: where MLflow is.
@@ -62,13 +63,13 @@ def report_experiment(
         ComparisonError: if the runs cannot be compared.
         ResourceError: if the files cannot be written.
     """
-    data = read_by(load_experiment(uri, experiment), readings or {})
+    data = read_by(load_experiment(uri, experiment, runs_dir=output.parent.parent), readings or {})
     if seeds is not None:
         data = replace(data, runs=tuple(run for run in data.runs if run.seed in seeds))
     settings = Settings(allow_differences=allow_differences)
     study, artifacts = study_of(data, output=output, runs_dir=output.parent.parent, console=console, settings=settings)
-    render_report(study, console)
     paths = write_report(study, output)
+    render_report(study, console)
     print_paths(paths, console)
     store_report(study, paths, artifacts, console)
 
@@ -120,7 +121,8 @@ def store_report(study: Study, paths: list[Path], artifacts: Artifacts, console:
     try:
         if record_report(study, paths, artifacts):
             uri = study.data.uri
-            server = "make mlflow, then http://127.0.0.1:5000" if sqlite_path(uri) else without_secrets(uri).rstrip("/")
+            local = f"mlflow server --backend-store-uri {shlex.quote(uri)}, then http://127.0.0.1:5000"
+            server = local if sqlite_path(uri) else without_secrets(uri).rstrip("/")
             console.print("Stored with the ablation's run in MLflow, under report/. All runs by AP:", highlight=False)
             address = f"  {server}/{runs_address(study.data.experiment_id)}"
             console.print(address, markup=False, highlight=False, soft_wrap=True)
@@ -186,11 +188,6 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
     if not data.parent_id:
         return False
     tracker = open_tracker(data.uri, experiment=data.name, artifact_root=None)
-    for path in files:
-        tracker.log_file(data.parent_id, path, REPORT_FOLDER)
-    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
-    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
-        tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     tracker.set_final(data.parent_id, comparison_metrics(study))
     page = f"#/experiments/{data.experiment_id}/runs/{data.parent_id}/artifacts/{REPORT_FOLDER}/report.html"
     tracker.describe(data.parent_id, description(study, page=page))
@@ -202,6 +199,11 @@ def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> 
             continue  # it has not begun
         # Of the numbers that are stored with the ablation now; and the colour that its group has there.
         tracker.set_tags(run.run_id, {READING: run.reading, COLOR_TAG: colors[run.group]})
+    for path in files:
+        tracker.log_file(data.parent_id, path, REPORT_FOLDER)
+    annotations = next((path for run in data.runs if (path := artifacts.annotations(run)) is not None), None)
+    if annotations is not None and annotations.stat().st_size <= MAX_ANNOTATIONS_BYTES and _is_coco(annotations):
+        tracker.log_file(data.parent_id, annotations, STORED_ANNOTATIONS)
     return True
 
 

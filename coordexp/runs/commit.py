@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from coordexp.errors import ResourceError
@@ -58,8 +58,8 @@ class CommitMarker:
 
     Attributes:
         step: optimizer steps done.
-        rows: rows of metrics written by then. Rows of the final evaluation have the last checkpoint's step,
-            and a run that dies right after them makes them again.
+        rows: rows of metrics written by then, and later those of the final evaluation, which has the last
+            checkpoint's step. A run that dies behind these rows makes further ones again.
         files: checksum of each file, by its path in the checkpoint.
     """
 
@@ -77,6 +77,15 @@ def commit_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
         if path.is_file() and path != marker
     }
     write_json(marker, asdict(CommitMarker(step=step_of(checkpoint), rows=len(whole_rows(rows_file)), files=files)))
+
+
+def count_final_rows(run_dir: Path, *, step: int) -> None:
+    """Let the checkpoint of the last step keep all rows written so far, those of the final evaluation among them."""
+    folder = RunFolder(run_dir)
+    checkpoint = folder.checkpoint(step)
+    marker = read_commit_marker(checkpoint.path)
+    if marker is not None:
+        write_json(checkpoint.commit_marker, asdict(replace(marker, rows=len(whole_rows(folder.metrics)))))
 
 
 def read_commit_marker(checkpoint: Path) -> CommitMarker | None:

@@ -15,15 +15,26 @@ from coordexp.runs.commit import explain_disk_full
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import progress_log_writer
 from coordexp.runs.reporter import LocalReporter, Reporter, Row
-from coordexp.runs.status import RunClock, begin, note_traceback, note_workers, one_sentence, set_state
+from coordexp.runs.status import (
+    Finish,
+    RunClock,
+    begin,
+    note_traceback,
+    note_workers,
+    one_sentence,
+    set_finished,
+    set_state,
+)
 from coordexp.runs.stop import RunStoppedError, stop_reason
 
 
 class TrainFunction(Protocol):
     """Does one run, from its configuration to its last row."""
 
-    def __call__(self, config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
-        """Train, evaluate and commit."""
+    def __call__(
+        self, config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]
+    ) -> Finish | None:
+        """Train, evaluate and commit; return what to keep with the finished run, if there is anything."""
         ...
 
 
@@ -142,8 +153,8 @@ class _InlineReporter(LocalReporter):
         super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints, warn=warn)
         self._after_commit = after_commit
 
-    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
-        super().commit(rows, step=step, checkpoint=checkpoint)
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         self._after_commit()
 
 
@@ -156,7 +167,7 @@ def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[
         reporter = _InlineReporter(
             plan, warn=lambda sentence: print_line(f"{plan.name}  {sentence}"), after_commit=after_commit
         )
-        function(plan.config, reporter=reporter, print_line=print_line)
+        finish = function(plan.config, reporter=reporter, print_line=print_line)
     except RunStoppedError as stopped:
         set_state(plan.run_dir, "stopped", message=str(stopped), seconds=clock.seconds())
         return
@@ -169,4 +180,4 @@ def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[
             seconds=clock.seconds(),
         )
         return
-    set_state(plan.run_dir, "finished", seconds=clock.seconds())
+    set_finished(plan.run_dir, finish, seconds=clock.seconds())

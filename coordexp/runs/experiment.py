@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from coordexp.config import group_config, group_names
-from coordexp.config.keys import identity
+from coordexp.config.keys import STEP_IMAGES, identity
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.trees import leaves
+from coordexp.config.trees import leaves, value_at
 from coordexp.errors import ConfigError, ResourceError
 from coordexp.files import JsonValue, nearest_existing, parse_model, read_bytes, write_json
 from coordexp.metrics import BoxKind
@@ -77,8 +77,8 @@ def check_experiment(config: ExperimentConfig) -> ExperimentRecord | None:
     directory = ExperimentFolder.of(config).path
     recorded = read_record(directory)
     changes = _changes(recorded, _record_of(config)) if recorded else []
-    if changes and ExperimentFolder(directory).begun_runs():
-        _refuse(directory, changes)
+    if changes and recorded and ExperimentFolder(directory).begun_runs():
+        _refuse(directory, changes, _same_step(config, value_at(recorded.config, STEP_IMAGES)))
     return None if changes else recorded
 
 
@@ -176,11 +176,20 @@ def _group_keys(record: ExperimentRecord, groups: Iterable[str]) -> dict[str, Js
     return leaves({name: record.groups[name] for name in groups}, prefix="ablation.groups.")
 
 
-def _refuse(directory: Path, changes: list[str]) -> NoReturn:
+def _same_step(config: ExperimentConfig, images: JsonValue) -> str:
+    """Return which accumulation keeps a step of so many images on these workers; "" where none does."""
+    at_once = config.training.per_device_batch_size * config.cluster.num_workers
+    if type(images) is not int or images == config.global_batch_size or images % at_once:
+        return ""
+    steps = images // at_once
+    return f"training.gradient_accumulation_steps={steps} keeps a step of {images} images and goes on; else "
+
+
+def _refuse(directory: Path, changes: list[str], way_on: str) -> NoReturn:
     more = f" and {len(changes) - _SHOWN_DIFFERENCES} more" if len(changes) > _SHOWN_DIFFERENCES else ""
     raise ConfigError(
         f"experiment {directory.name} exists in {directory.parent} with another configuration "
-        f"({', '.join(changes[:_SHOWN_DIFFERENCES])}{more}); choose another experiment.name, or --fresh"
+        f"({', '.join(changes[:_SHOWN_DIFFERENCES])}{more}); {way_on}choose another experiment.name, or --fresh"
     )
 
 

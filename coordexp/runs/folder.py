@@ -38,10 +38,6 @@ class DecodingFolder:
         """Return the detections in COCO's results format."""
         return self.path / f"detections.{box}.json"
 
-    def samples(self, box: BoxKind) -> Path:
-        """Return the detections of all sampled answers together, in COCO's results format."""
-        return self.path / f"samples.{box}.json"
-
     @property
     def objects(self) -> Path:
         """All parsed objects, one image a line."""

@@ -62,9 +62,14 @@ class RunPlan:
         return read_status(self.run_dir)
 
     def is_finished(self) -> bool:
-        """Return whether the run needs no more work."""
+        """Return whether the run is trained and evaluated."""
         status = self.status()
         return status is not None and status.state == "finished"
+
+    def is_done(self) -> bool:
+        """Return whether the run needs no more work: a finished one whose merge failed does."""
+        status = self.status()
+        return status is not None and status.state == "finished" and status.is_merged
 
     def to_json(self) -> str:
         """Return the plan as JSON, for another process."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from coordexp.errors import CheckpointError
 from coordexp.runs.commit import (
     commit_checkpoint,
+    count_final_rows,
     drop_uncommitted,
     move_checkpoint,
     prune_checkpoints,
@@ -43,13 +44,14 @@ class Reporter(Protocol):
         """
         ...
 
-    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
         """Make rows, and the checkpoint directory if given, durable together.
 
         Args:
             rows: rows since the last commit; only rank 0's count.
             step: optimizer steps done.
             checkpoint: a complete local directory this rank wrote; it may be moved away.
+            is_final: the rows belong to the last checkpoint from now on; others go where a run dies behind it.
         """
         ...
 
@@ -80,7 +82,7 @@ class LocalReporter:
         """Show nothing: the progress log does."""
         del row
 
-    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None) -> None:
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
         """Append the rows, then move the checkpoint into place and commit it: a committed one has all its rows."""
         self._rows.append(rows)
         if checkpoint is not None:
@@ -88,6 +90,8 @@ class LocalReporter:
             move_checkpoint(checkpoint, self._newest)
             commit_checkpoint(self._newest, rows_file=self._rows.path)
             prune_checkpoints(self._run_dir, keep=self._keep)
+        if is_final:
+            count_final_rows(self._run_dir, step=step)
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest committed checkpoint."""
@@ -140,6 +144,11 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     text = "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
     with path.open("a", encoding="utf-8") as handle:
         handle.write(text)
+
+
+def has_final_rows(run_dir: Path) -> bool:
+    """Return whether a run's final evaluation is committed."""
+    return any("final/steps" in row.metrics for row in read_rows(RunFolder(run_dir).metrics))
 
 
 def read_rows(path: Path) -> list[Row]:

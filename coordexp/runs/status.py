@@ -3,11 +3,11 @@
 import json
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from coordexp.errors import CoordExpError
+from coordexp.errors import CoordExpError, shortened
 from coordexp.files import is_disk_full, parse_model, read_bytes, write_json
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import read_rows
@@ -21,12 +21,14 @@ class RunStatus:
 
     Attributes:
         state: running, finished, failed, stopped, or pruned: ended early by a sweep, since others are better.
-        message: for a failed run, why, in one sentence; for a running one, why its last try ended.
+        message: for a failed run, why, in one sentence; for a running one, why its last try ended; for a finished one,
+            a warning.
         step: optimizer steps done.
         seconds: wall time of the run so far, without what it waited for its workers.
         restarts: how often its workers were started again: after a fault, or because the same command was given again.
         since: Unix time from which on a running run has its workers, and ``seconds`` does not count yet; None
             while it waits for them again.
+        is_merged: False for a finished run whose merge failed; the same command tries that again.
     """
 
     state: State
@@ -35,6 +37,15 @@ class RunStatus:
     seconds: float = 0.0
     restarts: int = 0
     since: float | None = None
+    is_merged: bool = True
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is kept with a finished run: a warning, and whether it has the merged model that it should have."""
+
+    warning: str = ""
+    is_merged: bool = True
 
 
 def read_status(run_dir: Path) -> RunStatus | None:
@@ -130,7 +141,7 @@ def note_restart(run_dir: Path, message: str) -> int:
 
 
 def set_state(run_dir: Path, state: State, *, message: str = "", seconds: float | None = None) -> None:
-    """Write a run's status; its step is that of the last committed row.
+    """Write a run's status; its step is that of the last committed row or checkpoint.
 
     Where ``seconds`` is not known, the time since the run was set running is added to what it had.
     """
@@ -138,6 +149,13 @@ def set_state(run_dir: Path, state: State, *, message: str = "", seconds: float 
     if seconds is None:
         seconds = _elapsed(before) if state != "running" else before.seconds if before else 0.0
     _write(run_dir, state, message=message, seconds=seconds, restarts=before.restarts if before else 0)
+
+
+def set_finished(run_dir: Path, finish: Finish | None, *, seconds: float) -> None:
+    """Write that a run is finished, with its warning."""
+    set_state(run_dir, "finished", message=finish.warning if finish else "", seconds=seconds)
+    if finish is not None and not finish.is_merged and (status := read_status(run_dir)) is not None:
+        write_status(run_dir, replace(status, is_merged=False))
 
 
 def note_traceback(run_dir: Path) -> None:
@@ -153,7 +171,7 @@ def note_traceback(run_dir: Path) -> None:
 def one_sentence(error: BaseException) -> str:
     """Return an error as one line, with its kind where it is not one of ours."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-    return line if isinstance(error, CoordExpError) else f"{type(error).__name__}: {line}"
+    return line if isinstance(error, CoordExpError) else shortened(f"{type(error).__name__}: {line}")
 
 
 def _unreadable(path: Path) -> RunStatus:
@@ -172,8 +190,10 @@ def _elapsed(before: RunStatus | None) -> float:
 def _write(
     run_dir: Path, state: State, *, message: str, seconds: float, restarts: int, since: float | None = None
 ) -> None:
-    rows = read_rows(RunFolder(run_dir).metrics)
-    step = rows[-1].step if rows else 0
+    folder = RunFolder(run_dir)
+    rows = read_rows(folder.metrics)
+    saved = [checkpoint.step for checkpoint in folder.all_checkpoints() if checkpoint.commit_marker.is_file()]
+    step = max([rows[-1].step if rows else 0, *saved])  # a run stops between two rows
     write_status(
         run_dir,
         RunStatus(state=state, message=message, step=step, seconds=round(seconds, 3), restarts=restarts, since=since),

@@ -89,7 +89,7 @@ class Draft:
         if "extends" in document.tree:
             own = {name: value for name, value in document.tree.items() if name != "extends"}
             base = extended_file(document).resolve()
-        else:  # that one may be extended itself, since one level is allowed
+        else:
             own, base = {}, self._path.resolve()
         is_shipped = base.parent == shipped_experiments().resolve()
         by_name = is_shipped and not (output.parent / base.name).is_file()  # which would come first

@@ -23,7 +23,7 @@ from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
-from coordexp.statistics.rarity import corrected, images_a_category
+from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
@@ -147,7 +147,7 @@ def resampled(
 
     Returns:
         A value and its draws for each file, corrected where categories are in few images; NaN where no image with
-        ground truth was drawn.
+        ground truth was drawn, and all of them where there are fewer than :data:`FEWEST_IMAGES`.
     """
     found, files = known_metric(metric), list(matches.values())
     num_images = files[0].num_images
@@ -158,6 +158,8 @@ def resampled(
         draws[first:last] = mean_precisions(files, found, np.stack(weights, axis=1))
 
     for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
+    if num_images < FEWEST_IMAGES:
+        draws[:] = np.nan
     every_image, images = unit_weights(num_images), images_a_category(files[0])
     values = {key: mean_precision(file, found, every_image) for key, file in matches.items()}
     return {

@@ -7,7 +7,7 @@ distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` s
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -75,6 +75,7 @@ def compare_readings(
     metric: str = "AP",
     resamples: int = 2000,
     seed: int = 0,
+    families: Mapping[str, str] | None = None,
     threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[N, Comparison]:
@@ -86,6 +87,7 @@ def compare_readings(
         metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
         resamples: as of :func:`compare`.
         seed: of the draws.
+        families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
         threads: number of threads; None for one per usable core.
         on_progress: called with the number of draws done and their total.
 
@@ -96,7 +98,7 @@ def compare_readings(
         DataError: as :func:`compare`.
         ComparisonError: as :func:`compare`.
     """
-    plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads)
+    plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads, families=families or {})
     return _compared(annotations_json, readings, plan, image_ids=None, on_progress=on_progress)
 
 
@@ -106,6 +108,11 @@ class _Plan:
     resamples: int
     seed: int
     threads: int | None
+    families: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def paired(self, a: str, b: str) -> bool:
+        """Return whether equal numbers of two groups are the same seed."""
+        return self.families.get(a) == self.families.get(b)
 
 
 _Twins = tuple[tuple[str, str], ...]
@@ -133,7 +140,7 @@ def _compared(
     }
     files_of = {content: path for path, content in reversed(hashes.items())}
     matches = read_matches(annotations_json, files_of, metric=plan.metric, image_ids=image_ids, on_progress=on_progress)
-    tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files).values())
+    tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files, plan).values())
     share = partial(_share, on_progress, parts=1 + len(tests))
     drawn = resampled(
         matches, plan.metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=share(part=0)
@@ -169,11 +176,11 @@ def _swap_tests(
     return found
 
 
-def _couples(contents: _Contents) -> dict[tuple[str, str], _Twins]:
+def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:
     """Return every pair of groups with its files, those of one seed together."""
     couples: dict[tuple[str, str], _Twins] = {}
     for a, b in combinations(contents, 2):
-        common = [number for number in contents[a] if number in contents[b]]
+        common = [number for number in contents[a] if plan.paired(a, b) and number in contents[b]]
         # Without a common seed any pairing does for the swaps; sorted order can be reproduced.
         twins = zip(common or contents[a], common or contents[b], strict=False)
         couples[a, b] = tuple((contents[a][i], contents[b][j]) for i, j in twins)
@@ -185,8 +192,8 @@ def _comparison(
 ) -> Comparison:
     runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
     pairs = [
-        _pair(couple, runs, p_swap=p_swap[twins], num_seeds=len(twins), seed=plan.seed)
-        for couple, twins in _couples(contents).items()
+        _pair(couple, runs, plan, p_swap=p_swap[twins], num_seeds=len(twins))
+        for couple, twins in _couples(contents, plan).items()
     ]
     # A pair is as sure as the less sure of its two tests; then for the number of pairs.
     adjusted = holm([max(pair.p_swap, pair.p_bootstrap or 0.0) for pair in pairs])
@@ -210,10 +217,11 @@ def _comparison(
 
 
 def _pair(
-    couple: tuple[str, str], runs: Mapping[str, Mapping[int, Drawn]], *, p_swap: float, num_seeds: int, seed: int
+    couple: tuple[str, str], runs: Mapping[str, Mapping[int, Drawn]], plan: _Plan, *, p_swap: float, num_seeds: int
 ) -> PairResult:
     a, b = couple
-    found = total(difference_parts(runs[a], runs[b]), seed=seed)
+    paired = plan.paired(a, b)
+    found = total(difference_parts(runs[a], runs[b], paired=paired), seed=plan.seed)
     return PairResult(
         a=a,
         b=b,
@@ -226,7 +234,7 @@ def _pair(
         or None,
         p_bootstrap=found.p,
         num_seeds=num_seeds,
-        paired_by_seed=not runs[a].keys().isdisjoint(runs[b]),
+        paired_by_seed=paired and not runs[a].keys().isdisjoint(runs[b]),
     )
 
 

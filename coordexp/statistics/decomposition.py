@@ -16,8 +16,9 @@ from coordexp.detection.boxes import Floats
 from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
+from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
-from coordexp.statistics.rarity import corrected, images_a_category
+from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
@@ -41,6 +42,7 @@ def decompose(
     *,
     shares: Mapping[str, Mapping[int, Shares]] | None = None,
     ends: Mapping[str, Ends | None] | None = None,
+    families: Mapping[str, str] | None = None,
     resamples: int = 500,
     seed: int = 0,
     threads: int | None = None,
@@ -54,6 +56,7 @@ def decompose(
         shares: group -> training seed -> what else is measured on its images; a group of which one run lacks a
             measure does not have it.
         ends: where what else is measured lies whatever the images, by name; None, or no entry: anywhere.
+        families: as of :func:`coordexp.statistics.comparison.compare_readings`.
         resamples: number of resamples of images (and seeds), the same for all groups.
         seed: of the resamples: with the same one, the first resamples of the comparison of AP.
         threads: number of threads; None for one per usable core.
@@ -66,6 +69,8 @@ def decompose(
     check_groups(detections)
     check_plan(resamples=resamples, seed=seed)
     truth = read_ground_truth(Path(annotations_json))
+    if truth.is_crowd.all():
+        raise ComparisonError(f"{truth.path}: AP50 is undefined, because no object there counts for it")
     paths = {(group, number): path for group, seeds in detections.items() for number, path in sorted(seeds.items())}
     more: dict[_Run, Shares] = {run: (shares or {}).get(run[0], {}).get(run[1], {}) for run in paths}
     own_names = list(dict.fromkeys(name for found in more.values() for name in found))
@@ -93,9 +98,10 @@ def decompose(
         draws, images = np.hstack([own_costs, own_ratios]), images_a_category(file.decomposed.fixes)
         for at, value in enumerate(file.measure(every_image)):
             own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
+            own = own if num_images >= FEWEST_IMAGES else np.full(resamples, np.nan)
             drawn[group][at][number] = Drawn(float(value), own)
     known = {measure.name: measure.ends for measure in MEASURES} | dict(ends or {})
-    values, pairs = _estimated(drawn, {name: known.get(name) for name in names}, seed=seed)
+    values, pairs = _estimated(drawn, {name: known.get(name) for name in names}, families or {}, seed=seed)
     return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
 
 
@@ -149,7 +155,7 @@ def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floa
 
 
 def _estimated(
-    drawn: _ByMeasure, ends: Mapping[str, Ends | None], *, seed: int
+    drawn: _ByMeasure, ends: Mapping[str, Ends | None], families: Mapping[str, str], *, seed: int
 ) -> tuple[dict[str, dict[str, Estimate]], tuple[PairParts, ...]]:
     """Return the measures of each group, and their differences, as far as they are defined in all runs.
 
@@ -168,8 +174,8 @@ def _estimated(
     of_two = [None if own is None else (own[0] - own[1], own[1] - own[0]) for own in of_one]
 
     def difference(a: str, b: str) -> PairParts:
-        both = zip(drawn[a], drawn[b], strict=True)
-        return PairParts(a, b, estimates([difference_parts(*two) for two in both], of_two))
+        both, paired = zip(drawn[a], drawn[b], strict=True), families.get(a) == families.get(b)
+        return PairParts(a, b, estimates([difference_parts(*two, paired=paired) for two in both], of_two))
 
     values = {group: estimates([[group_part(one)] for one in own], of_one) for group, own in drawn.items()}
     return values, tuple(difference(a, b) for a, b in combinations(drawn, 2))

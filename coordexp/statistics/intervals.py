@@ -53,14 +53,14 @@ def estimate(value: float, draws: Floats) -> Estimate:
 def p_of_zero(value: float, draws: Floats) -> float:
     """Return the two-sided p of "the true value is 0" that belongs to :func:`estimate`.
 
-    It is below 5 % where the interval leaves 0 out, and 1 where nothing ever differs.
+    It is below 5 % where the interval leaves 0 out, and 1 where nothing ever differs or nothing is known.
 
     Args:
         value: on the data as they are.
         draws: ``[R]`` the same on resamples, NaN left out.
     """
     defined = draws[~np.isnan(draws)]
-    if abs(value) < TIE and bool(np.all(np.abs(defined) < TIE)):
+    if not len(defined) or (abs(value) < TIE and bool(np.all(np.abs(defined) < TIE))):
         return 1.0
     moved, z0 = _corrected(value, defined)
     z = _NORMAL.inv_cdf(_share_below(0.0, moved)) - 2 * z0

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 FEW_IMAGES = 20.0
 """Images that a category is in, below which draws are moved; with more, they are taken as they are."""
 
+FEWEST_IMAGES = 6
+"""Below, no difference can reach p < .05: the swap test has at most 2^5 outcomes, two of which are the furthest out."""
+
 _WIDER_FROM, _WIDER_BY = 0.13, 0.55
 
 

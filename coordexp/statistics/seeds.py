@@ -74,9 +74,15 @@ def group_part(runs: Mapping[int, Drawn]) -> Part:
     )
 
 
-def difference_parts(a: Mapping[int, Drawn], b: Mapping[int, Drawn]) -> list[Part]:
-    """Return ``a - b``: one part over the seeds both groups have, paired; else a part for each group."""
-    common = [seed for seed in a if seed in b]
+def difference_parts(a: Mapping[int, Drawn], b: Mapping[int, Drawn], *, paired: bool = True) -> list[Part]:
+    """Return ``a - b``: one part over the seeds both groups have, paired; else a part for each group.
+
+    Args:
+        a: a group's runs by seed.
+        b: another's.
+        paired: whether equal numbers are the same seed.
+    """
+    common = [seed for seed in a if paired and seed in b]
     if not common:
         first, second = group_part(a), group_part(b)
         return [first, Part(values=-second.values, draws=-second.draws)]

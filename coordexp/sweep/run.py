@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,22 +29,20 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import to_yaml
 from coordexp.config.identity.fingerprint import fingerprint
-from coordexp.config.schema import ExperimentConfig
 from coordexp.data.tuning_split import TuningSplit, write_tuning_split
 from coordexp.errors import TrackingError
 from coordexp.runs.budget import LARGER_BUDGET, BudgetKeeper, unit_name
 from coordexp.runs.executor import Executor, TrainFunction
 from coordexp.runs.experiment import check_experiment
-from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import spoken
-from coordexp.runs.reporter import Reporter
 from coordexp.sweep.load import Sweep
 from coordexp.sweep.results import best_trials, is_pending, winner_plans
 from coordexp.sweep.space import Point, point_text
 from coordexp.sweep.trials import SweepTrials, recorded_points, rungs, upcoming_points
 from coordexp.tracking.publish import is_recorded
-from coordexp.train import train
+from coordexp.train import train, train_without_merge
 from coordexp.train.setup.prepare import PreparedExperiment, settings_hashes, token_stream_hash
 
 
@@ -105,6 +102,7 @@ def run_sweep(
             try:
                 stages.send_again()
                 if executor is not None:
+                    stages.recorder.check_artifacts()
                     with executor.live_queue(sweep.config.experiment.name, stages.runs):
                         ending = stages.search(executor)
                         if not ending.code:
@@ -187,7 +185,7 @@ class _Stages:
                 self._start_record(trial.plan)
                 yield trial.plan
 
-        function = without_model(self._function)
+        function = train_without_merge if self._function is train else self._function
         ending = self._campaign.execute(executor, plans(), function, self.recorder, runs=self.runs, search=self._trials)
         reason, cluster = self._trials.stop_reason(), self._trials.sweep.config.cluster
         if not ending.code and reason is not None:
@@ -242,16 +240,6 @@ class _Stages:
         stage = "search" if plan.seed == self._trials.seed else "winner"
         with contextlib.suppress(TrackingError):  # tried again when the run has ended
             self.recorder.start_run(plan, identity.short, tags={"sweep_trial": plan.group, "sweep_stage": stage})
-
-
-def without_model(function: TrainFunction) -> TrainFunction:
-    """Return a function that keeps no merged model: the search needs the AP, and many models fill a disk."""
-
-    def searched(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
-        function(config, reporter=reporter, print_line=print_line)
-        shutil.rmtree(RunFolder.of(config).merged, ignore_errors=True)
-
-    return searched
 
 
 def describe_sweep(sweep: Sweep, console: Console) -> None:

@@ -1,6 +1,7 @@
 """A client for a tracking URI, checked before use, and MLflow's errors in one sentence."""
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -8,12 +9,14 @@ import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 from filelock import FileLock
 
 from coordexp.config.schema.tracking import address_problem
-from coordexp.errors import TrackingError, masked
+from coordexp.errors import TrackingError, masked, shortened
+from coordexp.files import nearest_existing
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +54,6 @@ _PERMANENT = {
 }
 
 
-_MAX_REASON = 300
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
@@ -63,7 +65,15 @@ _REASONS = {
     "DiskFull": "its database has no room left",
     "database or disk is full": "its database has no room left",
     "too many 503 error": "it, or its database, is down for now (status 503)",
+    "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
+    "`mlflow db upgrade`",
     "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
+}
+_PACKAGES = {
+    "s3": "boto3",
+    "gs": "google-cloud-storage",
+    "wasbs": "azure-storage-blob",
+    "abfss": "azure-storage-file-datalake",
 }
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_IN_QUERY = re.compile(
@@ -75,6 +85,10 @@ _DATABASE_TROUBLE = re.compile(r"ReadOnlySqlTransaction|DiskFull|database or dis
 
 class ServerUnreachableError(TrackingError):
     """The server or database does not answer now; the same call may work later."""
+
+
+class ArtifactError(TrackingError):
+    """Files cannot be stored, though the server or database answers."""
 
 
 def connect(uri: str) -> "MlflowClient":
@@ -153,6 +167,46 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
         raise ServerUnreachableError(f"MLflow at {server_of(uri)}: cannot {doing}: {_reason(error)}") from error
 
 
+@contextlib.contextmanager
+def artifact_errors(uri: str, root: str) -> Generator[None]:
+    """Turn what MLflow's stores of files raise, each its own kinds of errors, into one sentence.
+
+    Args:
+        uri: the server or database.
+        root: where the experiment's files go.
+
+    Raises:
+        ServerUnreachableError: where it is the server or database that does not answer.
+        ArtifactError: where it is the store.
+    """
+    try:
+        yield
+    except Exception as error:
+        connect(uri)
+        place = f"the artifact root {without_secrets(root)}"
+        if isinstance(error, ImportError):
+            package = _PACKAGES.get(root.partition(":")[0], error.name)
+            raise ArtifactError(f"{place} needs the package {package}: pip install {package}") from error
+        raise ArtifactError(f"{place} cannot be written: {_reason(error)}") from error
+
+
+def look_at_artifacts(uri: str, root: str) -> None:
+    """Find out what keeps a run from storing files, as far as it shows without storing one.
+
+    Raises:
+        TrackingError: as :func:`artifact_errors`.
+    """
+    with artifact_errors(uri, root):
+        import mlflow
+
+        if root.startswith(("file:", "/")):
+            existing = nearest_existing(Path(url2pathname(urlsplit(root).path)))
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, f"{existing} is no folder that can be written from here")
+        else:
+            mlflow.artifacts.list_artifacts(artifact_uri=root, tracking_uri=uri)
+
+
 def _prepare_mlflow() -> None:
     """Set what MLflow reads from the environment only, unless the user has."""
     for name, value in _ENVIRONMENT.items():
@@ -215,9 +269,8 @@ def _probe(uri: str) -> None:
 
 def _reason(error: BaseException) -> str:
     """Cut a library's message down to what a person needs: one line without a password."""
-    text = str(error).strip()
+    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
     for words, reason in _REASONS.items():
         if words in text:
             return reason
-    line = without_secrets((text.splitlines() or [type(error).__name__])[0])
-    return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+    return shortened(without_secrets((text.splitlines() or [type(error).__name__])[0]))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from coordexp.config.keys import identity
+from coordexp.config.keys import made_again
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import Tree, merged
 from coordexp.data.sources.source import source_of
@@ -74,12 +74,10 @@ Save this as `run.yaml` and run `coordexp {verb} --config run.yaml`:
 
 def _again(config: ExperimentConfig) -> Tree:
     """Return the keys that make a run again; of several workers it is the one run of an ablation, on Ray."""
-    tree, cluster = identity(config), config.cluster
-    if cluster.num_workers == 1:
+    tree = made_again(config)
+    if config.cluster.num_workers == 1:
         return tree
-    workers: Tree = {"gpus_per_worker": cluster.gpus_per_worker, "cpus_per_worker": cluster.cpus_per_worker}
-    plan: Tree = {"groups": {}, "seeds": [config.experiment.seed]}
-    return merged(tree, {"cluster": workers, "ablation": plan})
+    return merged(tree, {"ablation": {"groups": {}, "seeds": [config.experiment.seed]}})
 
 
 def _tuning(config: ExperimentConfig) -> str:

@@ -23,12 +23,13 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.charts import COLOR_TAG, chart_of, group_colors
-from coordexp.tracking.connection import ServerUnreachableError, without_secrets
+from coordexp.tracking.connection import ArtifactError, ServerUnreachableError, without_secrets
 from coordexp.tracking.model_card import write_model_card
 from coordexp.tracking.models import EvaluatedOn, MergedModel
 from coordexp.tracking.payload import row_points
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
+    ANNOTATIONS,
     HARDWARE,
     MAX_TAG_LENGTH,
     PLANNED,
@@ -41,6 +42,7 @@ from coordexp.tracking.store import (
 )
 
 MERGED_ARTIFACT = RunFolder(Path()).merged.name
+CHANGE_ROOT = "mend that, start the server with --artifacts-destination, or set tracking.uri"
 _FINAL: dict[State, FinalStatus] = {
     "finished": "FINISHED",
     "failed": "FAILED",
@@ -113,6 +115,7 @@ class Recorder:
             parent_key: names the parent.
         """
         self._tracker = tracker
+        self._record = ExperimentFolder.of(config).record
         self._plans: dict[str, RunPlan] = {}
         self._described: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._run_ids: dict[str, str] = {}
@@ -158,6 +161,17 @@ class Recorder:
         tags = {PLANNED: text if len(text) <= MAX_TAG_LENGTH else "", WHY_NOT_BEGUN: ""}
         self._tracker.set_tags(self.parent_id, tags)
 
+    def check_artifacts(self) -> None:
+        """Store the experiment's own record, which shows before anything is trained whether files can be stored.
+
+        Raises:
+            TrackingError: if not; the sentence says what to do.
+        """
+        try:
+            self._tracker.log_file(self.parent_id, self._record)
+        except ArtifactError as error:
+            raise TrackingError(f"{error}; nothing was trained: {CHANGE_ROOT}") from error
+
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
         """Log what belongs to the whole experiment."""
         self._tracker.set_final(self.parent_id, metrics)
@@ -177,7 +191,7 @@ class Recorder:
             self._waiting.pop(plan.name, None)
             try:
                 self._end_run(plan, status)
-            except (TrackingError, OSError) as error:
+            except (CoordExpError, OSError) as error:
                 self._unrecorded[plan.name] = str(error)
                 if isinstance(error, ServerUnreachableError):
                     self._waiting[plan.name] = (plan, status)
@@ -192,17 +206,24 @@ class Recorder:
             cut_short: whether the experiment ended before all its runs were done.
         """
         unsent = self._sync.close()
+        is_broken = False
         for plan in self._plans.values():
             status = plan.status()
             if status is None or status.state == "running" or self._ended.get(plan.name) == status:
                 continue
             if self._waiting:  # the server was just waited for in vain: trying each run would take minutes
                 self._unrecorded.setdefault(plan.name, next(iter(self._unrecorded.values())))
-            else:
+            elif not is_broken or plan.name not in self._unrecorded:
                 self.end_run(plan, status)
+                is_broken = plan.name in self._unrecorded
         self._note_recorded()
-        missing = [f"{name}: {reason}" for name, reason in self._unrecorded.items()]
-        missing += [f"{left.path}: {left.rows} rows were not sent ({left.reason})" for left in unsent]
+        names: dict[str, list[str]] = {}
+        for plan in self._plans.values():
+            if reason := self._unrecorded.get(plan.name) or unsent.get(plan.folder.metrics):
+                names.setdefault(reason, []).append(plan.name)
+        missing = [
+            f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {reason}" for reason, of in names.items()
+        ]
         states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans.values()}
         is_whole = not cut_short and not states & {"stopped", "running"}
         try:
@@ -227,15 +248,16 @@ class Recorder:
 
     def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
         run_id, run = self._run_id(plan), plan.folder
+        # First how it ended: where files cannot be stored, the run must not stay RUNNING for ever.
+        self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(run.status))
+        if status.state == "pruned":
+            self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
         for path in (run.config, run.fingerprint, run.param_groups, run.metrics, run.progress_log, run.error_log):
             if path.is_file():
                 self._tracker.log_file(run_id, path)
         self._tracker.log_measured(run_id, last_values(read_rows(run.metrics)))
         if status.state == "finished":
             self._store_results(run_id, plan)
-        if status.state == "pruned":
-            self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
-        self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(run.status))
 
     def _followed(self) -> list[tuple[str, Path]]:
         """Return the runs whose rows are sent; those that have begun since are created."""
@@ -280,9 +302,8 @@ class Recorder:
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
-        hardware = read_hardware(plan.folder)
-        if hardware:
-            self._tracker.set_tags(run_id, {HARDWARE: hardware})
+        tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: annotations_hash(plan.config)}
+        self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
         if final.is_dir():
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
@@ -301,7 +322,7 @@ class Recorder:
         for plan in list(self._plans.values()):
             status = self._ended.get(plan.name)
             is_over = status is not None and status.state in ("finished", "pruned") and plan.name not in self._noted
-            if is_over and self._sync.unsent(self._run_ids[plan.name], plan.folder.metrics) is None:
+            if is_over and not self._sync.why_unsent(self._run_ids[plan.name], plan.folder.metrics):
                 write_json(plan.folder.recorded, asdict(Recorded(without_secrets(self._tracker.uri), plan.key)))
                 self._noted.add(plan.name)
 
@@ -340,7 +361,12 @@ def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: boo
         name=re.sub(r"[/:.%\"']", "-", plan.name),
         step=points[0].step if points else plan.config.training.num_steps,
         params={"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)},
-        tags={"uri": uri, "load": f"coordexp.model.load.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
+        tags={
+            "uri": uri,
+            "load": f"coordexp.model.load({place})",
+            "bytes": str(num_bytes),
+            "run_key": plan.key,
+        },
         points=points,
         dataset=_validation_data(plan.config),
     )
@@ -367,6 +393,12 @@ def _validation_data(config: ExperimentConfig) -> EvaluatedOn | None:
     if not path.is_file():
         return None
     return EvaluatedOn(source.name, _digest(path, path.stat().st_mtime_ns), str(path))
+
+
+def annotations_hash(config: ExperimentConfig) -> str:
+    """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
+    path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
+    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else ""
 
 
 @functools.lru_cache(maxsize=8)

@@ -23,23 +23,6 @@ _log = logging.getLogger(__name__)
 Sources = Callable[[], Iterable[tuple[str, Path]]]
 
 
-@dataclass(frozen=True)
-class UnsentRows:
-    """Rows of a run that MLflow does not have.
-
-    Attributes:
-        run_id: the MLflow run.
-        path: the file that holds them; the same command run again sends them.
-        rows: how many.
-        reason: why, in one sentence.
-    """
-
-    run_id: str
-    path: Path
-    rows: int
-    reason: str
-
-
 @dataclass
 class _SentSoFar:
     """How far a file has been sent: ``offset`` bytes, which hold ``rows`` rows."""
@@ -86,25 +69,23 @@ class RowSync:
         self._thread = threading.Thread(target=self._run, name="coordexp-row-sync", daemon=True)
         self._thread.start()
 
-    def close(self, timeout: float = 30.0) -> list[UnsentRows]:
+    def close(self, timeout: float = 30.0) -> dict[Path, str]:
         """Send what is left, for at most ``timeout`` seconds, and stop.
 
         Returns:
-            The runs with rows MLflow does not have; they stay in their files.
+            The files that hold rows MLflow does not have, each with the reason.
         """
         self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._thread.join(timeout)
-        return [left for run_id, path in self._sources() if (left := self.unsent(run_id, path)) is not None]
+        return {path: reason for run_id, path in self._sources() if (reason := self.why_unsent(run_id, path))}
 
-    def unsent(self, run_id: str, path: Path) -> UnsentRows | None:
-        """Return what MLflow does not have of a run's file, or None where it has every row."""
+    def why_unsent(self, run_id: str, path: Path) -> str:
+        """Return why MLflow does not have all rows of a run's file; "" where it has."""
         sent = self._sent.get((run_id, path), _SentSoFar())
-        if not path.exists():
-            return None
-        rows = path.read_bytes().count(b"\n") - sent.rows
-        reason = sent.error or f"MLflow at {server_of(self._tracker.uri)} was not done in time"
-        return UnsentRows(run_id, path, rows, reason) if rows > 0 else None
+        if not path.exists() or path.read_bytes().count(b"\n") <= sent.rows:
+            return ""
+        return sent.error or f"MLflow at {server_of(self._tracker.uri)} was not done in time"
 
     def _run(self) -> None:
         wait = self._interval

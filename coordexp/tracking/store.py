@@ -15,7 +15,7 @@ from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
 from coordexp.tracking.charts import MEASURED, VIEW_TAG, chart_of, view_of_runs
-from coordexp.tracking.connection import DATABASES, connect, server_of, tracking_errors
+from coordexp.tracking.connection import DATABASES, artifact_errors, connect, server_of, tracking_errors
 from coordexp.tracking.models import MergedModel, log_model
 from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
 
@@ -28,6 +28,7 @@ RUN_KEY = "run_key"
 RUN_DIR = "run_dir"
 READING = "reading"
 HARDWARE = "hardware"
+ANNOTATIONS = "annotations_sha256"
 PLANNED = "planned"
 WHY_NOT_BEGUN = "why_not_begun"
 COMMIT = "mlflow.source.git.commit"
@@ -70,7 +71,9 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
             client.set_experiment_tag(found.experiment_id, EXPERIMENT_TAG, "ablation")
         if VIEW_TAG not in found.tags:  # a person may have changed it since
             client.set_experiment_tag(found.experiment_id, VIEW_TAG, view_of_runs(round(1000 * time.time())))
-    return Tracker(client, uri=uri, experiment=experiment, experiment_id=found.experiment_id)
+    return Tracker(
+        client, uri=uri, experiment=experiment, experiment_id=found.experiment_id, artifact_root=found.artifact_location
+    )
 
 
 @dataclass
@@ -102,10 +105,13 @@ class _KnownRun:
 class Tracker:
     """One experiment in MLflow; :func:`open_tracker` makes it."""
 
-    def __init__(self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str) -> None:
+    def __init__(
+        self, client: "MlflowClient", *, uri: str, experiment: str, experiment_id: str, artifact_root: str
+    ) -> None:
         self.uri = uri
         self.experiment = experiment
         self.experiment_id = experiment_id
+        self._artifact_root = artifact_root
         self._client = client
         # Otherwise the first rows, sent by a thread, could set a run to RUNNING that has just ended.
         self._status_lock = threading.Lock()
@@ -275,7 +281,7 @@ class Tracker:
         """
         if not local_dir.is_dir():
             raise TrackingError(f"artifact directory {local_dir} is not there: expected a directory to log")
-        with tracking_errors(self.uri, f"store {local_dir} as artifact {artifact_path}"):
+        with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifacts(run_id, str(local_dir), artifact_path)
 
     def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
@@ -284,7 +290,7 @@ class Tracker:
         Raises:
             TrackingError: if it cannot be stored.
         """
-        with tracking_errors(self.uri, f"store the measurements of run {run_id}"):
+        with artifact_errors(self.uri, self._artifact_root):
             self._client.log_dict(run_id, dict(metrics), MEASURED)
 
     def log_model(self, run_id: str, model: MergedModel) -> str:
@@ -307,7 +313,7 @@ class Tracker:
         """
         if not path.is_file():
             raise TrackingError(f"artifact file {path} is not there: expected a file to log")
-        with tracking_errors(self.uri, f"store artifact {path}"):
+        with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
 
     @contextlib.contextmanager

@@ -15,14 +15,15 @@ from transformers import set_seed
 from coordexp.config.schema import ExperimentConfig
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
-from coordexp.errors import DivergedError
+from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
 from coordexp.model.lora import leave_casts_to_autocast
-from coordexp.model.merge.merge import merge_model
+from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
 from coordexp.runs.folder import SCRATCH_PREFIX, CheckpointFolder, ExperimentFolder, RunFolder
-from coordexp.runs.reporter import Reporter
+from coordexp.runs.reporter import Reporter, has_final_rows
+from coordexp.runs.status import Finish, note_traceback, one_sentence
 from coordexp.runs.stop import RunStoppedError, StopListener, listener_for
 from coordexp.train.forward import mean_units, model_inputs
 from coordexp.train.loop.diagnostics import TermGradientLog
@@ -39,6 +40,8 @@ from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
 from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
 from coordexp.train.trainer import CoordTrainer
+
+_MERGE_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ class Run:
         return Run(config, parts, log, Evaluator(config, parts, on_answers=log.on_answers), listener_for(config))
 
 
-def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> None:
+def train_run(
+    config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None], merges: bool = True
+) -> Finish:
     """Run one group and seed from its newest checkpoint, or the beginning, to the merged model.
 
     Every rank of a process group calls this. Files go to the run's directory; rows and
@@ -74,6 +79,10 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
         config: one run's resolved configuration; the experiment must have been prepared.
         reporter: makes rows and checkpoints durable.
         print_line: prints a line of progress.
+        merges: make the merged model.
+
+    Returns:
+        What to keep with the finished run. A merge that fails, or loses much, is a warning there: the run has its AP.
 
     Raises:
         CoordExpError: if something in the run's inputs is wrong, or the run would not be comparable with the others.
@@ -97,7 +106,14 @@ def train_run(config: ExperimentConfig, *, reporter: Reporter, print_line: Calla
     # On the run's own disk, whose room was checked before the start.
     with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=folder.path) as scratch:
         _train(run, Path(scratch))
-    _finish(run, started)
+    if not ranks.from_first([has_final_rows(folder.path)])[0]:
+        _evaluate(run)
+    finish = _merge(run) if merges and ranks.rank() == 0 else Finish()
+    step = run.config.training.num_steps
+    run.log.add_row(step, {"final/seconds": time.monotonic() - started})
+    ranks.barrier()
+    run.log.commit(step)
+    return finish
 
 
 def set_up_process(config: ExperimentConfig) -> str | None:
@@ -201,8 +217,8 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     return trainer
 
 
-def _finish(run: Run, started: float) -> None:
-    """Evaluate on everything, merge, and commit the last rows; a stop comes before either."""
+def _evaluate(run: Run) -> None:
+    """Evaluate on everything and commit it for good: what comes after it cannot cost it."""
     config, parts, log = run.config, run.parts, run.log
     step = config.training.num_steps
     parts.model.eval()
@@ -211,38 +227,40 @@ def _finish(run: Run, started: float) -> None:
     log.add_evaluation(step, metrics, num_images=len(parts.val.samples), is_final=True)
     if ranks.rank() == 0 and config.evaluation.every_steps is not None:
         log.add_row(step, run.evaluator.subset_of_final())
-    log.commit(step)  # a merge that fails does not cost the evaluation
-    if ranks.rank() == 0:
-        log.note("merges its adapter into the base")
-        samples = _merge_samples(parts)
-        base = ExperimentFolder.of(config).base(config)
+    log.add_row(step, {"final/train_seconds": log.train_seconds, "final/steps": float(step)})
+    log.commit(step, is_final=True)
+
+
+def _merge(run: Run) -> Finish:
+    """Merge the adapter into the base, which ends no run: everything measured is committed by now."""
+    config, parts, log = run.config, run.parts, run.log
+    log.note("merges its adapter into the base")
+    folder = RunFolder.of(config)
+    try:
         merged = merge_model(
             parts.model,
             parts.processor,
-            RunFolder.of(config).merged,
-            base=base,
+            folder.merged,
+            base=ExperimentFolder.of(config).base(config),
             overwrite=True,
-            samples=samples,
+            samples=_merge_samples(parts),
             trained_with=parts.encoding.trained_with,
         )
-        if merged.cost:
-            log.note(f"merged in {merged.dtype}: {merged.cost}")
-        if run.evaluator.score_head is not None:
-            checkpoint = log.reporter.latest_checkpoint()
-            for folder in (RunFolder.of(config).merged, *([] if checkpoint is None else [checkpoint])):
-                run.evaluator.score_head.save(folder)
-        seconds = time.monotonic() - started
-        log.add_row(
-            step, {"final/train_seconds": log.train_seconds, "final/steps": float(step), "final/seconds": seconds}
+    except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
+        note_traceback(folder.path)
+        return Finish(
+            f"its adapter was not merged: {one_sentence(error)}; the same command tries that again", is_merged=False
         )
-    ranks.barrier()
-    log.commit(step)
+    lost = {"final/merge_lost_logits": merged.lost_at_logits, "final/merge_lost_weights": merged.most_lost}
+    log.add_row(config.training.num_steps, {name: value for name, value in lost.items() if value is not None})
+    log.note(f"merged in {merged.dtype}: {merged.sentence}")
+    return Finish(merged.warning)
 
 
 def _merge_samples(parts: Components) -> list[dict[str, Tensor]] | None:
-    """Return two short validation samples, answers included, as inputs of the plain model; None if there are none."""
+    """Return a few short validation samples, answers included, as inputs of the plain model; None if there are none."""
     encoding = parts.encoding
     dataset = encoding.dataset(parts.val.samples)
-    shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:2]
+    shortest = sorted(range(len(dataset)), key=lambda index: (dataset.lengths[index], index))[:_MERGE_SAMPLES]
     batches = [encoding.collate([dataset[index]]) for index in shortest]
     return [model_inputs(batch, encoding.image_spec, dtype=torch.float32) for batch in batches] or None

@@ -90,7 +90,7 @@ def evaluate(folder: Path, num_images: int, decoding: Decoding) -> None:
     before, resting = usage()
     started = time.perf_counter()
     evaluation = SplitEvaluation(read_ground_truth(annotations), samples, EvaluationSpec(decoding=(decoding,)))
-    metrics = evaluation.run(lambda way, sample: [records], EvaluationFolder(folder / "eval"))
+    metrics = evaluation.run(lambda way: [records], EvaluationFolder(folder / "eval"))
     seconds = time.perf_counter() - started
     after, peak = usage()
     print(

@@ -6,10 +6,12 @@ that lengths are COCO's: it says what writing costs, and nothing of its being ri
 that predict a token.
 """
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -18,8 +20,9 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from coordexp.data.batch import EncodedSample
+from coordexp.evaluate.generate import generation
 from coordexp.evaluate.generate.generation import evaluation_mode, generate_sequences, image_queues
-from coordexp.evaluate.generate.rows import Bend, GenerationSpec
+from coordexp.evaluate.generate.rows import AnswerRows, GenerationSpec
 from tests.benchmarks.coco_lengths import coco_scenes
 from tests.unit.evaluate.generate.plain_generate import left_padded
 from tests.unit.evaluate.model_fixtures import random_base
@@ -33,15 +36,30 @@ def table(answers: Answers, *, end_id: int, device: torch.device) -> Tensor:
     return torch.tensor([[*answer, *[end_id] * (longest - len(answer))] for answer in answers], device=device)
 
 
-def scripted(answers: Answers, *, end_id: int, device: torch.device) -> Bend:
-    """Forbid all but the next token of each answer; behind it, its end token."""
+@contextlib.contextmanager
+def scripted(answers: Answers, *, end_id: int, device: torch.device) -> Generator[None]:
+    """Make the next token of each answer the likeliest by far; behind it, its end token."""
     ids_NT = table(answers, end_id=end_id, device=device)
 
-    def bend(scores_NV: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
-        only_N1 = ids_NT[sample_N, place_N.clamp(max=ids_NT.shape[1] - 1)].unsqueeze(1)
-        return torch.full_like(scores_NV, -torch.inf).scatter_(1, only_N1, scores_NV.gather(1, only_N1))
+    class ScriptedRows(AnswerRows):
+        script_BT: Tensor
 
-    return bend
+        def begin(self, samples: Sequence[int], *prompt: object, **keys: object) -> list[int]:
+            if not hasattr(self, "script_BT"):
+                self.script_BT = ids_NT[:1].repeat(len(self), 1)
+            rows = super().begin(samples, *prompt, **keys)
+            self.script_BT[rows] = ids_NT[list(samples)]
+            return rows
+
+        def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
+            at_N = self._num_written_B if rows is None else self._num_written_B[list(rows)]
+            script_NT = self.script_BT if rows is None else self.script_BT[list(rows)]
+            next_N1 = script_NT.gather(1, at_N.clamp(max=script_NT.shape[1] - 1).unsqueeze(1))
+            lead_N1 = torch.full_like(next_N1, 1000, dtype=logits_NV.dtype)
+            super().choose(logits_NV.scatter_add(1, next_N1, lead_N1), rows)
+
+    with mock.patch.object(generation, "AnswerRows", ScriptedRows):
+        yield
 
 
 class Script(LogitsProcessor):
@@ -96,7 +114,6 @@ def main(num_images: int) -> None:
     spec = base.spec(max_new_tokens=max(map(len, answers)) + 1)
     passes: list[int] = []
     base.model.lm_head.register_forward_hook(lambda *_: passes.append(1))
-    bend = scripted(answers, end_id=spec.end_id, device=base.model.device)
     print(f"{num_images} images, {sum(map(len, answers)):,} tokens, the longest answer {max(map(len, answers))}")
     for batch_size in (32, 128):
         lengths = [sample.length for sample in samples]
@@ -108,7 +125,8 @@ def main(num_images: int) -> None:
         for way in ("generate", "rows"):
             passes.clear()
             started = time.process_time()
-            with evaluation_mode(base.model), torch.inference_mode():
+            script = scripted(answers, end_id=spec.end_id, device=base.model.device)
+            with script, evaluation_mode(base.model), torch.inference_mode():
                 if way == "rows":
                     found = [
                         list(seq.ids)
@@ -119,7 +137,6 @@ def main(num_images: int) -> None:
                             grammar=None,
                             queues=queues,
                             batch_size=batch_size,
-                            bend=bend,
                         )
                     ]
                 else:

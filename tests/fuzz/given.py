@@ -25,7 +25,7 @@ from coordexp.detection.detections import detections_of, read_results
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.evaluate.generate.given import read_given_answers
 from coordexp.evaluate.qwen_json import parse_json_answer
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.tiny.parts import build_tokenizer
 from coordexp.statistics import compare
 from coordexp.statistics.results import from_json, to_json

@@ -23,7 +23,7 @@ from coordexp.evaluate.distributions import Distributions
 from coordexp.model.checkpoint.adapter import read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import TINY_BASE, wanted_files, weight_files
 from coordexp.model.checkpoint.stored_model import StoredModel
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.report.publish import check

@@ -31,7 +31,7 @@ class StopsAt(LocalReporter):
         self._stop = step
         self._parts = run_dir.parent / f"parts-{run_dir.name}"
 
-    def commit(self, rows, *, step, checkpoint):
+    def commit(self, rows, *, step, checkpoint, is_final=False):
         """Commit, then perhaps die."""
         if checkpoint is not None and ranks.rank():  # as Ray does: one checkpoint of the files of all ranks
             shutil.copytree(checkpoint, self._parts, dirs_exist_ok=True)
@@ -40,7 +40,7 @@ class StopsAt(LocalReporter):
             for path in self._parts.glob("rng_state_*.pth"):
                 shutil.move(path, checkpoint / path.name)
         if ranks.rank() == 0:
-            super().commit(rows, step=step, checkpoint=checkpoint)
+            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         ranks.barrier()
         if step == self._stop:
             raise KeyboardInterrupt

@@ -158,8 +158,8 @@ def main(config_file: Path, *, is_killed: bool) -> None:
     from coordexp.train.run import train_run
 
     class Killed(LocalReporter):
-        def commit(self, rows, *, step, checkpoint):
-            super().commit(rows, step=step, checkpoint=checkpoint)
+        def commit(self, rows, *, step, checkpoint, is_final=False):
+            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
             raise KeyboardInterrupt
 
     config = ExperimentConfig.model_validate_json(config_file.read_text())

@@ -49,7 +49,12 @@ class Head:
         return [process for process in psutil.process_iter() if _home_of(process) == str(self.home)]
 
     def command(
-        self, *arguments: str, cwd: Path = ROOT, home: Path | None = None, hidden: Path | None = None
+        self,
+        *arguments: str,
+        cwd: Path = ROOT,
+        home: Path | None = None,
+        hidden: Path | None = None,
+        timeout: float = 240,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``ray ARGUMENTS`` as somebody with the token.
 
@@ -58,6 +63,7 @@ class Head:
             cwd: where it runs.
             home: of the user who runs it.
             hidden: a folder that is empty for this process, as on a machine that does not have it.
+            timeout: seconds that it may take.
         """
         command = [str(RAY), *arguments]
         if hidden is not None:
@@ -69,7 +75,7 @@ class Head:
             env=self.environment(home),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=timeout,
             check=False,
         )
 

@@ -34,7 +34,7 @@ class RanksReporter(LocalReporter):
         self._stop = stop
         self._parts = run_directory / "parts"
 
-    def commit(self, rows, *, step, checkpoint):
+    def commit(self, rows, *, step, checkpoint, is_final=False):
         """Commit, then perhaps stop."""
         if checkpoint is not None and ranks.rank():
             shutil.copytree(checkpoint, self._parts, dirs_exist_ok=True)
@@ -43,7 +43,7 @@ class RanksReporter(LocalReporter):
             shutil.copytree(self._parts, checkpoint, dirs_exist_ok=True)
             shutil.rmtree(self._parts)
         if ranks.rank() == 0:
-            super().commit(rows, step=step, checkpoint=checkpoint)
+            super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         ranks.barrier()
         if checkpoint is not None:  # what rank 0 knows, as Ray's workers learn it
             self._newest = run_dir_checkpoint(self._run_dir, step)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coordexp.coord_tokens.offset_adapter import active_offset, reattach_coord_offset_hooks
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups
 from coordexp.runs.folder import ExperimentFolder

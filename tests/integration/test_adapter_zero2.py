@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import multiprocessing
 
 from coordexp.coord_tokens.offset_adapter import active_offset
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.runs.folder import ExperimentFolder
 from tests.integration.adapter_training_support import WORLD_SIZE, train, worker
 from tests.integration.ranks_support import environment_of_ranks

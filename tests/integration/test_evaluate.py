@@ -140,7 +140,7 @@ def test_a_base_with_an_adapter_equals_the_same_merged(shapes, tmp_path, checkpo
     from peft import LoraConfig, get_peft_model
 
     from coordexp.model.checkpoint.adapter import save_adapter
-    from coordexp.model.load import load
+    from coordexp.model.loading import load
 
     model = get_peft_model(load(checkpoint).model, LoraConfig(r=2, target_modules=["q_proj"]))
     save_adapter(model, tmp_path / "adapter")

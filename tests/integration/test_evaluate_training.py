@@ -2,7 +2,6 @@
 
 import pytest
 
-from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.metrics import detection_metrics
 from coordexp.evaluate.analysis import Analysis, analyse
 from coordexp.evaluate.distributions import Distributions
@@ -48,20 +47,3 @@ def test_subset_at_its_cadence_then_all_with_details(tmp_path):
         assert len(Distributions.read(final / "distributions.json").images) == 6
     assert not list((folder / "eval" / "step_000002").rglob("analysis.json"))
     assert len((folder / "eval" / "step_000002" / "constrained" / "objects.jsonl").read_text().splitlines()) == 3
-
-
-def test_the_switches_of_set_and_stop_train_and_leave_their_numbers(tmp_path):
-    """Noise, another order and a light end token in training; samples and duplicate stop at the end."""
-    config = small_config(write_base(tmp_path / "base"), tmp_path / "runs", max_steps=2, checkpoint_steps=2)
-    document = config.model_dump()
-    document["data"] |= {"noise_objects": 2, "ordering": "size"}
-    document["objective"]["end_token_weight"] = 0.5
-    document["evaluation"] |= {"oracle_k": 2, "decoding": ["constrained"]}
-    config = prepared(ExperimentConfig.model_validate(document))
-    folder = RunFolder.of(config)
-    train_run(config, reporter=LocalReporter(folder.path), print_line=lambda line: None)
-    found = {name: value for row in read_rows(folder.metrics) for name, value in row.metrics.items()}
-    assert unregistered(found) == []
-    for name in ("duplicate_stops", "argmax/AP_duplicate_stop", "expected/oracle_recall", "expected/plain_recall50"):
-        assert f"constrained/{name}" in found
-    assert found["constrained/argmax/AP_duplicate_stop"] >= 0

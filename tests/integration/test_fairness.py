@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 
 PLANTED = {
     "data.prompt": {"data": {"prompt": "List the objects."}},
-    "training.per_device_batch_size": {"training": {"per_device_batch_size": 2}},
+    "training.global_batch_size": {"training": {"per_device_batch_size": 2}},
     "data.ordering": {"data": {"ordering": "random"}},
     "data.length_buckets": {"data": {"length_buckets": False}},
     "data.max_pixels": {"data": {"max_pixels": 4096}},

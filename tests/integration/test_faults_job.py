@@ -159,8 +159,8 @@ class Watched:
             (self._where / "happened").touch()
             time.sleep(120)  # the test kills the job now
 
-    def commit(self, rows, *, step, checkpoint):
-        self._reporter.commit(rows, step=step, checkpoint=checkpoint)
+    def commit(self, rows, *, step, checkpoint, is_final=False):
+        self._reporter.commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
 
     def latest_checkpoint(self):
         return self._reporter.latest_checkpoint()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.train.loop.throughput import count_flops, flop_units, peak_flops
 from coordexp.train.setup.components import build_components
 from tests.integration.training_support import prepared, small_config, write_base

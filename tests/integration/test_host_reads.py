@@ -71,7 +71,7 @@ def test_no_step_between_two_records_waits(base, tmp_path, monkeypatch, group, p
 
 def test_transformers_own_forward_and_a_look_at_every_step_wait(base, tmp_path, monkeypatch):
     """Negative control of the test above, and what is spared."""
-    load_module = importlib.import_module("coordexp.model.load")  # its function has the module's name
+    load_module = importlib.import_module("coordexp.model.loading")
     monkeypatch.setattr(load_module, "install_image_forward", lambda model: None)
     config = small_config(base, tmp_path, max_steps=STEPS + 1, logging_steps=STEPS + 1, checkpoint_steps=STEPS + 1)
     between, _ = reads_of_steps(prepared(config), tmp_path / "scratch")

@@ -18,7 +18,7 @@ from coordexp.errors import ResourceError, TokenizerError
 from coordexp.model.checkpoint.stored_model import EMBEDDING
 from coordexp.model.checkpoint.trained_with import read_trained_with
 from coordexp.model.expand import expand_to
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.train.setup.base import prepare_base
 from coordexp.train.setup.prepare import prepare_experiment

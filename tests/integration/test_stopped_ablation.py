@@ -29,7 +29,8 @@ class Terminated(StandIn):
 
 
 def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(make_runs_dir, tmp_path):
-    config = make_config(make_base(tmp_path / "base"), make_runs_dir(), "terminated")
+    base, runs_dir = make_base(tmp_path / "base"), make_runs_dir()
+    config = make_config(base, runs_dir, "terminated")
     first = Terminated()
 
     code, text = run(config, first)
@@ -45,8 +46,18 @@ def test_a_terminated_ablation_stops_its_runs_and_goes_on_later(make_runs_dir, t
     states = {found.name: found.state for found in load_experiment(tracking_uri(config), "terminated").runs}
     assert states == {"A-s0": "stopped", "C-s0": "stopped"}  # MLflow's KILLED
 
+    # With more CPUs, and a step divided otherwise: the same runs, and both the command and its report say so.
+    otherwise = {
+        "cluster": {"executor": "inline", "cpus_per_worker": 2},
+        "training": {"per_device_batch_size": 4, "gradient_accumulation_steps": 2},
+    }
     second = StandIn()
-    code, _ = run(config, second)
+    code, text = run(make_config(base, runs_dir, "terminated", **otherwise), second)
     assert code == 0
     assert second.done == ["A", "C"]
+    words = " ".join(text.split())
+    assert "training.per_device_batch_size is 4 and was 8 in A-s0: last digits may differ" in words
+    assert "may differ by cluster.cpus_per_worker (A-s0: 1.0, then 2.0; C-s0: 2.0)" in words
+    assert "differ in nothing but the declared factor" in words
+    assert [found.name for found in load_experiment(tracking_uri(config), "terminated").runs] == ["A-s0", "C-s0"]
     assert stop_reason(a.run_dir) is None

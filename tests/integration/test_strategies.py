@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from coordexp.coord_tokens.offset_adapter import active_offset
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn
@@ -147,6 +147,19 @@ def test_bfloat16_under_zero_trains_and_saves_float32_adapters(base, tmp_path):
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float32}
     assert losses_of(ends["zero2"])[0] == losses_of(ends["ddp"])[0]
     assert losses_of(ends["zero2"]) == pytest.approx(losses_of(ends["ddp"]), rel=1e-4)
+
+
+def test_two_workers_go_on_as_one_with_the_same_images_a_step(ddp, base, tmp_path):
+    """As the refusal of ``cluster.num_workers=1`` alone says: training.gradient_accumulation_steps=4."""
+    run_on(2, _config(base, tmp_path / "runs"), tmp_path / "two", stop=STOP)
+    config = _config(base, tmp_path / "runs", num_workers=1, training={"gradient_accumulation_steps": 4})
+    lines = run_on(1, config, tmp_path / "one")
+    assert any(f"resumes at step {STOP}" in line for line in lines)
+    assert losses_of(config) == pytest.approx(losses_of(ddp), rel=1e-5)
+    assert images_of(config) == images_of(ddp)
+    _assert_same_tensors(
+        _adapter(config) / "adapter_model.safetensors", _adapter(ddp) / "adapter_model.safetensors", tolerance=1e-4
+    )
 
 
 def test_a_run_on_two_then_one_then_two_workers_ends_where_two_do(ddp, base, tmp_path):

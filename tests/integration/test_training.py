@@ -13,9 +13,9 @@ from coordexp.errors import ComparisonError
 from coordexp.files import write_text
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
-from coordexp.model.load import load
-from coordexp.model.merge.merge import merge
-from coordexp.model.merge.parity import default_samples, logits_of
+from coordexp.model.loading import load
+from coordexp.model.merging.merge import merge
+from coordexp.model.merging.proof import default_samples, logits_of
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
@@ -143,8 +143,8 @@ def test_a_run_on_some_coord_tokens_moves_their_rows_and_merges(base, tmp_path):
 class _StopsAfter(LocalReporter):
     """Dies right after the first commit, as a killed worker does."""
 
-    def commit(self, rows, *, step, checkpoint):
-        super().commit(rows, step=step, checkpoint=checkpoint)
+    def commit(self, rows, *, step, checkpoint, is_final=False):
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         raise KeyboardInterrupt
 
 
@@ -271,10 +271,10 @@ def test_another_seed_gives_other_weights(undisturbed, base, tmp_path):
 class _DiesBeforeItsFinalRows(LocalReporter):
     """Dies after the last checkpoint, in the final evaluation."""
 
-    def commit(self, rows, *, step, checkpoint):
+    def commit(self, rows, *, step, checkpoint, is_final=False):
         if checkpoint is None:
             raise KeyboardInterrupt
-        super().commit(rows, step=step, checkpoint=checkpoint)
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
 
 
 def test_a_run_that_died_in_its_final_evaluation_trains_no_further(base, tmp_path):

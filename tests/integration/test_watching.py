@@ -210,8 +210,8 @@ def test_term_gradients_on_request_do_not_depend_on_accumulation(base, tmp_path)
 
 
 class _StopsAtTwo(LocalReporter):
-    def commit(self, rows, *, step, checkpoint):
-        super().commit(rows, step=step, checkpoint=checkpoint)
+    def commit(self, rows, *, step, checkpoint, is_final=False):
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
         if step == 2:
             raise KeyboardInterrupt
 

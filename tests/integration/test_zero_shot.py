@@ -15,7 +15,7 @@ from coordexp.data.dataset import Prompt
 from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import CATEGORIES, draw_scene
 from coordexp.evaluate.qwen_json import JSON_FAILURE_KINDS, detection_prompt
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.tiny.parts import save_base
 from coordexp.model.tiny.pretrain import supervised_logits
 from coordexp.statistics import paired_bootstrap

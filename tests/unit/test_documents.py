@@ -58,7 +58,10 @@ def _sweep_keys() -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+# A log tells of files and keys that were removed since.
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if path.name != "LOG.md"], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_what_a_document_names_is_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not missing_paths(text)

@@ -47,7 +47,7 @@ def _flags(config: ExperimentConfig) -> tuple[bool, ...]:
 def test_the_promised_files_are_there():
     names = {path.stem for path in EXPERIMENTS}
     assert names >= {"base", "tiny", "coco_tiny", "structure", "coco_qwen3vl_2b", "coco_qwen3vl_4b", "coco_qwen3vl_8b"}
-    assert names >= {"coco_qwen3vl_8b_dlora", "representation", "set_and_stop"}
+    assert names >= {"coco_qwen3vl_8b_dlora", "representation"}
     assert set(GROUPS) >= set(FLAGS)
 
 

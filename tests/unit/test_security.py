@@ -34,7 +34,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import CheckpointError, ConfigError, DataError
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.directory import HUB_FILES, weight_files
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.report.page.page import render_page
 from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.data import ExperimentData, RunData

@@ -7,18 +7,21 @@ A hash may differ only where a declared difference explains it: with the factor 
 streams differ, with the factor ``objective`` they must not. A seed explains another order
 of samples, so every pair of runs with one seed must agree in it; it explains no other base. Code may never differ; but
 groups that compute other loss terms have other sources, each of which one of the two runs lacks.
+
+What changes rounding only may differ, since a run may go on with more CPUs or fewer workers after others have finished;
+groups cannot choose it, and whoever compares says so (:func:`rounding_only`).
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coordexp.config.identity.code import is_metric
 from coordexp.config.identity.fingerprint import Fingerprint
-from coordexp.config.keys import key_of
+from coordexp.config.keys import STEP_IMAGES, STEP_KEYS, is_rounding, key_of
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Part
-from coordexp.config.trees import leaves, within
+from coordexp.config.trees import leaves, merged, nested, within
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
 
@@ -74,6 +77,7 @@ _DECIDED_BY: dict[str, tuple[str, ...]] = {
     f"{WORKER}environment.CUBLAS_WORKSPACE_CONFIG": ("training.deterministic",),
 }
 _SETTINGS = (_BASE, f"{WORKER}model.")
+_GPUS = "cluster.gpus_per_worker"
 
 
 def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
@@ -91,28 +95,48 @@ def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
 
-def outside_factor(differences: Differences, factor: Sequence[str]) -> Differences:
-    """Return the differences that a declared factor neither names nor explains.
+def rounding_only(differences: Differences) -> Differences:
+    """Return the keys among differences that change last bits only: not whether there is a GPU at all."""
+    return {key: values for key, values in differences.items() if is_rounding(key) and (key != _GPUS or all(values))}
+
+
+def went_on(stored: Fingerprint, now: Fingerprint) -> Fingerprint:
+    """Return the stored fingerprint of a run that goes on, with the values that its rounding keys have now."""
+    config, values = dict(stored.config), dict(stored.went_on)
+    for key, (before, value) in rounding_only(diff(stored, now)).items():
+        config = merged(config, nested(key.split("."), value))
+        values[key] = [*values.get(key, [before]), value]
+    return replace(stored, config=config, went_on=values)
+
+
+def outside_factor(differences: Differences, factor: Sequence[str], went_on: Iterable[str] = ()) -> Differences:
+    """Return the differences that a declared factor neither names nor explains, and that are more than rounding.
 
     Args:
         differences: what :func:`diff` returned.
         factor: dotted keys or sections that may differ.
+        went_on: rounding keys that one of the two runs has had other values of.
     """
+    rounding = rounding_only(differences)
     declared = [key for key in differences if key not in _HASHES and within(key, tuple(factor))]
     decided = {part for key in declared if (found := key_of(key)) is not None for part in found.decides}
     explained = {name for name, parts in _HASHES.items() if not parts.isdisjoint(decided)}
     if "base" in decided:
         explained |= {key for key in differences if key.startswith(_SETTINGS)}
+    if not set(STEP_KEYS).isdisjoint(declared):
+        explained.add(STEP_IMAGES)
+    deciding = {*declared, *rounding, *went_on}
     explained |= {
         key
         for key in differences
         for start, names in _DECIDED_BY.items()
-        if key.startswith(start) and any(name in declared for name in names)
+        if key.startswith(start) and not deciding.isdisjoint(names)
     }
     explained |= {key for key, values in differences.items() if is_metric(key) and None in values}
     if "terms" in decided:
         explained |= {key for key, values in differences.items() if _is_source(key) and None in values}
-    return {key: values for key, values in differences.items() if key not in declared and key not in explained}
+    explained |= {*declared, *rounding}
+    return {key: values for key, values in differences.items() if key not in explained}
 
 
 def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[KeyDifference]:
@@ -133,11 +157,11 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
         reference = first_of_seed.setdefault(_seed(current), name)
         if reference == name:
             reference = next(iter(first_of_seed.values()))
-        outside = outside_factor(diff(fingerprints[reference], current), (*factor, "experiment.seed"))
+        outside = _outside(fingerprints[reference], current, factor)
         found += [KeyDifference(key, reference, a, name, b) for key, (a, b) in outside.items()]
         # The reference may be one whose worker has not read anything yet.
         if first_read is not None and not fingerprints[reference].worker:
-            unread = outside_factor(diff(fingerprints[first_read], current), (*factor, "experiment.seed"))
+            unread = _outside(fingerprints[first_read], current, factor)
             found += [
                 KeyDifference(key, first_read, a, name, b) for key, (a, b) in unread.items() if key.startswith(WORKER)
             ]
@@ -148,6 +172,10 @@ def find_differences(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
             if other != own and path not in outside:
                 found.append(KeyDifference(path, first, other, name, own))
     return found
+
+
+def _outside(a: Fingerprint, b: Fingerprint, factor: Sequence[str]) -> Differences:
+    return outside_factor(diff(a, b), (*factor, "experiment.seed"), {*a.went_on, *b.went_on})
 
 
 def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[str]) -> None:

@@ -6,13 +6,14 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
-from coordexp.config.keys import deciding, scientific
+from coordexp.config.keys import deciding, is_rounding, scientific
 from coordexp.config.schema import ExperimentConfig
+from coordexp.config.trees import leaves
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue, parse_model, read_bytes, sha256_of_text
 
@@ -42,6 +43,8 @@ class Fingerprint:
             versions; empty until then.
         machine: hardware around a worker and a hash of all installed packages, which may differ between machines; not
             compared.
+        went_on: the values, in turn, of each key of ``config`` that was changed when the run went on: such as change
+            rounding only.
     """
 
     config: Mapping[str, JsonValue]
@@ -55,16 +58,18 @@ class Fingerprint:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     worker: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    went_on: Mapping[str, Sequence[JsonValue]] = field(default_factory=dict[str, Sequence[JsonValue]])
 
     @property
     def short(self) -> str:
         """Twelve hex digits by which an interrupted run knows itself again.
 
-        They stand for all that is known before a worker starts, but the metrics of detections: one that is added
-        changes no other number.
+        They stand for all that is known before a worker starts, but what changes rounding only, and the metrics of
+        detections: one that is added changes no other number.
         """
         code = {path: found for path, found in self.code.items() if not is_metric(path)}
-        known = dataclasses.replace(self, code=code, source={}, worker={}, machine={})
+        config = {key: value for key, value in leaves(self.config).items() if not is_rounding(key)}
+        known = dataclasses.replace(self, config=config, code=code, source={}, worker={}, machine={}, went_on={})
         return sha256_of_text(known.to_json())[:12]
 
     def to_json(self) -> str:

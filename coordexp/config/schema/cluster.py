@@ -16,7 +16,7 @@ class Cluster(Section):
         "tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers.",
     )
     num_workers: NumProcesses = key(
-        1, "results", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
+        1, "rounding", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
     )
     cpus_per_worker: NumCpus = key(
         1, "rounding", "CPUs of a worker, its threads and loader processes; below 1 several runs share one."

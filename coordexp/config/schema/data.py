@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.schema.fields import (
+    WHOLE,
     Fraction,
     NaturalInt,
     NumImages,
@@ -27,10 +28,10 @@ class Shapes(Section):
     max_objects: PositiveInt = key(
         4, "results", "The most objects that a generated image holds.", decides=["data", "tokens"]
     )
-    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128)] = key(
+    min_side_px: Annotated[int, Field(strict=True, ge=8, le=128), WHOLE] = key(
         40, "results", "Shortest side of a generated object, in pixels of a 128 px image.", decides=["data", "tokens"]
     )
-    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128)] = key(
+    max_side_px: Annotated[int, Field(strict=True, ge=9, le=128), WHOLE] = key(
         124, "results", "Longest side of a generated object, in pixels of a 128 px image.", decides=["data", "tokens"]
     )
     seed: Seed = key(0, "results", "Seed of the generated images.", decides=["data", "tokens"])
@@ -142,13 +143,6 @@ class Data(Section):
         "Which images max_train_images chooses: the same for every group and every experiment.seed.",
         decides=["data", "tokens"],
     )
-    holdout_images: PositiveInt | None = key(
-        None,
-        "results",
-        "Training images left out of training, chosen like those of max_train_images, to train a learned score on "
-        "(evaluation.score: learned); null: none.",
-        decides=["data", "tokens"],
-    )
     length_buckets: StrictBool = key(
         True, "results", "Batches of alike lengths: less padding, a less random order.", decides=["tokens"]
     )
@@ -162,7 +156,7 @@ class Data(Section):
     packing: StrictBool = key(
         False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
     )
-    num_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_PROCESSES)] = key(
+    num_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_PROCESSES), WHOLE] = key(
         0,
         "machine",
         "Loader processes of each rank, 0: none beside it; raise it until throughput/data_wait_fraction is near 0.",

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from coordexp.config.schema.fields import Name, NaturalInt, Positive, PositiveInt, Section, key
+from coordexp.config.schema.fields import Name, NaturalInt, PositiveInt, Section, key
 from coordexp.metrics import BoxKind
 
-ScoreName = Literal["coord", "desc", "coord_desc", "constant", "learned"]
+ScoreName = Literal["coord", "desc", "coord_desc", "constant"]
 
 
 class Evaluation(Section):
@@ -32,15 +32,7 @@ class Evaluation(Section):
     score: ScoreName = key(
         "coord_desc",
         "results",
-        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1; "
-        "learned: the IoU that a head trained on data.holdout_images expects of it.",
-        decides=["evaluation"],
-    )
-    score_boxes: Literal["own", "perturbed"] = key(
-        "own",
-        "results",
-        "What a learned score is trained on: the boxes that the model writes on the held-out images, or, as its "
-        "control, their ground truth randomly moved and resized.",
+        "Confidence of a detection from raw logits: of its coordinates, its description, 0.7 and 0.3 of both, or 1.",
         decides=["evaluation"],
     )
     aliases: dict[str, str] = key(
@@ -51,16 +43,6 @@ class Evaluation(Section):
         "plan",
         "Which boxes of a group are its headline, group -> argmax or expected; one left out is read by argmax where "
         "cross-entropy alone trains its coordinates, else by expectation.",
-    )
-    oracle_k: NaturalInt = key(
-        0,
-        "results",
-        "Answers sampled for each image at the end, for the recall of their union: what a model can see but does not "
-        "say; each costs as much time as constrained decoding.",
-        decides=["evaluation"],
-    )
-    oracle_temperature: Positive = key(
-        1.0, "results", "Temperature of the answers of oracle_k; higher is more varied.", decides=["evaluation"]
     )
     every_steps: PositiveInt | None = key(
         None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
@@ -14,12 +14,20 @@ from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PIXELS, MAX_PROCESSES, MA
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
-NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
-Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
-NumImages = Annotated[int, Field(strict=True, ge=1, le=MAX_IMAGES)]
-NumPixels = Annotated[int, Field(strict=True, ge=1, le=MAX_PIXELS)]
-NumProcesses = Annotated[int, Field(strict=True, ge=1, le=MAX_PROCESSES)]
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Takes a whole number that is written as ``1e3``, too; it stands last."""
+PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), WHOLE]
+NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT), WHOLE]
+Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE]
+NumImages = Annotated[int, Field(strict=True, ge=1, le=MAX_IMAGES), WHOLE]
+NumPixels = Annotated[int, Field(strict=True, ge=1, le=MAX_PIXELS), WHOLE]
+NumProcesses = Annotated[int, Field(strict=True, ge=1, le=MAX_PROCESSES), WHOLE]
 NumCpus = Annotated[float, Field(strict=True, gt=0, le=MAX_PROCESSES)]
 NumGpus = Annotated[float, Field(strict=True, ge=0, le=MAX_PROCESSES)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
@@ -32,7 +40,8 @@ Role = Literal["results", "rounding", "input", "name", "record", "machine", "pla
 """What a key decides.
 
 - results: the numbers of a run.
-- rounding: their last bits only, by the order of a sum.
+- rounding: their last bits only, by the order of a sum. Of the three keys that divide a step's images (batch size,
+  accumulation, workers) this holds as long as their product stays.
 - input: where something lies that a run reads. Its bytes are hashed, so a copy elsewhere is the same input.
 - name: what a run is called.
 - record: what is written down while a run goes on, and how often; none of its numbers.

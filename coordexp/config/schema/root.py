@@ -188,19 +188,6 @@ class ExperimentConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_learned_score_is_trained(self) -> "ExperimentConfig":
-        if not self.ablation.groups and self.evaluation.score == "learned" and self.data.holdout_images is None:
-            raise ValueError(
-                "evaluation.score: learned is trained on images that the model was not; set data.holdout_images to how "
-                "many of the training images to leave out"
-            )
-        if not self.ablation.groups and self.evaluation.score_boxes != "own" and self.evaluation.score != "learned":
-            raise ValueError(
-                f"evaluation.score_boxes: {self.evaluation.score_boxes} has no effect without evaluation.score: learned"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _offset_needs_frozen_tables(self) -> "ExperimentConfig":
         if self.trains_offset and self.training.tuning == "full":
             raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.schema.fields import (
+    WHOLE,
     AboveOne,
     BelowOne,
     Fraction,
@@ -21,7 +22,7 @@ from coordexp.limits import MAX_RANK
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK)] = key(
+    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK), WHOLE] = key(
         16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"]
     )
     alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
@@ -73,12 +74,12 @@ class Training(Section):
     )
     per_device_batch_size: PositiveInt = key(
         8,
-        "results",
+        "rounding",
         "Images of a microbatch; it costs memory, and what counts for the result is batch x accumulation x workers.",
         decides=["tokens"],
     )
     gradient_accumulation_steps: PositiveInt = key(
-        1, "results", "Microbatches of a step: a larger batch for time instead of memory.", decides=["tokens"]
+        1, "rounding", "Microbatches of a step: a larger batch for time instead of memory.", decides=["tokens"]
     )
     warmup_fraction: Fraction = key(0.03, "results", "Share of the steps in which the learning rates rise from 0.")
     lr_schedule: Literal["cosine", "linear", "constant"] = key(
@@ -120,7 +121,7 @@ class Training(Section):
     )
     keep_checkpoints: PositiveInt = key(2, "record", "Checkpoints of a run that are kept, the newest ones.")
     num_threads: NumProcesses | None = key(
-        None, "results", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
+        None, "rounding", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
     )
 
     @model_validator(mode="before")

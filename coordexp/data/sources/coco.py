@@ -159,7 +159,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
         DataError: if more than the accepted fraction of images, annotations or categories is bad,
             or no image is left.
     """
-    categories, bad_categories = _usable_categories(file.categories)
+    categories, bad_categories, num_trimmed = _usable_categories(file.categories)
     images, bad_images, lost_ids = _usable_images(file.images, folder)
     objects, image_index, bad_annotations, num_lost = _usable_annotations(file, images, lost_ids, categories)
     sizes = np.array([(image.width, image.height) for image in images], np.float64).reshape(-1, 2)
@@ -211,6 +211,7 @@ def build_table(file: CocoFile, folder: ImageFolder, *, max_bad_fraction: float)
         "thin": int(are_thin(boxes[is_target]).sum()),
         "images_without_objects": int((np.diff(num_targets_before) == 0).sum()),
         "of_rejected_images": num_lost,
+        "trimmed_names": num_trimmed,
         **totals,
         "repeated_file_names": len(images) - len({image.name for image in images}),
         **{f"rejected_{section}": len(bad[section]) for section in SECTIONS},
@@ -234,8 +235,10 @@ def shown_entry(section: Section, entry: BadEntry) -> str:
     return f"{section}[{entry.place}]" + (f" (id {entry.shown_id})" if entry.shown_id else "")
 
 
-def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category], list[BadEntry]]:
+def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category], list[BadEntry], int]:
+    """Return the categories by id, the bad ones, and how many names had white space around them."""
     categories: dict[int, Category] = {}
+    num_trimmed = 0
     bad = list(entries.bad)
     for place, category in zip(entries.places.tolist(), entries.good, strict=True):
         reason = None
@@ -244,11 +247,12 @@ def _usable_categories(entries: Entries[Category]) -> tuple[dict[int, Category],
         elif category.id in categories:
             reason = f"category id {category.id} was used before ({categories[category.id].name!r})"
         if reason is None:
+            num_trimmed += category.name != category.name.strip()
             category.name = category.name.strip()
             categories[category.id] = category
         else:
             bad.append(BadEntry(place, str(category.id), reason, category.id))
-    return categories, bad
+    return categories, bad, num_trimmed
 
 
 def _usable_images(entries: Entries[Image], folder: ImageFolder) -> tuple[list[CocoImage], list[BadEntry], set[int]]:

@@ -52,7 +52,8 @@ class Category(Struct, gc=False):
 
     def __post_init__(self) -> None:
         """Check that the name can stand in a table, a chart and a page."""
-        if plain(self.name) != self.name:
+        name = self.name.strip()
+        if plain(name) != name:
             raise ValueError(f"name is {show(self.name)}, expected text without control characters")
 
     def extras(self) -> dict[str, str]:

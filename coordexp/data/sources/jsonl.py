@@ -192,7 +192,7 @@ def _read(
     folder = ImageFolder(image_root)
     bad = Rejections(path)
     found: dict[int, _Record] = {}
-    num_records = 0
+    num_records = num_trimmed = 0
     for number, line in _lines(path):
         num_records += 1
         try:
@@ -217,6 +217,8 @@ def _read(
             bad.add("records", f"line {number}", str(error))
         else:
             found[made.sample.image_id] = made
+            descs = zip(boxes.objects, made.sample.objects.descs, strict=True)
+            num_trimmed += sum(item.get("desc") != desc for item, desc in descs)
     rejected = bad.accept({"records": num_records}, max_bad_fraction=max_bad_fraction)
     if not found:
         raise DataError(f"{path}: there is no record to use; expected one JSON object a line")
@@ -227,6 +229,7 @@ def _read(
         "ignored": sum(len(record.not_targets) for record in found.values()),
         "thin": int(are_thin(samples.boxes_norm_xyxy).sum()),
         "images_without_objects": int((np.diff(samples.first) == 0).sum()),
+        "trimmed_names": num_trimmed,
         "repeated_file_names": len(samples) - len(set(samples.names)),
         "rejected_records": len(rejected),
     }
@@ -238,7 +241,7 @@ def _categories(records: Sequence[_Record]) -> dict[int, str]:
     names: dict[str, str] = {}
     for record in records:
         for desc in (*record.sample.objects.descs, *record.not_targets.descs):
-            names.setdefault(fold(desc), desc.strip())
+            names.setdefault(fold(desc), desc)
     return {key: names[folded] for key, folded in enumerate(sorted(names), start=1)}
 
 
@@ -375,6 +378,6 @@ def _whole(record: Mapping[str, object], name: str, *, lowest: int) -> int:
 
 def _desc(item: Mapping[str, object], index: int) -> str:
     desc = item.get("desc")
-    if not isinstance(desc, str) or not is_name(desc):
+    if not isinstance(desc, str) or not is_name(desc.strip()):
         raise DataError(f"objects[{index}]: desc is {show(desc)}, expected text without control characters")
-    return desc
+    return desc.strip()

@@ -19,11 +19,10 @@ from coordexp.evaluate.generate.generation import (
     MeasuredSamples,
     evaluation_mode,
     generate_sequences,
-    gumbel_noise,
     image_queues,
 )
 from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
-from coordexp.evaluate.generate.rows import GenerationSpec, Readout
+from coordexp.evaluate.generate.rows import GenerationSpec
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
@@ -77,7 +76,6 @@ class SplitDecoder:
         samples: MeasuredSamples,
         given: Mapping[int, GivenAnswer] | None = None,
         source: Path = Path(),
-        readout: Readout | None = None,
     ) -> None:
         """Plan the queues.
 
@@ -90,12 +88,10 @@ class SplitDecoder:
             samples: the evaluation's samples, encoded, with empty targets; read as they are needed.
             given: answers by image, to be read instead of generated.
             source: the file they come from.
-            readout: reads the hidden states behind each token, as a learned score does.
 
         Raises:
             DataError: if the given answers are not in the model's tokens.
         """
-        self._readout = readout
         self._evaluation = evaluation
         self._model = model
         self._answers = answers
@@ -140,7 +136,6 @@ class SplitDecoder:
         decoding: Decoding,
         queues: Sequence[Sequence[int]],
         *,
-        sample: int = 0,
         on_images: Callable[[int], None] | None = None,
     ) -> list[ImageRecord]:
         """Generate and parse some of the queues.
@@ -151,13 +146,12 @@ class SplitDecoder:
         Args:
             decoding: whether the grammar constrains.
             queues: which.
-            sample: 0: greedily; else a number by which this sample differs from others at the evaluation's temperature.
             on_images: called with the number of images just finished.
         """
-        takes_over = not sample and self._given is None and self._evaluation.spec.decoding == ("constrained", "free")
+        takes_over = self._given is None and self._evaluation.spec.decoding == ("constrained", "free")
         if takes_over and decoding == "free":
             return [record for queue in queues for record in self._decode_freely(queue, on_images)]
-        found = self.sequences(decoding, queues, sample=sample, on_images=on_images)
+        found = self.sequences(decoding, queues, on_images=on_images)
         records = [self._answers.record(seq) for seq in found]
         if takes_over:
             self._constrained |= zip((index for queue in queues for index in queue), records, strict=True)
@@ -180,11 +174,10 @@ class SplitDecoder:
         decoding: Decoding,
         queues: Sequence[Sequence[int]],
         *,
-        sample: int = 0,
         on_images: Callable[[int], None] | None = None,
     ) -> list[GeneratedSequence]:
         """Generate some of the queues, or read the given answers, as :meth:`decode` does; parse nothing."""
-        curves_of, readout, wanted = self._evaluation.images_with_curves, self._readout, self._evaluation.spec
+        curves_of, wanted = self._evaluation.images_with_curves, self._evaluation.spec
         model, samples, spec, given = self._model, self.samples, self._generation, self._given
         with evaluation_mode(model):
             if given is not None:
@@ -196,7 +189,6 @@ class SplitDecoder:
                     batches=queues,
                     curves_of=curves_of,
                     on_batch=on_images,
-                    readout=readout,
                 )
             return generate_sequences(
                 model,
@@ -205,10 +197,8 @@ class SplitDecoder:
                 grammar=self._object_grammar() if decoding == "constrained" else None,
                 queues=queues,
                 batch_size=wanted.batch_size,
-                bend=gumbel_noise(wanted.oracle_temperature, sample=sample) if sample else None,
-                curves_of=() if sample else curves_of,
+                curves_of=curves_of,
                 on_images=on_images,
-                readout=readout,
             )
 
     def _object_grammar(self) -> ObjectGrammar:

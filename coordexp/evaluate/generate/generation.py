@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, Qwen3VLForConditionalGeneration
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -27,11 +27,8 @@ from coordexp.data.patches import pixel_values, upload
 from coordexp.errors import TrainingError
 from coordexp.evaluate.generate.rows import (
     AnswerRows,
-    Bend,
-    Choice,
     EndedAnswer,
     GenerationSpec,
-    Readout,
     row_attention,
 )
 from coordexp.evaluate.generate.token_statistics import RecordedStatistics, TokenStatistics
@@ -65,23 +62,6 @@ class MeasuredSamples(EncodedSamples, Protocol):
         ...
 
 
-def gumbel_noise(temperature: float, *, sample: int) -> Bend:
-    """Return what makes the most likely token a sample at a temperature, of what is allowed.
-
-    The largest of ``logit / temperature + Gumbel noise`` is distributed as their softmax. The noise is made on the CPU,
-    of the number of this sample, the image and the place in its answer alone, so that devices and processes sample
-    alike.
-    """
-
-    def bend(scores_NV: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
-        seeds = zip(sample_N.tolist(), place_N.tolist(), strict=True)
-        size = scores_NV.shape[1]
-        noise = np.stack([np.random.default_rng([sample, *seed]).gumbel(size=size) for seed in seeds])
-        return scores_NV / temperature + torch.from_numpy(noise.astype(np.float32)).to(scores_NV.device)
-
-    return bend
-
-
 @dataclass(frozen=True)
 class GeneratedSequence:
     """What was generated for one image, the end token excluded; one entry a token.
@@ -94,8 +74,6 @@ class GeneratedSequence:
         stop_margins: log-odds of another object against the end, from raw logits: before the first token, and behind
             each closed object; entry ``n`` is that after ``n`` objects. Empty where answers have no such tokens.
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
-        readout: ``[T, ...]`` float32, what was read from the hidden states that predict each token, where that was
-            asked for.
         unforced: written under a grammar that never forbade what the model preferred, so that free decoding writes the
             same.
     """
@@ -106,7 +84,6 @@ class GeneratedSequence:
     truncated: bool
     stop_margins: tuple[float, ...] = ()
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
-    readout: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     unforced: bool = False
 
 
@@ -140,10 +117,8 @@ def generate_sequences(
     grammar: ObjectGrammar | None,
     queues: Sequence[Sequence[int]],
     batch_size: int,
-    bend: Bend | None = None,
     curves_of: Collection[int] = (),
     on_images: Callable[[int], None] | None = None,
-    readout: Readout | None = None,
 ) -> list[GeneratedSequence]:
     """Generate greedily, queue by queue.
 
@@ -154,10 +129,8 @@ def generate_sequences(
         grammar: constrains the output; None for free decoding.
         queues: samples that pass through the same rows, see :func:`image_queues`.
         batch_size: rows.
-        bend: bends the choice of tokens behind the grammar, never the record.
         curves_of: image ids whose bin distributions are kept whole.
         on_images: called with the number of images just finished.
-        readout: reads the hidden states behind each token; None for nothing.
 
     Returns:
         One sequence a sample, in the order of ``queues``.
@@ -165,11 +138,11 @@ def generate_sequences(
     Raises:
         TrainingError: if the model's logits are not finite.
     """
-    choice = Choice(None if grammar is None else grammar.to(model.device), bend)
+    grammar = None if grammar is None else grammar.to(model.device)
     done: list[GeneratedSequence] = []
     for queue in queues:
         num_rows = min(batch_size, len(queue))
-        rows = AnswerRows(num_rows, spec=spec, choice=choice, device=model.device, readout=readout)
+        rows = AnswerRows(num_rows, spec=spec, grammar=grammar, device=model.device)
         writer = _Writer(model, samples, rows, spec=spec, curves_of=curves_of)
         found: dict[int, GeneratedSequence] = {}
         for ended in writer.answers(queue):
@@ -238,7 +211,7 @@ class _Writer:
         with self._autocast, row_attention(self._core.language_model):
             hidden_BD = self._core(**self._rows.next_inputs()).last_hidden_state[:, 0]
         with float32_head(self._model):
-            self._rows.choose(self._head(hidden_BD), hidden_BD)
+            self._rows.choose(self._head(hidden_BD))
 
     def _begin(self, indices: Sequence[int]) -> None:
         """Read the prompts of some samples, and choose their first tokens."""
@@ -275,14 +248,13 @@ class _Writer:
             keep_probs=[sample.image_id in self._curves_of for sample in samples],
         )
         with float32_head(self._model):
-            self._rows.choose(self._head(hidden_ND), hidden_ND, rows)
+            self._rows.choose(self._head(hidden_ND), rows)
 
     def _sequence(self, ended: EndedAnswer) -> GeneratedSequence:
         has_curve = ended.recorded.probs_RTK.shape[1] > 0
         image_id = self._image_ids.pop(ended.sample)
         seq = trimmed(image_id, ended.ids, ended.recorded, row=0, curve=0 if has_curve else None, spec=self._spec)
-        read = None if ended.read is None else ended.read[: len(seq.ids)].numpy()
-        return replace(seq, readout=read, unforced=ended.unforced)
+        return replace(seq, unforced=ended.unforced)
 
 
 def trimmed(

@@ -26,7 +26,7 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     trimmed,
 )
-from coordexp.evaluate.generate.rows import GenerationSpec, Readout
+from coordexp.evaluate.generate.rows import GenerationSpec
 from coordexp.evaluate.generate.token_statistics import RawLogitsReader, RecordedStatistics
 from coordexp.evaluate.objects import Integer
 from coordexp.files import read_json_lines
@@ -130,7 +130,6 @@ def read_sequences(
     batches: Sequence[Sequence[int]],
     curves_of: Collection[int] = (),
     on_batch: Callable[[int], None] | None = None,
-    readout: Readout | None = None,
 ) -> list[GeneratedSequence]:
     """Read answers batch by batch; what comes back is what generating them would have left.
 
@@ -142,7 +141,6 @@ def read_sequences(
         batches: samples read together.
         curves_of: image ids whose bin distributions are kept whole.
         on_batch: called with the number of images just finished.
-        readout: reads the hidden states behind each token; None for nothing.
 
     Returns:
         One sequence a sample, in the order of ``batches``.
@@ -155,7 +153,7 @@ def read_sequences(
         chosen = [
             replace(sample, target_ids=list(answers[sample.image_id])) for sample in map(samples.__getitem__, batch)
         ]
-        done += _read_batch(model, chosen, spec=spec, curves_of=curves_of, readout=readout)
+        done += _read_batch(model, chosen, spec=spec, curves_of=curves_of)
         if on_batch is not None:
             on_batch(len(batch))
     return done
@@ -168,7 +166,6 @@ def _read_batch(
     *,
     spec: GenerationSpec,
     curves_of: Collection[int],
-    readout: Readout | None,
 ) -> list[GeneratedSequence]:
     batch = collate(samples, pad_id=spec.pad_id, image_token_id=spec.image_token_id).to(model.device)
     with pass_through_head(model):
@@ -186,7 +183,6 @@ def _read_batch(
         model, hidden_TD, batch.targets, spec=spec, keeps_curve_T=keeps_curve.to(hidden_TD.device)
     )
     whole = RecordedStatistics.of(log_probs_T.unsqueeze(0), others_ST.unsqueeze(1), probs_RK)
-    read_T = None if readout is None else readout(hidden_TD).float().cpu().numpy()
     found: list[GeneratedSequence] = []
     start = first_curve = 0
     for sample in samples:
@@ -194,8 +190,7 @@ def _read_batch(
         has_curve = probs_RK is not None and sample.image_id in curves_of
         probs_1TK = whole.probs_RTK[first_curve : first_curve + len(ids)].unsqueeze(0) if has_curve else whole.probs_RTK
         own = RecordedStatistics(whole.values_SBT[:, :, start:stop], whole.margins_BT[:, start:stop], probs_1TK)
-        seq = trimmed(sample.image_id, ids, own, row=0, curve=0 if has_curve else None, spec=spec)
-        found.append(seq if read_T is None else replace(seq, readout=read_T[start : start + len(seq.ids)]))
+        found.append(trimmed(sample.image_id, ids, own, row=0, curve=0 if has_curve else None, spec=spec))
         start, first_curve = stop, first_curve + has_curve * len(ids)
     return found
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +21,6 @@ from coordexp.evaluate.distributions import BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
-from coordexp.model.score_head import ScoreHead, box_scalars
 
 _COORD_WEIGHT = 0.7
 
@@ -40,7 +38,6 @@ class SequenceParser:
         *,
         categories: CategoryIndex,
         score: ScoreName,
-        head: ScoreHead | None = None,
     ) -> None:
         """Prepare for many sequences.
 
@@ -49,13 +46,11 @@ class SequenceParser:
             tokenizer: the tokenizer of ``vocab``.
             categories: finds the category of a description.
             score: the named score of a detection.
-            head: computes a learned score from what it has read of each token (:meth:`ScoreHead.read`).
         """
         self._vocab = vocab
         self._tokenizer = tokenizer
         self._categories = categories
         self._score: ScoreName = score
-        self._head = head
         self._text_ids = frozenset(plain_text_ids(tokenizer))
 
     @property
@@ -94,14 +89,6 @@ class SequenceParser:
             unforced=seq.unforced,
         )
 
-    def scored_boxes(self, seq: GeneratedSequence) -> list[tuple[int, tuple[float, ...]]]:
-        """Return what a learned score sees of each object: where its hidden state is, and its scalars.
-
-        The state is the one right behind the last coordinate: what predicts that position has seen the whole box.
-        """
-        spans = parse_generated(seq.ids, self._vocab, text_ids=self._text_ids).objects
-        return [(span.numbers[-1].stop, self._scalars(seq, span)) for span in spans]
-
     def _masses(self, seq: GeneratedSequence, spans: Sequence[ObjectSpan]) -> tuple[float, ...]:
         """Return the mass at every token that carries a number; digits do so within a box alone."""
         numbers, masses = self._vocab.numbers, seq.statistics.coord_mass
@@ -117,27 +104,13 @@ class SequenceParser:
             category_id=self._categories.find(desc),
             bins=bins,
             expected=_four(expected),
-            width=self._width(seq, span),
-            score=self._score_of(seq, span),
+            width=_four((0.0,) * 4 if self._vocab.numbers.are_text else seq.statistics.width[span.box]),
+            score=_named_score(self._score, seq, span),
         )
 
     def _bins(self, seq: GeneratedSequence, span: ObjectSpan) -> tuple[int, int, int, int]:
         x1, y1, x2, y2 = (self._vocab.numbers.bin_of(seq.ids[number]) for number in span.numbers)
         return x1, y1, x2, y2
-
-    def _width(self, seq: GeneratedSequence, span: ObjectSpan) -> Four:
-        return _four((0.0,) * 4 if self._vocab.numbers.are_text else seq.statistics.width[span.box])
-
-    def _score_of(self, seq: GeneratedSequence, span: ObjectSpan) -> float:
-        if self._score != "learned":
-            return _named_score(self._score, seq, span)
-        assert self._head is not None  # whoever asks for the score gives its head
-        assert seq.readout is not None
-        read_NQ = torch.from_numpy(seq.readout[span.numbers[-1].stop]).unsqueeze(0)
-        return float(self._head.scores(read_NQ, torch.tensor([self._scalars(seq, span)], dtype=torch.float64)))
-
-    def _scalars(self, seq: GeneratedSequence, span: ObjectSpan) -> tuple[float, ...]:
-        return box_scalars(self._width(seq, span), self._bins(seq, span), _named_score("coord_desc", seq, span))
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return the text of description tokens: the exact inverse of writing it, no clean-up."""
@@ -186,4 +159,4 @@ SCORES: dict[ScoreName, Callable[[Sequence[float], Sequence[float]], float]] = {
 }
 """Name -> score of an object in [0, 1], from the log probabilities of its four coordinates and of its description's
 tokens, both over the full vocabulary: geometric mean probabilities, or 0.7 and 0.3 of both. A coordinate written in
-digits has the probability of all three. The score ``learned`` is computed by a head instead."""
+digits has the probability of all three."""

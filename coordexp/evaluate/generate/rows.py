@@ -9,7 +9,7 @@ answer, V vocabulary, K bins, S statistics.
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +22,6 @@ from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.data.patches import ImageSpec, upload
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, RecordedStatistics
-
-Readout = Callable[[Tensor], Tensor]
-"""Reads the hidden states ``[N, D]`` of a step: a value ``[N]`` each, or vectors ``[N, ...]``."""
-Bend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Bends the choice of tokens, never the record: ``(scores [N, V], sample [N], place [N]) -> scores [N, V]``, where
-``sample`` says whose answer a row is and ``place`` how many tokens it has."""
 
 _STRIDE = 64  # columns by which buffers grow
 _ATTENTION = "coordexp_rows"
@@ -55,28 +49,6 @@ class GenerationSpec:
     end_id: int
     number_ids: range
     markers: ObjectMarkers | None = None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How the next token is chosen: the most likely one, of what is allowed and as it is bent.
-
-    Attributes:
-        grammar: forbids; its tables are where the logits are. None: everything is allowed.
-        bend: bends what is left; None: nothing.
-    """
-
-    grammar: ObjectGrammar | None = None
-    bend: Bend | None = None
-
-    def of(self, logits_NV: Tensor, state_N: Tensor, sample_N: Tensor, place_N: Tensor) -> Tensor:
-        """Return the ``[N]`` ids; ``logits_NV`` stay as they are."""
-        scores_NV = logits_NV
-        if self.grammar is not None:
-            scores_NV = scores_NV.where(self.grammar.allowed_SV[state_N], -torch.inf)
-        if self.bend is not None:
-            scores_NV = self.bend(scores_NV, sample_N, place_N)
-        return scores_NV.argmax(dim=1)
 
 
 @dataclass
@@ -164,14 +136,12 @@ class EndedAnswer:
         sample: whose it is.
         ids: every token that was chosen, the end token included.
         recorded: what was recorded of this row alone.
-        read: ``[T, ...]`` what the readout read; None without one.
         unforced: the grammar forbade none of the tokens that the model preferred; never said without a grammar.
     """
 
     sample: int
     ids: list[int]
     recorded: RecordedStatistics
-    read: Tensor | None
     unforced: bool
 
 
@@ -183,36 +153,28 @@ class AnswerRows:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        *,
-        spec: GenerationSpec,
-        choice: Choice,
-        device: torch.device,
-        readout: Readout | None = None,
+        self, num_rows: int, *, spec: GenerationSpec, grammar: ObjectGrammar | None, device: torch.device
     ) -> None:
         """Begin with empty rows.
 
         Args:
             num_rows: answers at a time.
             spec: what the tokens are.
-            choice: how one is chosen.
+            grammar: forbids tokens; its tables are where the logits are. None: everything is allowed.
             device: the model's.
-            readout: reads the hidden states behind each token; None for nothing.
         """
-        self._spec, self._choice, self._readout = spec, choice, readout
+        self._spec, self._grammar = spec, grammar
         self._reader = RawLogitsReader(spec.number_ids, markers=spec.markers)
         self._answering: list[_Answering | None] = [None] * num_rows
         self._num_steps = 0
         none_B = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self._place = _Place(torch.arange(num_rows, device=device), none_B)
         self._layers: list[_RowLayer] = []
-        self._sample_B, self._prompt_B, self._position_B = none_B, none_B.clone(), none_B.clone()
+        self._prompt_B, self._position_B = none_B, none_B.clone()
         self._num_written_B, self._state_B = none_B.clone(), none_B.clone()
         self._is_open_B, self._is_unforced_B = none_B.bool(), none_B.bool()
         self._ids_BT = none_B.unsqueeze(1)[:, :0]
         self._values_BTS: Tensor | None = None
-        self._read_BT: Tensor | None = None
 
     @property
     def free(self) -> list[int]:
@@ -252,23 +214,22 @@ class AnswerRows:
         for layer, new in zip(self._layers, prompt.layers, strict=True):
             assert isinstance(new, DynamicLayer)
             layer.put(row_N, new, num_rows=len(self))
-        self._sample_B[row_N], self._prompt_B[row_N] = self._on_device(samples), length_N
+        self._prompt_B[row_N] = length_N
         self._position_B[row_N] = self._on_device(positions)
         # A number put by tensors of indices would be copied to the device while the host waits.
         self._num_written_B.index_fill_(0, row_N, 0)
         self._state_B.index_fill_(0, row_N, int(State.START))
         self._is_open_B.index_fill_(0, row_N, True)
-        self._is_unforced_B.index_fill_(0, row_N, self._choice.grammar is not None)
+        self._is_unforced_B.index_fill_(0, row_N, self._grammar is not None)
         for row, sample, length, keeps in zip(rows, samples, lengths, keep_probs, strict=True):
             self._answering[row] = _Answering(sample, length, self._num_steps, [] if keeps else None)
         return rows
 
-    def choose(self, logits_NV: Tensor, hidden_ND: Tensor, rows: Sequence[int] | None = None) -> None:
+    def choose(self, logits_NV: Tensor, rows: Sequence[int] | None = None) -> None:
         """Choose the next token of each row, and record what the logits say of it.
 
         Args:
             logits_NV: ``[N, V]`` raw logits.
-            hidden_ND: ``[N, D]`` the hidden states behind them.
             rows: those that have begun since the last step; None for all rows.
         """
         spec = self._spec
@@ -277,33 +238,34 @@ class AnswerRows:
         total_N = logits_NV.logsumexp(dim=1)
         others_SN, p_NK = self._reader.read(logits_NV, total_N)
         state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
-        id_N = self._choice.of(logits_NV, state_N, self._sample_B[row_N], at_N).where(is_open_N, spec.pad_id)
+        allowed_NV = logits_NV
+        if self._grammar is not None:
+            allowed_NV = logits_NV.where(self._grammar.allowed_SV[state_N], -torch.inf)
+        id_N = allowed_NV.argmax(dim=1).where(is_open_N, spec.pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1), hidden_ND)
+        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1))
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
                 one = self._answering[row]
                 if one is not None and one.probs is not None:
                     one.probs.append(p_NK[at].clone())
-        if self._choice.grammar is not None:
-            self._state_B[row_N] = self._choice.grammar.advance(state_N, id_N)
+        if self._grammar is not None:
+            self._state_B[row_N] = self._grammar.advance(state_N, id_N)
             is_own_N = (id_N == logits_NV.argmax(dim=1)) | ~is_open_N
             self._is_unforced_B[row_N] = self._is_unforced_B[row_N] & is_own_N
         self._num_written_B[row_N] = at_N + is_open_N
         goes_on_N = (id_N != spec.end_id) & (id_N != spec.pad_id) & (at_N + 1 < spec.max_new_tokens)
         self._is_open_B[row_N] = is_open_N & goes_on_N
 
-    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor, hidden_ND: Tensor) -> None:
+    def _write(self, row_N: Tensor, at_N: Tensor, id_N: Tensor, values_NS: Tensor) -> None:
         columns = 1 + max(self._num_chosen(one) for one in self._answering if one is not None)
         self._ids_BT = _widened(self._ids_BT, 1, columns)
         self._ids_BT[row_N, at_N] = id_N
-        self._values_BTS = self._table(self._values_BTS, values_NS, columns)
+        if self._values_BTS is None:
+            self._values_BTS = values_NS.new_zeros(len(self), 0, values_NS.shape[1])
+        self._values_BTS = _widened(self._values_BTS, 1, columns)
         self._values_BTS[row_N, at_N] = values_NS
-        if self._readout is not None:
-            read_N = self._readout(hidden_ND).float()
-            self._read_BT = self._table(self._read_BT, read_N, columns)
-            self._read_BT[row_N, at_N] = read_N
 
     def next_inputs(self) -> dict[str, object]:
         """Return what the model is given to predict the next token of every row, under :func:`row_attention`."""
@@ -336,7 +298,6 @@ class AnswerRows:
         columns = max(lengths, default=0)
         ids_NT = self._ids_BT[row_N, :columns].tolist()
         values_NTS = self._values_BTS[row_N, :columns].cpu()
-        read_NT = None if self._read_BT is None else self._read_BT[row_N, :columns].cpu()
         found: list[EndedAnswer] = []
         for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             one, self._answering[row] = self._answering[row], None
@@ -346,8 +307,7 @@ class AnswerRows:
             recorded = RecordedStatistics(
                 torch.stack(values).unsqueeze(1), margin_T.unsqueeze(0), probs_TK.unsqueeze(0)
             )
-            read_T = None if read_NT is None else read_NT[at, :length]
-            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, read_T, bool(unforced[at])))
+            found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, bool(unforced[at])))
         return found
 
     def keep_used(self) -> None:
@@ -365,10 +325,6 @@ class AnswerRows:
     def _num_chosen(self, one: _Answering) -> int:
         """Return how many tokens a row has once the present step is done, those behind an unseen end included."""
         return min(self._num_steps - one.began + 1, self._spec.max_new_tokens)
-
-    def _table(self, table: Tensor | None, new_N: Tensor, columns: int) -> Tensor:
-        """Return a table ``[B, T, ...]`` that takes what each step gives of a row."""
-        return _widened(new_N.new_zeros(len(self), 0, *new_N.shape[1:]) if table is None else table, 1, columns)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return upload(torch.tensor(numbers, dtype=torch.int64), self._place.row_B.device)

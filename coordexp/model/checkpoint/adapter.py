@@ -1,6 +1,9 @@
 """A trained adapter on disk: save it, read what it says of itself, and check that all of it reached a model."""
 
-from collections.abc import Sequence
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -9,7 +12,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from pydantic import TypeAdapter, ValidationError
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
@@ -92,6 +95,11 @@ class AdapterInfo:
         return {key.removeprefix(self.prefix): tensor for key, tensor in load_file(self.weights).items()}
 
     @property
+    def way_on(self) -> str:
+        """What to do where it does not fit a base."""
+        return f"give the one that it was trained on{f', {self.base.path}' if self.base.path else ''}"
+
+    @property
     def weights(self) -> Path:
         """The file of its tensors."""
         return self.directory / ADAPTER_WEIGHTS
@@ -128,6 +136,18 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     trained_with = None if given is None else parse_trained_with(given, file)
     names, base = tuple(key.removeprefix(prefix) for key in keys), _trained_base(directory, config, offset)
     return AdapterInfo(directory, config, names, offset, base, trained_with, prefix)
+
+
+@contextlib.contextmanager
+def peft_folder(info: AdapterInfo) -> Generator[Path]:
+    """Yield a folder that PEFT reads: the adapter's own, or for a while a copy whose tensors have PEFT's names."""
+    if not info.prefix:
+        yield info.directory
+        return
+    with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
+        shutil.copy(info.directory / ADAPTER_CONFIG, scratch)
+        save_file(info.tensors(), Path(scratch, ADAPTER_WEIGHTS), {"format": "pt"})
+        yield Path(scratch)
 
 
 def is_adapter(directory: Path) -> bool:
@@ -189,7 +209,7 @@ def check_adapter_keys(info: AdapterInfo, wrapped: PeftModel) -> None:
     if different := sorted(expected.symmetric_difference(info.keys)):
         raise CheckpointError(
             f"{info.directory}: the adapter does not fit the base: {len(different)} tensors are on one side only, "
-            f"e.g. {different[0]}"
+            f"e.g. {different[0]}; {info.way_on}"
         )
 
 

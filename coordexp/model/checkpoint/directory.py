@@ -187,7 +187,7 @@ def weight_files(directory: Path) -> list[Path]:
         if lost := [file.name for file in files if not file.is_file()]:
             raise CheckpointError(
                 f"{directory / INDEX_FILE}: names {lost[0]}, which is not there ({len(lost)} of {len(files)} shards "
-                "are missing); expected every shard beside the index"
+                "are missing); expected every shard beside the index; download it again"
             )
     for file in files:
         tensor_names(file)

@@ -105,6 +105,12 @@ def empty_model(config: Qwen3VLConfig, *, dtype: torch.dtype) -> "PreTrainedMode
     # Parameters without data need no random numbers: to draw them for nobody is five sixths of the time.
     empty = init_empty_weights(include_buffers=False)
     file = Path(config.name_or_path or "") / CONFIG_FILE  # transformers notes the directory that it was read from
+    text = config.get_text_config()
+    if (text.pad_token_id or 0) >= text.vocab_size:
+        raise CheckpointError(
+            f"{file}: vocab_size is {text.vocab_size} and pad_token_id {text.pad_token_id}, so one of them is of "
+            "another vocabulary; take configuration, weights and tokenizer from one checkpoint"
+        )
     with foreign_errors(f"{file}: no model can be made of it"), quiet(), no_init_weights(), empty:
         # A copy, because making a model writes its dtype into the configuration.
         model = AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype)
@@ -189,13 +195,13 @@ class StoredModel:
         if other := [name for name, shape in sorted(shapes.items()) if stored[name].shape != shape]:
             raise CheckpointError(
                 f"{title}: {len(other)} weights are mismatched, e.g. {other[0]} is {list(stored[other[0]].shape)}, "
-                f"expected {list(shapes[other[0]])}; config.json and weights do not belong together"
+                f"expected {list(shapes[other[0]])}; take config.json and weights from one checkpoint"
             )
         tied = has_tied_head(model)
         if unexpected := misplaced(stored.keys() - ({HEAD} if tied else set()), shapes.keys()):
             raise CheckpointError(
                 f"{title}: {len(unexpected)} weights are unexpected, e.g. {unexpected[0]}, for which the model of "
-                "config.json has no place; config.json and weights do not belong together"
+                "config.json has no place; take config.json and weights from one checkpoint"
             )
         return cls(config, weights, shapes, tied)
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -56,7 +57,9 @@ def figure_style() -> Generator[None]:
         "lines.scale_dashes": False,
         "legend.frameon": False,
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # A name that no font here can write is boxes in the PNG, and text in the SVG and on the page.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         yield
 
 

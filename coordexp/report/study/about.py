@@ -152,7 +152,7 @@ def _dates(runs: tuple[RunData, ...]) -> str:
     if not starts:
         return ""
     first, *last = (
-        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in (min(starts), *([max(ends)] * bool(ends)))
+        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in (min(starts), *sorted(ends)[-1:])
     )
     return f"{first}{''.join(f' to {end}' for end in last)} UTC"
 

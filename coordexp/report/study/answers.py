@@ -1,4 +1,4 @@
-"""What models write, image by image: answers cut off, the stop margin, and what sampled answers find beyond one."""
+"""What models write, image by image: answers cut off, and the stop margin."""
 
 import math
 from dataclasses import dataclass
@@ -7,11 +7,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, Floats, Ints
+from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.decomposition import Measure
-from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, check_known
-from coordexp.detection.matching import Matcher
 from coordexp.evaluate.objects import Finite, Integer
 from coordexp.files import read_content, read_json_lines
 from coordexp.metrics import STOP_MARGINS
@@ -28,35 +26,7 @@ MARGINS = tuple(
     )
     for name in STOP_MARGINS
 )
-SAMPLED = tuple(
-    Measure(f"{name}50", head, f"{description}, at IoU .50", "higher", ends)
-    for name, head, description, ends in (
-        ("plain_recall", "found by one answer", "share of objects that the one answer finds", (0.0, 1.0)),
-        ("oracle_recall", "found by any sample", "share of objects that any of the sampled answers finds", (0.0, 1.0)),
-        ("unsaid_recall", "seen but not said", "found by any sample minus found by one answer", (-1.0, 1.0)),
-    )
-)
-ENDS = {measure.name: measure.ends for measure in (CUT_OFF, *MARGINS, *SAMPLED)}
-
-
-def answer_shares(truth: GroundTruth, detections: Path, *, objects: Path | None, samples: Path | None) -> Shares:
-    """Return the measures of one run's answers as sums over each image; those whose files are absent are left out.
-
-    Args:
-        truth: of the images evaluated.
-        detections: of the run's one answer to each image.
-        objects: its ``objects.jsonl``.
-        samples: the detections of all sampled answers together.
-
-    Raises:
-        DataError: if a file is malformed.
-    """
-    found = {} if objects is None else _of_objects(truth, objects)
-    if samples is None:
-        return found
-    (said, objects_N), (seen, _) = (_found(truth, path) for path in (detections, samples))
-    parts = (said, seen, seen - said)
-    return found | {measure.name: (part, objects_N) for measure, part in zip(SAMPLED, parts, strict=True)}
+ENDS = {measure.name: measure.ends for measure in (CUT_OFF, *MARGINS)}
 
 
 @dataclass(frozen=True)
@@ -85,7 +55,16 @@ def _read_answers(path: Path) -> list[_Answer]:
     return found if is_plain else read_json_lines(_Answer, path)
 
 
-def _of_objects(truth: GroundTruth, path: Path) -> dict[str, tuple[Floats, Floats]]:
+def answer_shares(truth: GroundTruth, path: Path) -> Shares:
+    """Return the measures of one run's answers as sums over each image.
+
+    Args:
+        truth: of the images evaluated.
+        path: the run's ``objects.jsonl``.
+
+    Raises:
+        DataError: if the file is malformed.
+    """
     answers, num_images = _read_answers(path), len(truth.sizes_px)
     image_ids = np.array([answer.image_id for answer in answers], np.int64)
     check_known("image_id", image_ids, truth.sizes_px.keys(), f"{path}: line")
@@ -105,15 +84,3 @@ def _of_objects(truth: GroundTruth, path: Path) -> dict[str, tuple[Floats, Float
 
 def _summed(row: Ints, values: Floats | list[bool], num_images: int) -> Floats:
     return np.asarray(np.bincount(row, weights=np.asarray(values, np.float64), minlength=num_images), np.float64)
-
-
-def _found(truth: GroundTruth, path: Path) -> tuple[Floats, Floats]:
-    """Return ``[N]`` objects found at IoU .50 by boxes of their category, however many, and ``[N]`` objects."""
-    matcher = Matcher(truth, read_detections(path, truth))
-    gt_of_dt = matcher.pairs(float(IOU_THRESHOLDS[0])).gt_of_dt
-    is_found = np.zeros(len(truth.image_ids), np.bool_)
-    is_found[gt_of_dt[gt_of_dt >= 0]] = True
-    image = np.searchsorted(matcher.image_ids, truth.image_ids)
-    counts = (np.bincount(image, weights=w, minlength=matcher.num_images) for w in (is_found, ~truth.is_crowd))
-    found, objects = (np.asarray(count, np.float64) for count in counts)
-    return found, objects

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from coordexp.config.trees import Tree
 from coordexp.config.yaml_file import read_mapping
@@ -70,14 +71,11 @@ class Artifacts:
         local = self.run_dir(run)
         if local is not None and (local / path).is_file():
             return local / path
-        return self._fetched(run.run_id, path.as_posix())
+        return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
 
-    def answers(self, run: RunData) -> dict[Literal["objects", "samples"], Path | None]:
-        """Return what a run left of its final answers, each of one and all sampled together."""
-        return {
-            "objects": self.file(run, FINAL_CONSTRAINED.objects),
-            "samples": self.file(run, FINAL_CONSTRAINED.samples(run.reading)),
-        }
+    def is_fetched(self, path: Path) -> bool:
+        """Return whether a file is a copy that MLflow sent."""
+        return path.is_relative_to(self._cache)
 
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.
@@ -142,19 +140,23 @@ class Artifacts:
         another_lives_there = local is None and any(_taken(place, run) for place in self._places(run))
         return recorded_source(run.params, "val", data_dir=None if another_lives_there else data_dir)
 
-    def _fetched(self, run_id: str, path: str) -> Path | None:
+    def _fetched(self, run_id: str, path: str, *, ended: float | None = None) -> Path | None:
+        """Return a copy of an artifact; a run that went on and ended again has new ones."""
         if not _stays_below(run_id):
             return None
-        kept = self._cache / run_id / path
+        kept = self._cache / (run_id if ended is None else f"{run_id}-{ended:.3f}") / path
         if kept.is_file():
             return kept
         if path not in self._names(run_id, str(Path(path).parent)):
             return None
-        with tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"):
-            (self._cache / run_id).mkdir(parents=True, exist_ok=True)
-            found = self._mlflow().download_artifacts(run_id, path, str(self._cache / run_id))
-        # A store on this machine gives the file itself instead of a copy.
-        return Path(found)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # MLflow 3.17 leaves out a file's folders, other versions do not: only the path that it returns is sure.
+        with (
+            tracking_errors(self._uri, f"fetch artifact {path} of run {run_id}"),
+            TemporaryDirectory(dir=self._cache) as folder,
+        ):
+            Path(self._mlflow().download_artifacts(run_id, path, folder)).replace(kept)
+        return kept
 
     def _names(self, run_id: str, folder: str) -> set[str]:
         """Return the artifacts directly in a folder of a run; none where the store does not answer."""

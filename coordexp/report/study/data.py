@@ -1,5 +1,6 @@
 """What a report is about, as frozen objects: runs, their last values and their curves."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -9,6 +10,10 @@ from typing import Literal
 
 from coordexp.metrics import BoxKind, headline, loss_names
 
+CURVES = re.compile(
+    r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|grad_norm|num_images|num_supervised_tokens"
+)
+"""Metrics whose every value is read."""
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 
@@ -72,6 +77,8 @@ class RunData:
         started: when it started, in seconds since 1970, where that is known.
         ended: when it ended.
         commit: of the code that trained it, or "".
+        family: equal seeds of groups of one family are the same seed, those of two are not.
+        annotations: how the SHA-256 of the annotations it was evaluated on begins, or "".
     """
 
     run_id: str
@@ -94,6 +101,8 @@ class RunData:
     started: float | None = None
     ended: float | None = None
     commit: str = ""
+    annotations: str = ""
+    family: str = ""
 
     @property
     def headline(self) -> str:
@@ -126,7 +135,8 @@ class ExperimentData:
         uri: where it was read.
         runs: by group, then seed.
         shared: metrics of the ablation's own run, such as the codec ceiling.
-        num_older: runs of earlier lives of the same name, which are not shown.
+        origin: where runs were read that MLflow does not have, a sentence each.
+        others: of other experiments of this name in MLflow: that they are there, and the command that shows one.
         parent_id: MLflow's id of the ablation's own run, or "" where there is none or several.
         experiment_id: MLflow's id of the experiment, or "" where there are several.
     """
@@ -135,7 +145,8 @@ class ExperimentData:
     uri: str
     runs: tuple[RunData, ...]
     shared: Mapping[str, float] = field(default_factory=dict[str, float])
-    num_older: int = 0
+    origin: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     parent_id: str = ""
     experiment_id: str = ""
 
@@ -219,7 +230,8 @@ def missing_runs(data: ExperimentData) -> list[str]:
         if run.state == "failed":
             lines.append(f"{run.name} FAILED at step {run.step}: {run.message or 'no reason was recorded'}")
         elif run.state != "finished":
-            lines.append(f"{run.name} is not finished: {state_text(run)}")
+            why = f" ({run.message})" if run.message else ""
+            lines.append(f"{run.name} is not finished: {state_text(run)}{why}")
         if run.not_finite:
             lines.append(f"{run.name}: not a finite number, and so not shown: {', '.join(run.not_finite)}")
     return lines

@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordexp.config.identity.differences import diff, find_differences, flat_values
+from coordexp.config.identity.differences import diff, find_differences, flat_values, rounding_only
 from coordexp.config.identity.fingerprint import Fingerprint, read_fingerprint
+from coordexp.config.keys import is_rounding
 from coordexp.config.schema import Ablation
-from coordexp.config.trees import Tree
+from coordexp.config.trees import Tree, value_at, within
 from coordexp.errors import ComparisonError
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
@@ -21,13 +22,18 @@ class FairnessRow:
 
     Attributes:
         key: ``objective.use_coord_ce``, ``data`` and so on.
-        declared: whether the declared factor names or explains it.
+        declared: whether the declared factor names or explains it, or it changes rounding only.
         values: written values by run name; "" where a run has no such key.
     """
 
     key: str
     declared: bool
     values: tuple[tuple[str, str], ...]
+
+    @property
+    def word(self) -> str:
+        """``declared`` as a table says it."""
+        return "NO" if not self.declared else "rounding" if is_rounding(self.key) else "yes"
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Fairness:
         unchecked: names of those without one.
         foreign: groups that are files of detections, of whose training nothing is known.
         hardware: kinds of processors that workers found themselves on, which are not compared.
+        rounding: keys that change last digits only and had several values, with those of each run in turn.
     """
 
     comparable: bool
@@ -51,6 +58,7 @@ class Fairness:
     unchecked: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
+    rounding: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -64,9 +72,10 @@ class Fairness:
 
     @property
     def _of_machines(self) -> str:
+        rounded = f" Last digits may differ by {'; '.join(self.rounding)}." if self.rounding else ""
         if len(self.hardware) < 2:
-            return ""
-        return f" They ran on different hardware, which can change last digits: {', '.join(self.hardware)}."
+            return rounded
+        return f"{rounded} They ran on different hardware, which can change last digits: {', '.join(self.hardware)}."
 
     @property
     def _of_runs(self) -> str:
@@ -109,8 +118,22 @@ def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
         checked=tuple(names),
         unchecked=tuple(run.name for run in data.trained if run.name not in prints),
         foreign=tuple(group for group, runs in data.groups.items() if runs[0].foreign is not None),
+        rounding=tuple(_rounding(prints, factor)),
         hardware=tuple(dict.fromkeys(_processor(found.machine) for found in prints.values() if found.machine)),
     )
+
+
+def _rounding(prints: Mapping[str, Fingerprint], factor: Sequence[str]) -> list[str]:
+    """Return each rounding key that had several values, such as ``training.num_threads (A-s0: 1, then 2; C-s0: 2)``."""
+    first = next(iter(prints.values()), None)
+    keys = {key for found in prints.values() for key in found.went_on}
+    keys |= {key for found in prints.values() if first is not None for key in rounding_only(diff(first, found))}
+    sentences: list[str] = []
+    for key in sorted(key for key in keys if not within(key, factor)):
+        turns = {name: found.went_on.get(key, [value_at(dict(found.config), key)]) for name, found in prints.items()}
+        each = (f"{name}: {', then '.join(map(_written, values))}" for name, values in turns.items())
+        sentences.append(f"{key} ({'; '.join(each)})")
+    return sentences
 
 
 def _processor(machine: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.boxes import Floats
 from coordexp.detection.detections import Detections, Results, detections_of, write_detections
 from coordexp.detection.frames import Frame
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
@@ -34,12 +35,11 @@ def foreign_rows(
     frames: Mapping[str, Frame],
     images: Path | None,
     scratch: Path,
-    taken: Collection[int] = (),
 ) -> list[RunData]:
     """Measure files of detections.
 
     Files of one group count as seeds. Where all groups have as many, those in the same place are paired, as seeds of
-    an experiment are; else no two groups share a number, so that they are independent samples and none is left out.
+    an experiment are; else the groups are independent samples, so that none is left out.
 
     Args:
         files: by the name of their group.
@@ -47,7 +47,6 @@ def foreign_rows(
         frames: in which the files of a group stand, where that is not COCO's.
         images: folder of the pictures, if they are here.
         scratch: folder for what is measured; made when needed.
-        taken: seeds of runs beside them, with none of which a file is paired.
 
     Returns:
         A finished run for each file, with the metrics that our own evaluations log.
@@ -63,16 +62,22 @@ def foreign_rows(
     if images is not None:
         params["data.val_images"] = str(images)
     plain = _unpacked(annotations, scratch)
-    first, are_paired = max(taken, default=-1) + 1, len({len(several) for several in files.values()}) == 1
+    numbers, unpaired = ", ".join(f"{group} {len(several)}" for group, several in files.items()), ""
+    if len({len(several) for several in files.values()}) > 1:
+        unpaired = (
+            f"Files by group: {numbers}. As the numbers differ, no two files are taken for the same seed: groups are "
+            "compared as independent samples, which shows less. Give as many of each, in the same order, to pair them."
+        )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
         rows: list[Future[RunData]] = []
         for group, several in files.items():
-            start = first if are_paired else first + len(rows)
-            for seed, results in enumerate(several, start=start):
+            for seed, results in enumerate(several):
                 folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
-                kind = partial(_row, frame=frame, params=params, annotations=plain, folder=folder)
+                also = (unpaired,) if unpaired and not rows else ()
+                kind = partial(_row, frame=frame, params=params, annotations=plain, folder=folder, also=also)
                 rows.append(pool.submit(kind, group, seed, results, truth))
-        return [row.result() for row in rows]
+        made = [row.result() for row in rows]
+    return [replace(run, family=f"files of {run.group}" if unpaired else "files") for run in made]
 
 
 def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Path:
@@ -113,8 +118,7 @@ def with_files(
     """
     if taken := [name for name in files if name in data.groups]:
         raise ComparisonError(f"{data.name} has a group {taken[0]!r} already; expected another name for the file")
-    seeds = {run.seed for run in data.runs}
-    rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=scratch, taken=seeds)
+    rows = foreign_rows(files, annotations, frames=frames, images=None, scratch=scratch)
     return replace(data, runs=(*data.runs, *rows))
 
 
@@ -152,9 +156,12 @@ def _row(
     params: Mapping[str, str],
     annotations: Path,
     folder: Path,
+    also: tuple[str, ...],
 ) -> RunData:
     path, is_plain = results.path, results.is_plain and frame == Frame()
     detections = detections_of(results, truth, frame)
+    if tied := most_are_equal(detections.scores):
+        detections, is_plain = _by_place(detections), False
     boxes = BoxEvaluation(truth, detections)
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain:
@@ -171,12 +178,23 @@ def _row(
         num_images=len(np.unique(detections.image_ids)),
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
         frame=str(frame),
-        remarks=tuple(_remarks(path, detections, is_nothing=metrics.get("constrained/expected/AP") == 0)),
+        remarks=(*_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0), *also),
     )
     return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, params=params, foreign=found)
 
 
-def _remarks(path: Path, detections: Detections, *, is_nothing: bool) -> Iterator[str]:
+def most_are_equal(scores: Floats) -> bool:
+    """Return whether most scores of a file are one and the same, so that its AP depends on the order of its boxes."""
+    return len(scores) > 1 and int(np.unique(scores, return_counts=True)[1].max()) > len(scores) / 2
+
+
+def _by_place(detections: Detections) -> Detections:
+    """Return detections so that equal scores go by where boxes are, whatever their order in the file."""
+    boxes, ids = detections.boxes_px_xywh.T[::-1], (detections.category_ids, detections.image_ids)
+    return detections.rows(np.lexsort((*boxes, -detections.scores, *ids)))  # the last key is the primary one
+
+
+def _remarks(path: Path, detections: Detections, *, tied: bool, is_nothing: bool) -> Iterator[str]:
     """Yield what a reader must know of a file to read its numbers rightly."""
     scores = detections.scores
     outside = int(np.count_nonzero((scores < 0) | (scores > 1)))
@@ -187,10 +205,11 @@ def _remarks(path: Path, detections: Detections, *, is_nothing: bool) -> Iterato
             f"{path}: none of its {len(detections)} boxes finds an object at IoU .50 or more, so its AP is 0; "
             "coordexp doctor boxes says whether they are read rightly."
         )
-    if len(detections) and not detections.has_scores:
+    if tied:
+        which = "Most scores of {} are equal" if detections.has_scores else "{} has no scores, so every box has score 1"
         yield (
-            f"{path} has no scores, so every box has score 1: its AP depends on the order of the boxes, ties going by "
-            "image id, then by their place in the file. AP under a constant score does not depend on it."
+            f"{which.format(path)}: AP depends on the order of such boxes. They are ordered by their coordinates here, "
+            "not as in the file, so that no detector wins by its order; AP under a constant score depends on no order."
         )
     if outside:
         yield (

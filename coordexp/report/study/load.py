@@ -1,10 +1,12 @@
-"""An experiment as MLflow holds it -> frozen objects. Nothing else is read, so it works from any machine."""
+"""An experiment as MLflow holds it, and where this machine has its folders what only they hold -> frozen objects."""
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,10 +17,15 @@ from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, show
 from coordexp.files import parse_model, read_model
 from coordexp.metrics import BoxKind
-from coordexp.report.study.data import ExperimentData, Point, RunData, State, read_by
+from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
+from coordexp.report.study.folders import read_folders, recorded_experiment
+from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.reporter import read_rows
 from coordexp.tracking.charts import MEASURED, chart_of, logged
-from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors
+from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
+from coordexp.tracking.publish import last_values, read_recorded
 from coordexp.tracking.store import (
+    ANNOTATIONS,
     COMMIT,
     EXPERIMENT_TAG,
     HARDWARE,
@@ -43,10 +50,6 @@ MLFLOW_STATES: dict[str, State] = {
     "FAILED": "failed",
     "KILLED": "stopped",
 }
-CURVES = re.compile(
-    r"(train|eval)_(\w+_loss|extra/\w+)|subset/constrained/(expected|argmax)/AP|grad_norm|num_images|num_supervised_tokens"
-)
-
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
@@ -57,29 +60,54 @@ class NothingRecordedError(TrackingError):
     """MLflow has no such experiment, or no run in it, yet."""
 
 
-def load_experiment(uri: str, name: str | None = None) -> ExperimentData:
-    """Read an experiment.
+def load_experiment(
+    uri: str, name: str | None = None, *, runs_dir: Path | None = None, is_named: bool = False
+) -> ExperimentData:
+    """Read an experiment from MLflow, and from its folders what MLflow does not have.
 
     Args:
         uri: ``sqlite:////absolute/mlflow.db`` or ``http(s)://host:port``.
         name: the experiment; None: the one in which a run was started last.
+        runs_dir: where experiments lie on this machine; None: read no folder.
+        is_named: whether the user named this MLflow, whose experiment then goes before another of the same name that
+            lies in ``runs_dir``.
 
     Raises:
-        TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it.
+        TrackingError: if MLflow cannot be used, or has no such experiment or no runs in it, and no folder has them.
     """
-    client = open_client(uri)
-    with tracking_errors(uri, "read the experiment"):
-        experiment = find_experiment(client, uri, name)
-        return _read(client, uri, experiment)
+    found = name
+    try:
+        client = open_client(uri)
+        with tracking_errors(uri, "read the experiment"):
+            experiment = find_experiment(client, uri, name)
+            found = experiment.name
+            folder = _folder(runs_dir, found)
+            return _read(client, uri, experiment, folder, is_named=is_named)
+    except TrackingError as error:
+        folder = _folder(runs_dir, found)
+        here = None if folder is None else read_folders(folder, uri=uri)
+        if here is None:
+            raise
+        return replace(here, origin=(f"{error}. This is what {folder} holds.",))
 
 
-def load_experiments(uri: str, names: Sequence[str]) -> ExperimentData:
+def _folder(runs_dir: Path | None, name: str | None) -> Path | None:
+    """Return the folder of an experiment if it is here; without a name, the one that was begun last."""
+    if runs_dir is None:
+        return None
+    there = [found.path for found in experiments_in(runs_dir) if name in (None, found.name)]
+    return max(there, key=lambda path: ExperimentFolder(path).record.stat().st_mtime, default=None)
+
+
+def load_experiments(
+    uri: str, names: Sequence[str], *, runs_dir: Path | None = None, is_named: bool = False
+) -> ExperimentData:
     """Read several experiments as one; every group's name gets its experiment's before it.
 
     Raises:
-        TrackingError: if MLflow cannot be used, or lacks one of them or runs in it.
+        TrackingError: as :func:`load_experiment`.
     """
-    read = [load_experiment(uri, name) for name in dict.fromkeys(names)]
+    read = [load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)]
     if len(read) == 1:
         return read[0]
     runs = [replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs]
@@ -89,7 +117,8 @@ def load_experiments(uri: str, names: Sequence[str]) -> ExperimentData:
         uri=uri,
         runs=tuple(runs),
         shared=read[0].shared if len(ceilings) == 1 else {},
-        num_older=sum(data.num_older for data in read),
+        origin=tuple(text for data in read for text in data.origin),
+        others=tuple(text for data in read for text in data.others),
     )
 
 
@@ -160,6 +189,12 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
     where = f"MLflow at {server_of(uri)}"
     if name in known:
         return known[name]
+    deleted = client.get_experiment_by_name(name) if name is not None else None
+    if deleted is not None and deleted.lifecycle_stage != "active":
+        raise NothingRecordedError(
+            f"experiment {name!r} was deleted in {where}; `mlflow experiments restore --experiment-id "
+            f"{plain_id(deleted.experiment_id)}` brings it back"
+        )
     if name is not None and known:
         raise TrackingError(f"{where} has no experiment {name!r}; {nearest_of(name, sorted(known))}")
     if name is not None:
@@ -173,26 +208,44 @@ def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Expe
     return by_id[newest[0].info.experiment_id]
 
 
-def newest_runs(client: "MlflowClient", experiment_id: str) -> "tuple[Run | None, list[Run], int]":
-    """Return the ablation's own run, its newest run of each group and seed, and how many older ones there are."""
+def newest_runs(
+    client: "MlflowClient", experiment_id: str, *, key: str = ""
+) -> "tuple[Run | None, list[Run], list[Run]]":
+    """Return the ablation's own run, its newest run of each group and seed, and the runs that are not shown.
+
+    Args:
+        client: of MLflow.
+        experiment_id: MLflow's.
+        key: of the ablation; "" for the newest one.
+    """
     found = _search(client, [experiment_id])  # newest first
     children = [run for run in found if "seed" in run.data.tags]
-    parent = next((run for run in found if "seed" not in run.data.tags), None)
+    parents = [run for run in found if "seed" not in run.data.tags]
+    if key and not any(run.data.tags[RUN_KEY] == key for run in parents):
+        parents += _search(client, [experiment_id], deleted=True)  # its runs may be left
+    parent = next((run for run in parents if key in ("", run.data.tags[RUN_KEY])), None)
     kept: dict[tuple[str | None, str], Run] = {}
     for run in children:
-        if parent is None or run.data.tags.get(PARENT) == parent.info.run_id:
+        of = run.data.tags.get(PARENT)
+        if (parent is None and not key) or (parent is not None and of == parent.info.run_id):
             kept.setdefault((run.data.tags.get("group"), run.data.tags["seed"]), run)
-    return parent, list(kept.values()), len(children) - len(kept)
+    shown = {run.info.run_id for run in kept.values()}
+    return parent, list(kept.values()), [run for run in children if run.info.run_id not in shown]
 
 
-def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | None = None) -> "list[Run]":
+def _search(
+    client: "MlflowClient", experiment_ids: list[str], *, limit: int | None = None, deleted: bool = False
+) -> "list[Run]":
     """Return runs that coordexp started, newest first."""
+    from mlflow.entities import ViewType
+
     found: list[Run] = []
     token: str | None = None
     while True:
         page = client.search_runs(
             experiment_ids,
             f"tags.{RUN_KEY} LIKE '%'",
+            run_view_type=ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY,
             max_results=limit or 1000,
             order_by=["attributes.start_time DESC"],
             page_token=token,
@@ -203,26 +256,61 @@ def _search(client: "MlflowClient", experiment_ids: list[str], *, limit: int | N
             return found
 
 
-def _read(client: "MlflowClient", uri: str, experiment: "Experiment") -> ExperimentData:
-    parent, shown, num_older = newest_runs(client, experiment.experiment_id)
-    if not shown:
-        raise NothingRecordedError(f"experiment {experiment.name!r} in MLflow at {server_of(uri)} has no runs yet")
+def _read(
+    client: "MlflowClient", uri: str, experiment: "Experiment", folder: Path | None, *, is_named: bool
+) -> ExperimentData:
+    record = None if folder is None else recorded_experiment(folder)
+    key = "" if record is None else f"{experiment.name}/{record.instance}"
+    parent, shown, others = newest_runs(client, experiment.experiment_id, key=key)
+    beside: tuple[str, ...] = ()
+    if folder is not None and key and parent is None and others and is_named:
+        beside = (f"{folder} holds another experiment of this name: coordexp report without --tracking-uri shows it.",)
+        folder, (parent, shown, others) = None, newest_runs(client, experiment.experiment_id)
     runs = [_run(client, run, experiment.name) for run in shown]
     not_begun = waiting_runs(parent, {(run.group, run.seed) for run in runs})
     reason = parent.data.tags.get(WHY_NOT_BEGUN, "") if parent else ""
     left = RunData("", "", 0, "stopped" if reason else "waiting", message=reason, experiment=experiment.name)
-    waiting = [replace(left, group=group, seed=seed) for group, seed in not_begun]
+    runs += [replace(left, group=group, seed=seed) for group, seed in not_begun]
+    here = None if folder is None else read_folders(folder, uri=uri)
+    lost: list[str] = []
+    for run in () if here is None else here.runs:
+        there = next((found for found in runs if found.name == run.name), None)
+        if there is None:
+            runs.append(run)
+        elif run.state != "waiting" and there.state != "finished":  # the folder knows it sooner
+            runs[runs.index(there)] = replace(run, run_id=there.run_id, parent_id=there.parent_id, key=there.key)
+        if run.state != "waiting" and (there is None or not there.run_id):
+            lost.append(run.name)
+    where = f"MLflow at {server_of(uri)}"
+    if not runs:
+        raise NothingRecordedError(f"experiment {experiment.name!r} in {where} has no runs yet")
     data = ExperimentData(
         name=experiment.name,
         uri=uri,
-        runs=tuple(sorted([*runs, *waiting], key=lambda run: (run.group, run.seed))),
-        shared=_finite(logged(parent.data.metrics)) if parent else {},
-        num_older=num_older,
+        runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
+        shared=_finite(logged(parent.data.metrics)) if parent else here.shared if here else {},
+        origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
+        others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",
         experiment_id=plain_id(experiment.experiment_id),
     )
     # A group has one reading: that of its newest run, where a command with another one has not come to its end.
     return read_by(data, {run.group: run.reading for run in reversed(runs)})
+
+
+def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
+    """Return that MLflow has runs of other experiments of this name, and the command that shows the newest of them."""
+    if not runs:
+        return ()
+    of = runs[0].data.tags.get(PARENT, "")
+    ids = [plain_id(run.info.run_id) for run in runs if run.data.tags.get(PARENT, "") == of]
+    begun = datetime.fromtimestamp(runs[0].info.start_time / 1000, UTC)
+    command = ["coordexp", "report", f"{name}-{ids[0][:6]}", "--tracking-uri", without_secrets(uri), "--runs", *ids]
+    num = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+    return (
+        f"Not shown: {num} of other experiments of this name (other people's, or before --fresh). The newest of them, "
+        f"of {begun:%Y-%m-%d %H:%M} UTC: {shlex.join(command)}",
+    )
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
@@ -251,6 +339,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         started=run.info.start_time / 1000,
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
         commit=tags.get(COMMIT, ""),
+        annotations=tags.get(ANNOTATIONS, ""),
     )
 
 
@@ -327,7 +416,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     """Return the last value of everything that a run has logged, which is stored when it ends.
 
-    Empty where the store of artifacts does not answer, or needs a package that is not here, as for any other file.
+    From the run's folder where it is not in MLflow, or its store does not answer or needs a package that is not here.
     """
     run_id = run.info.run_id
     if MLFLOW_STATES[run.info.status] in ("waiting", "running"):
@@ -335,11 +424,18 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     try:
         with tracking_errors(client.tracking_uri, f"fetch {MEASURED} of run {run_id}"), TemporaryDirectory() as folder:
             if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
-                return {}
+                return _measured_here(run)
             file = Path(client.download_artifacts(run_id, MEASURED, folder))
             return read_model(dict[str, float], file, what=MEASURED)
     except (TrackingError, ImportError):
-        return {}
+        return _measured_here(run)
+
+
+def _measured_here(run: "Run") -> dict[str, float]:
+    folder = RunFolder(Path(run.data.tags.get(RUN_DIR, "/")))
+    recorded = read_recorded(folder)
+    is_another = recorded is not None and recorded.key != run.data.tags.get(RUN_KEY)
+    return {} if is_another else last_values(read_rows(folder.metrics))
 
 
 def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:

@@ -1,10 +1,11 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
 import ctypes
+import functools
 import math
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -12,11 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from coordexp.detection.ground_truth import read_ground_truth
+import numpy as np
+
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS
+from coordexp.detection.box_evaluation import BoxEvaluation
+from coordexp.detection.detections import read_detections
+from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import collector_paused, sha256_of_file
+from coordexp.files import JsonValue, collector_paused, sha256_of_file
+from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, about
-from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
+from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
 from coordexp.report.study.cache import (
     StatisticsCache,
@@ -28,9 +35,10 @@ from coordexp.report.study.cache import (
     decomposition_json,
     decomposition_of,
 )
-from coordexp.report.study.data import ExperimentData, consumption, missing_runs
+from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
+from coordexp.report.study.foreign import most_are_equal
 from coordexp.report.study.gallery import GalleryImage, make_gallery
 from coordexp.statistics.readings import READINGS, WORDS, ReadingName, reading_sentence, reads
 from coordexp.statistics.resampling import enough_resamples
@@ -44,6 +52,8 @@ _CURVE_RESAMPLES = 1000
 DECOMPOSITION_RESAMPLES = 500
 """These say where to look; the differences of AP have four times as many."""
 _SAME_AP = 1e-6
+_PART = 0.1
+"""Of the images: a file without a box on so many that another has may not have seen them."""
 _M_ARENA_MAX = -8
 _TURN_SECONDS = 0.0005
 """Counting a file takes milliseconds; with Python's own 5 ms, who counts would wait as long again for each."""
@@ -69,6 +79,7 @@ class Study:
         num_images: images of the split the gallery was chosen from.
         missing: what is not here and why, a sentence each.
         about: what the groups are and how they were made.
+        cautions: what may decide the comparison beside the detectors; the verdict begins with it.
     """
 
     data: ExperimentData
@@ -84,6 +95,7 @@ class Study:
     num_images: int = 0
     missing: tuple[str, ...] = ()
     about: About | None = None
+    cautions: tuple[str, ...] = ()
 
 
 _Besides = tuple[
@@ -179,9 +191,15 @@ class _StudyMaker:
         self._settings = settings
         self._on_progress = on_progress
         self._is_over = threading.Event()
-        self._missing = missing_runs(data)
+        self._cautions: list[str] = []
+        self._families = {run.group: run.family for run in data.runs}
+        self._missing = [*data.origin, *missing_runs(data)]
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
+
+    @property
+    def _keyed(self) -> list[JsonValue]:
+        return [self._resamples, self._settings.seed, dict(self._families)]
 
     def make(self) -> Study:
         fairness = check_fairness(self._data, self._artifacts) if self._data.trained else None
@@ -216,6 +234,7 @@ class _StudyMaker:
             num_images=len(read_ground_truth(annotations).sizes_px),
             missing=(*self._missing, *beside._missing),
             about=made,
+            cautions=tuple(self._cautions),
         )
 
     def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
@@ -243,10 +262,9 @@ class _StudyMaker:
 
     def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
-        comparison = readings["own"]
+        comparison, leads = readings["own"], list(self._cautions)
         if fairness is None:
-            return verdict(comparison, FILES)
-        leads: list[str] = []
+            return " ".join([*leads, verdict(comparison, FILES)])
         undeclared = [row.key for row in fairness.rows if not row.declared]
         if undeclared:
             leads.append(f"These runs differ in more than the declared factor ({', '.join(undeclared)}).")
@@ -297,6 +315,7 @@ class _StudyMaker:
         """Compare the runs whose own detections are there; a reading that lacks one of theirs is left out whole."""
         if not own:
             return {}
+        self._cautions = list(self._find_cautions(read_ground_truth(annotations), own))
         try:
             return self._compared(annotations, {"own": own, **self._other_readings(own)})
         except CoordExpError as error:
@@ -304,6 +323,38 @@ class _StudyMaker:
             if found:
                 self._missing.append(f"No other reading than each group's own: {error}")
             return found
+
+    def _find_cautions(self, truth: GroundTruth, own: Mapping[str, Mapping[int, Path]]) -> Iterator[str]:
+        """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""
+        runs = {
+            run.group if len(own[run.group]) == 1 else run.name: run
+            for run in self._finished
+            if run.seed in own.get(run.group, {})
+        }
+        files = {name: read_detections(own[run.group][run.seed], truth) for name, run in runs.items()}
+        images = {name: np.unique(found.image_ids) for name, found in files.items()}
+        num, parts = len(truth.sizes_px), list[str]()
+        for name, run in runs.items():
+            others = [other for other in runs if runs[other].group != run.group]
+            lacking = {other: len(np.setdiff1d(images[other], images[name])) for other in others}
+            most = max(others, key=lambda other: lacking[other], default=name)
+            if run.foreign is not None and lacking.get(most, 0) > max(2, _PART * num):
+                parts.append(
+                    f"{name} has no box on {lacking[most]} of {num} images, which {most} has: was it run on a part?"
+                )
+            if run.foreign is None and most_are_equal(files[name].scores):
+                yield (
+                    f"Most scores of {name} are equal, so that its AP depends on the order in which its boxes are "
+                    "written: a small difference may be that."
+                )
+        if not parts:
+            return
+        common = functools.reduce(np.intersect1d, images.values()).tolist()
+        tables = {name: BoxEvaluation(truth, found).table_on_images(common) for name, found in files.items()}
+        values = {name: table.average_precision(AVERAGE_PRECISIONS["AP"]) for name, table in tables.items()}
+        known = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
+        on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
+        yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
 
     def _other_readings(self, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, dict[str, dict[int, Path]]]:
         compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
@@ -345,33 +396,72 @@ class _StudyMaker:
                 readings,
                 resamples=self._resamples,
                 seed=self._settings.seed,
+                families=self._families,
                 on_progress=lambda done, total: self._report("comparing groups", done, total),
             )
             return {str(name): comparison for name, comparison in found.items()}
 
-        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        key = content_key([("annotations", annotations), *files], self._keyed)
         made = self._cache.get("comparison", key, compute, write=comparisons_json, read=comparisons_of)
         found: dict[ReadingName, Comparison] = {name: made[name] for name in readings}
-        self._check_recorded(found["own"])
+        truth, stamp = read_ground_truth(annotations), sha256_of_file(annotations)
+        compared = [run for run in self._data.trained if run.seed in readings["own"].get(run.group, {})]
+        said = [self._not_recorded(run, truth, stamp, readings, found) for run in compared]
+        self._missing += filter(None, said)
         return found
 
-    def _check_recorded(self, comparison: Comparison) -> None:
-        """Name runs whose detections do not give the AP they logged: their files are not what was measured."""
-        for run in self._finished:
-            logged, again = run.metrics.get(run.headline), comparison.value_by_seed.get(run.group, {}).get(run.seed)
-            if logged is not None and again is not None and abs(logged - again.value) > _SAME_AP:
-                self._missing.append(
-                    f"{run.name} logged AP {logged:.4f}, but its detections give {again.value:.4f}: they are not those "
-                    "that were measured, or the annotations have changed."
-                )
+    def _not_recorded(
+        self,
+        run: RunData,
+        truth: GroundTruth,
+        stamp: str,
+        files: Mapping[ReadingName, Mapping[str, Mapping[int, Path]]],
+        comparisons: Mapping[ReadingName, Comparison],
+    ) -> str:
+        """Return a sentence where detections of a run do not give the AP that it logged; "" where all do.
+
+        A copy that MLflow sent has to give the very number, or this package has taken one file for another.
+
+        Raises:
+            AssertionError: if it does not, and the annotations are those it was measured on.
+        """
+        for name, comparison in comparisons.items():
+            decoding, boxes = reads(name, run.reading)
+            path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
+            again = comparison.value_by_seed[run.group][run.seed].value
+            if logged is None or (not self._artifacts.is_fetched(path) and abs(logged - again) <= _SAME_AP):
+                continue
+            if self._artifacts.is_fetched(path):
+                # The comparison adds up in another order, and differs in the last digits.
+                again = BoxEvaluation(truth, read_detections(path, truth)).average_precision("AP")
+                if again == logged:
+                    continue
+                same_truth = run.annotations != "" and stamp.startswith(run.annotations)
+                assert not same_truth, f"{run.name} logged AP {logged}, its {path} from MLflow gives {again}"
+            changed = bool(run.annotations) and not stamp.startswith(run.annotations)
+            why = f"{truth.path} has changed" if changed else f"{path} is not what was measured"
+            unknown = "" if run.annotations else f", or {truth.path} has changed"
+            return (
+                f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give {again:.4f}: "
+                f"{why} since{unknown}."
+            )
+        return ""
 
     def _convergence(self, annotations: Path) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
+        lacking: list[str] = []
         for run in self._finished:
             found = self._artifacts.evaluations(run)
             files = {step: path for step, at in found.items() if (path := at.detections(run.reading)).is_file()}
             if files:
                 detections.setdefault(run.group, {})[run.seed] = files
+            elif run.values(subset_headline(run.reading)):
+                lacking.append(run.name)
+        if lacking:  # a mean over the seeds that are here would be another number on every machine
+            raise DataError(
+                f"the detections of {_few(lacking)} during training are not on this machine; they stay in the runs' "
+                "folders"
+            )
         if not detections:
             return None
         image_ids, truth = self._subset(), read_ground_truth(annotations)
@@ -414,10 +504,8 @@ class _StudyMaker:
             return None
         files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
         trained = [run for run in self._finished if run.foreign is None and run.seed in detections.get(run.group, {})]
-        answers = {run.name: self._artifacts.answers(run) for run in trained}
-        files += [
-            (f"{run}/{what}", path) for run, kept in answers.items() for what, path in kept.items() if path is not None
-        ]
+        answers = {run.name: self._artifacts.file(run, FINAL_CONSTRAINED.objects) for run in trained}
+        files += [(f"{run}/objects", path) for run, path in answers.items() if path is not None]
 
         def compute() -> Decomposition:
             from coordexp.report.study.answers import ENDS, answer_shares
@@ -427,8 +515,8 @@ class _StudyMaker:
             shares: dict[str, dict[int, Shares]] = {}
             for run in trained:
                 self._report("finding errors", 0, 1)
-                own = detections[run.group][run.seed]
-                shares.setdefault(run.group, {})[run.seed] = answer_shares(truth, own, **answers[run.name])
+                path = answers[run.name]
+                shares.setdefault(run.group, {})[run.seed] = {} if path is None else answer_shares(truth, path)
             return decompose(
                 annotations,
                 detections,
@@ -436,10 +524,11 @@ class _StudyMaker:
                 ends=ENDS,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self._settings.seed,
+                families=self._families,
                 on_progress=lambda done, total: self._report("finding errors", done, total),
             )
 
-        key = content_key([("annotations", annotations), *files], [self._resamples, self._settings.seed])
+        key = content_key([("annotations", annotations), *files], self._keyed)
         return self._cache.get("decomposition", key, compute, write=decomposition_json, read=decomposition_of)
 
     def _subset(self) -> list[int]:

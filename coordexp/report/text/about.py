@@ -26,7 +26,10 @@ def about_lines(study: Study) -> list[tuple[str, str]]:
         for group in study.about.groups
     }
     groups = [(group, f"loss = {loss_of(terms)}; {reading[group]}") for group, terms in study.about.groups.items()]
-    return [*groups, *study.about.facts]
+    facts = [*groups, *study.about.facts]
+    if study.fairness is not None and study.fairness.rounding:
+        facts.append(("last digits", f"may differ by {'; '.join(study.fairness.rounding)}"))
+    return facts
 
 
 def loss_of(terms: tuple[TermUsed, ...]) -> str:

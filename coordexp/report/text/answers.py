@@ -96,7 +96,7 @@ def stop_tables(data: ExperimentData) -> list[Table]:
 
 
 def _other_answers(data: ExperimentData) -> list[Table]:
-    """Return what the same models give with duplicate stop, where it ends an answer, and what all samples find."""
+    """Return what the same models give with duplicate stop, where it ends an answer."""
     stops = {decoding: str(MetricName(decoding, "duplicate_stops")) for decoding in DECODINGS}
     repeats = [
         column
@@ -107,21 +107,7 @@ def _other_answers(data: ExperimentData) -> list[Table]:
             NumberColumn(f"AP with stop, {decoding}", partial(own_value, decoding, "AP_duplicate_stop"), as_fraction),
         )
     ]
-    recalls = [
-        NumberColumn(head, partial(own_value, "constrained", name), as_fraction)
-        for name, head in (
-            ("plain_recall", "one answer"),
-            ("oracle_recall", "all samples"),
-            ("plain_recall50", "one answer, IoU .50"),
-            ("oracle_recall50", "all samples, IoU .50"),
-        )
-    ]
     found: list[Table] = []
     if any(run.metrics.get(name) for run in data.runs for name in stops.values()):
         found.append(by_seed(data, "Duplicate stop: an object that repeats the one before it ends its answer", repeats))
-    if any(column.value(run) is not None for column in recalls for run in data.runs):
-        asked = {(run.number("evaluation.oracle_k"), run.number("evaluation.oracle_temperature")) for run in data.runs}
-        number, temperature = max(asked, key=lambda pair: pair[0] or 0)
-        how = "" if number is None else f", {number:.0f} at temperature {temperature:g}"
-        found.append(by_seed(data, f"Oracle: recall of one answer and of the union of sampled ones{how}", recalls))
     return found

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
-from coordexp.report.study.answers import CUT_OFF, MARGINS, SAMPLED
+from coordexp.report.study.answers import CUT_OFF, MARGINS
 from coordexp.report.text.tables import COUNTED, FILE, Table
 
 PAGE = "docs/reading-a-report.md"
@@ -52,8 +52,6 @@ _MEANINGS: Mapping[str, str] = {
     "nothing learned": "no group reaches AP .01, so that a difference says nothing",
     "AP, expectation": "AP of boxes of the mean of each coordinate's distribution",
     "AP, argmax": "AP of boxes of the most likely bin of each coordinate",
-    "one answer": "recall of the one answer that is evaluated",
-    "all samples": "recall of all sampled answers together",
 }
 _FRAMES = (
     "px:xywh and the like",
@@ -100,7 +98,7 @@ def meaning(word: str) -> str:
         return family[1]
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
-    measures = (*MEASURES, CUT_OFF, *MARGINS, *SAMPLED)
+    measures = (*MEASURES, CUT_OFF, *MARGINS)
     return found or next((measure.description for measure in measures if measure.head == word), "")
 
 

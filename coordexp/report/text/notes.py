@@ -10,7 +10,7 @@ from urllib.parse import quote
 from coordexp.data.sources.source import recorded_source
 from coordexp.metrics import BOX_KINDS, BoxKind
 from coordexp.report.study.artifacts import final_detections
-from coordexp.report.study.data import ExperimentData, RunData, by_group
+from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.text.about import READ_BY
 from coordexp.report.text.tables import UNDEFINED
 from coordexp.runs.folder import ExperimentFolder, RunFolder
@@ -27,7 +27,10 @@ def summary(data: ExperimentData) -> str:
     if not data.trained:
         return f"{len(data.groups)} {'detector' if len(data.groups) == 1 else 'detectors'}, {files}"
     states = [run.state for run in data.trained]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    running = [run for run in data.trained if run.state == "running"]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state != "running"]
+    if running:
+        counts.insert(0, f"{len(running)} running ({', '.join(state_text(run).partition(', ')[2] for run in running)})")
     seeds = sorted({run.seed for run in data.trained})
     groups, runs = len(by_group(data.trained)), len(states)
     return (
@@ -71,9 +74,7 @@ def notes(data: ExperimentData) -> list[str]:
     lines.append(undefined)
     if len(data.groups) > 1:
         lines.append("The total loss has other terms in every group: compare the losses beside it.")
-    if data.num_older:
-        lines.append(f"Not shown: {data.num_older} run(s) of earlier lives of this experiment name.")
-    return lines
+    return [*lines, *data.others]
 
 
 def _few_seeds(num_groups: int, *, all_one: bool) -> str:

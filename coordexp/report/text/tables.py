@@ -11,7 +11,7 @@ from coordexp.metrics import (
 )
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
-from coordexp.statistics.rarity import FEW_IMAGES, widening
+from coordexp.statistics.rarity import FEW_IMAGES, FEWEST_IMAGES, widening
 from coordexp.statistics.readings import ReadingName
 from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value
@@ -185,7 +185,9 @@ def bucket_notes(study: Study) -> tuple[str, ...]:
 def sample_notes(comparison: Comparison) -> tuple[str, ...]:
     """Return what to know of intervals of AP where there are few images, or categories are in few of them."""
     images, notes = comparison.images_a_category, list[str]()
-    if comparison.num_images < MIN_OBJECTS:
+    if comparison.num_images < FEWEST_IMAGES:
+        notes.append(f"From {comparison.num_images} images nothing can be known of others: no interval, no difference.")
+    elif comparison.num_images < MIN_OBJECTS:
         notes.append(f"{comparison.num_images} images are too few to rely on an interval.")
     if images is not None and images < FEW_IMAGES:
         wider = round(100 * (widening(images) - 1))

@@ -1,49 +1,38 @@
 """Validation losses and AP of a run, during training and at its end; ranks share the work."""
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import torch
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.data.sample import Sample
 from coordexp.data.sources.source import source_of
 from coordexp.data.splits import stratified_subset
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
-from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.metrics import measure
 from coordexp.evaluate.evaluation import EvaluationSpec, SplitEvaluation
 from coordexp.evaluate.generate.decode import SplitDecoder
-from coordexp.evaluate.generate.given import GivenAnswer
 from coordexp.evaluate.generate.parse import SequenceParser
-from coordexp.evaluate.generate.rows import Readout
 from coordexp.losses.term import UNITS
 from coordexp.metrics import BOX_KINDS, Decoding, MetricName
-from coordexp.model.score_head import ScoreHead
 from coordexp.runs import ranks
 from coordexp.runs.folder import EvaluationFolder, ExperimentFolder, RunFolder
 from coordexp.train.forward import count_units
 from coordexp.train.loop.averages import RunningAverages
 from coordexp.train.loop.diagnostics import NAMES, coord_diagnostics
-from coordexp.train.loop.learned_score import perturbed_answers, train_score_head
 from coordexp.train.setup.components import Components
 
 
 class Evaluator:
-    """Evaluates the model of a run as it is now.
-
-    Attributes:
-        score_head: of the last evaluation; None where no score is learned.
-    """
+    """Evaluates the model of a run as it is now."""
 
     def __init__(
         self, config: ExperimentConfig, parts: Components, *, on_answers: Callable[[int, int], None] | None = None
     ) -> None:
         """Called with a run's parts; ``on_answers`` hears of answers written and to write, by this rank."""
-        self.score_head: ScoreHead | None = None
         self._config = config
         self._parts = parts
         self._on_answers = on_answers
@@ -116,6 +105,7 @@ class Evaluator:
         self, indices: Sequence[int] | None, *, output: EvaluationFolder, decoding: tuple[Decoding, ...]
     ) -> dict[str, float]:
         parts, settings, device = self._parts, self._config.evaluation, self._device
+        encoding = parts.encoding
         truth = read_ground_truth(self._val_annotations)
         spec = EvaluationSpec(
             batch_size=settings.batch_size,
@@ -123,23 +113,25 @@ class Evaluator:
             decoding=decoding,
             score=settings.score,
             aliases=settings.aliases,
-            oracle_k=settings.oracle_k if indices is None else 0,
-            oracle_temperature=settings.oracle_temperature,
         )
         samples = parts.val.samples if indices is None else [parts.val.samples[i] for i in indices]
         evaluation = SplitEvaluation(truth, samples, spec, subset=indices is not None, details=indices is None)
         # Of this device alone: torch would warn of the others that a worker sees.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            if settings.score == "learned":
-                self.score_head = self._trained_score_head(truth, spec)
-            head = self.score_head
-            decoder, _ = self._decoder(evaluation, samples, head=head, readout=None if head is None else head.read)
-            own_queues = decoder.queues[ranks.rank() :: ranks.world_size()]
-            on_images = self._counted(sum(map(len, own_queues)) * (len(decoding) + spec.oracle_k))
-            return evaluation.run(
-                lambda way, sample: ranks.gather_to_first(
-                    decoder.decode(way, own_queues, sample=sample, on_images=on_images)
+            decoder = SplitDecoder(
+                evaluation,
+                parts.model,
+                answers=SequenceParser(
+                    encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=settings.score
                 ),
+                tokenizer=encoding.tokenizer,
+                image_spec=encoding.image_spec,
+                samples=encoding.dataset(samples, with_targets=False),
+            )
+            own_queues = decoder.queues[ranks.rank() :: ranks.world_size()]
+            on_images = self._counted(sum(map(len, own_queues)) * len(decoding))
+            return evaluation.run(
+                lambda way: ranks.gather_to_first(decoder.decode(way, own_queues, on_images=on_images)),
                 output,
                 hardware=f"{ranks.world_size()} x {decoder.hardware}",
             )
@@ -156,44 +148,6 @@ class Evaluator:
             on_answers(done, total)
 
         return add
-
-    def _trained_score_head(self, truth: GroundTruth, spec: EvaluationSpec) -> ScoreHead:
-        parts, perturbed = self._parts, self._config.evaluation.score_boxes == "perturbed"
-        # The parser's own score is not asked for: whole hidden states are read here.
-        held_out = SplitEvaluation(truth, parts.holdout, replace(spec, score="coord"), details=False)
-        decoder, parser = self._decoder(
-            held_out,
-            parts.holdout,
-            readout=lambda hidden_BD: hidden_BD,
-            given=perturbed_answers(parts.holdout, parts.encoding) if perturbed else None,
-        )
-        names = held_out.categories
-        return train_score_head(self._config, parts.holdout, decoder=decoder, parser=parser, names=names)
-
-    def _decoder(
-        self,
-        evaluation: SplitEvaluation,
-        samples: Sequence[Sample],
-        *,
-        readout: Readout | None,
-        head: ScoreHead | None = None,
-        given: Mapping[int, GivenAnswer] | None = None,
-    ) -> tuple[SplitDecoder, SequenceParser]:
-        encoding = self._parts.encoding
-        parser = SequenceParser(
-            encoding.vocab, encoding.tokenizer, categories=evaluation.categories, score=evaluation.spec.score, head=head
-        )
-        decoder = SplitDecoder(
-            evaluation,
-            self._parts.model,
-            answers=parser,
-            tokenizer=encoding.tokenizer,
-            image_spec=encoding.image_spec,
-            samples=encoding.dataset(samples, with_targets=False),
-            given=given,
-            readout=readout,
-        )
-        return decoder, parser
 
 
 @contextlib.contextmanager

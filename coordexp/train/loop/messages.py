@@ -9,6 +9,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sample import SplitData
 from coordexp.data.sampler import LengthBucketSampler
+from coordexp.data.splits import names_of, untrained_names
 from coordexp.losses.criterion import Criterion
 from coordexp.metrics import LOSS_NAMES, loss_head, loss_names
 from coordexp.model.param_groups import GroupRow, describe
@@ -23,13 +24,13 @@ _WORTH_A_LINE = 0.1  # of the time
 _NUM_REJECTED_SHOWN = 5
 _COUNT_TEXTS = {
     "not_chosen": "more were not chosen (data.max_train_images)",
-    "held_out": "are held out of training (data.holdout_images)",
     "images_without_objects": "images without objects",
     "crowd": "crowd boxes are no targets",
     "ignored": "ignored boxes are no targets",
     "clipped": "boxes were cut at the image border",
     "thin": "boxes are thinner than a bin and were widened to one",
     "of_rejected_images": "annotations are lost with their images",
+    "trimmed_names": "names had white space around them, which is cut off",
     "repeated_file_names": "images name a file that another one names",
 }
 
@@ -47,11 +48,13 @@ def start_lines(
     """
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in parts.model.parameters())
+    untrained = untrained_names(names_of(parts.train.samples), names_of(parts.val.samples))
     return [
         f"starts: {strategy_line(config, num_workers=ranks.world_size())}",
         f"starts: {trainable:,} of {total:,} parameters train",
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
+        *([f"val: warning: {untrained}"] if untrained else []),
         *sum_lines(config, dataset),
         *term_table(parts.criterion),
         *group_table(describe(parts.param_groups)),

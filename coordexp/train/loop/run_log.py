@@ -126,7 +126,8 @@ class RunLog:
         """Make a row of teacher-forced losses on validation samples."""
         metrics = means_to_metrics(means, split="eval", config=self._config, criterion=self._criterion)
         metrics["eval_coord_diag/coord_tokens"] = sums["num_coord_tokens"]
-        self._raise_alarms(step, self._alarms.apart(self._train_means, means))
+        if sums["num_coord_tokens"]:  # without an object the end of the answer is all that there is to compare
+            self._raise_alarms(step, self._alarms.apart(self._train_means, means))
         finite = self.add_row(step, metrics | {"alarms": float(self._alarms.raised)})
         self._progress("evaluation", step, finite)
 
@@ -138,7 +139,7 @@ class RunLog:
         self._progress("evaluation", step, finite)
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
         self._last_ap = found[self._config.reading]
-        aps = ", ".join(f"AP {'-' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
+        aps = ", ".join(f"AP {'undefined' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
         self.note(
             f"final  {aps} on all {num_images} images" if is_final else f"step {step}  {aps} on {num_images} images"
         )
@@ -159,8 +160,8 @@ class RunLog:
             self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
         return finite
 
-    def commit(self, step: int, checkpoint: Path | None = None) -> None:
-        """Hand rows, and a checkpoint, to the reporter."""
+    def commit(self, step: int, checkpoint: Path | None = None, *, is_final: bool = False) -> None:
+        """Hand rows, and a checkpoint, to the reporter; ``is_final`` rows are kept by whoever resumes the run."""
         if checkpoint is not None and ranks.rank() == 0:
             state = TrainingState(
                 train_seconds=self.train_seconds,
@@ -170,7 +171,7 @@ class RunLog:
                 alarms=self._alarms.state(),
             )
             write_json(CheckpointFolder(checkpoint).training_state, asdict(state))
-        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint)
+        self.reporter.commit(self.rows, step=step, checkpoint=checkpoint, is_final=is_final)
         self.rows = []
 
     def resume(self, checkpoint: Path) -> None:

@@ -160,7 +160,7 @@ def check_attention_of(config: ExperimentConfig) -> None:
         ConfigError: if it cannot compute in the model's dtype.
         ResourceError: if its package or a CUDA device is not there.
     """
-    from coordexp.model.load import check_attention  # here: it imports what loads a model
+    from coordexp.model.loading import check_attention  # here: it imports what loads a model
 
     # The driver of a cluster may have no GPU where its workers have.
     elsewhere = config.cluster.executor == "tune" and config.cluster.gpus_per_worker > 0
@@ -168,7 +168,12 @@ def check_attention_of(config: ExperimentConfig) -> None:
 
 
 def _check_half_precision(config: ExperimentConfig, model: Qwen3VLConfig) -> None:
-    """Refuse FlashAttention for weights that stay in float32, as ``model.dtype: auto`` leaves them."""
+    """Refuse what ``model.dtype: auto`` would leave: float16 weights, and float32 ones under FlashAttention."""
+    if config.model.dtype == "auto" and model.dtype == torch.float16:
+        raise ConfigError(
+            f"model.dtype is auto and {config.model.path} is stored in float16, which overflows in training; set "
+            "model.dtype: bfloat16 (its weights are cast once), or float16 to keep it nevertheless"
+        )
     flash = config.model.attn_implementation == "flash_attention_2"
     if flash and config.model.dtype == "auto" and model.dtype == torch.float32:
         raise ConfigError(

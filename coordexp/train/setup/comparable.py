@@ -176,7 +176,7 @@ def _check_worker(
         return
     hint = ""
     if any(item.key == f"{WORKER}threads" for item in found):
-        hint = " (training.num_threads sets the threads, for a new experiment.name)"
+        hint = " (training.num_threads sets the threads)"
     shown = "; ".join(
         f"{item.key.removeprefix(WORKER)} is {item.other_shown} here and {item.shown} there" for item in found[:_NAMED]
     )

@@ -10,16 +10,16 @@ from transformers import PreTrainedModel
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.data.sample import Sample, SplitData
+from coordexp.data.sample import SplitData
 from coordexp.losses.criterion import Criterion
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import ParamGroup, build_param_groups
 from coordexp.model.processor import Processor
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.train.forward import TermForward, check_adapter_ids
-from coordexp.train.setup.encoding import Encoding, build_encoding, read_holdout, read_split
+from coordexp.train.setup.encoding import Encoding, build_encoding, read_split
 from coordexp.train.setup.weighted_terms import build_criterion
 
 
@@ -32,7 +32,6 @@ class Components:
     encoding: Encoding
     train: SplitData
     val: SplitData
-    holdout: Sequence[Sample]
     criterion: Criterion
     param_groups: list[ParamGroup]
     forward_terms: TermForward
@@ -66,7 +65,6 @@ def build_components(config: ExperimentConfig) -> Components:
         encoding=encoding,
         train=train,
         val=val,
-        holdout=read_holdout(config),
         criterion=criterion,
         param_groups=param_groups(config, model),
         forward_terms=forward_terms,

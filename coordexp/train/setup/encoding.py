@@ -13,7 +13,7 @@ from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
 from coordexp.data.sources.source import Split
-from coordexp.data.splits import check_split, load_holdout, load_split
+from coordexp.data.splits import check_split, load_split
 from coordexp.findings import Check
 from coordexp.model.checkpoint.trained_with import TrainedWith
 from coordexp.model.processor import Processor, StoredProcessor
@@ -94,14 +94,6 @@ def read_split(config: ExperimentConfig, split: Split) -> SplitData:
     """
     folder = ExperimentFolder.of(config).data
     return load_split(config.data, split, data_dir=folder, accept_prequantised=_accepts_bins(config))
-
-
-def read_holdout(config: ExperimentConfig) -> Sequence[Sample]:
-    """Return the training images that are left out of training; none where nothing asks for them."""
-    if config.data.holdout_images is None or config.evaluation.score != "learned":
-        return ()
-    folder = ExperimentFolder.of(config).data
-    return load_holdout(config.data, data_dir=folder, accept_prequantised=_accepts_bins(config)).samples
 
 
 def check_split_of(config: ExperimentConfig, split: Split) -> Check[SplitData | None]:

@@ -134,7 +134,6 @@ class _Answering:
         self.answers = [_answer(written[index], end_id=self.parser.end_id) for index in range(len(self._samples))]
         self._queue = sorted(range(len(self.answers)), key=lambda index: -len(self.answers[index]))
         self.longest = max(map(len, self.answers)) + 1
-        self._bend = scripted(self.answers, end_id=self.parser.end_id, device=self._device)
         self._grammar = None
         if decoding == "constrained":
             self._grammar = self.parser.grammar(parts.model.config.get_text_config().vocab_size)
@@ -167,7 +166,8 @@ class _Answering:
         """Return the sequences, and the seconds they took."""
         _wait()
         started = time.perf_counter()
-        with evaluation_mode(self._parts.model):
+        script = scripted(self.answers, end_id=self.parser.end_id, device=self._device)
+        with script, evaluation_mode(self._parts.model):
             found = generate_sequences(
                 self._parts.model,
                 self._samples,
@@ -175,7 +175,6 @@ class _Answering:
                 grammar=self._grammar,
                 queues=[self._queue[: num_batches * self._batch_size]],
                 batch_size=self._batch_size,
-                bend=self._bend,
             )
         _wait()
         return found, time.perf_counter() - started
@@ -238,7 +237,7 @@ def score(decoding: Decoding, num_images: int) -> Numbers:
         evaluation = SplitEvaluation(
             read_ground_truth(folder / "instances.json"), samples, EvaluationSpec(decoding=(decoding,))
         )
-        metrics = evaluation.run(lambda way, sample: [records], EvaluationFolder(folder / "eval"))
+        metrics = evaluation.run(lambda way: [records], EvaluationFolder(folder / "eval"))
         seconds = time.perf_counter() - started
     num_boxes = sum(len(record.objects) for record in records)
     return {"score_seconds": seconds, "boxes_s": num_boxes / seconds, "AP": metrics[f"{decoding}/expected/AP"]}

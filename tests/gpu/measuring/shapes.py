@@ -20,7 +20,7 @@ from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 from coordexp.model.image_forward import install_image_forward
-from coordexp.model.load import check_attention, spare_attention_plans
+from coordexp.model.loading import check_attention, spare_attention_plans
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.forward import TermForward, check_adapter_ids
@@ -138,7 +138,6 @@ def components(config: ExperimentConfig, size: str, *, stock_images: bool = Fals
         encoding=encoding,
         train=read_split(config, "train"),
         val=read_split(config, "val"),
-        holdout=(),
         criterion=build_criterion(config),
         param_groups=param_groups(config, model),
         forward_terms=TermForward(base=model, vocab=vocab, image_spec=encoding.image_spec),

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,9 +102,10 @@ def test_the_report_is_that_of_an_experiment_without_what_only_training_has(
 
 @pytest.mark.usefixtures("undrawn")
 def test_no_file_is_left_out_where_groups_have_other_numbers_of_them(
-    data: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    three = ",".join(f"{data}/{name}.json" for name in ("good", "fair", "other"))
+    odd = shutil.copy(data / "good.json", tmp_path / "good, of 3=4.json")  # a comma that divides nothing
+    three = ",".join([str(odd), *(f"{data}/{name}.json" for name in ("fair", "other"))])
     assert compare(data, f"three={three}", f"one={data}/poor.json", "--format", "json") == 0
     found = numbers(capsys)
     names = ("good", "fair", "other", "poor")
@@ -153,7 +156,7 @@ def test_the_printed_command_gives_the_ap_again(
 @pytest.mark.parametrize(
     ("change", "remark"),
     [
-        ({"score": None}, "has no scores, so every box has score 1: its AP depends on the order"),
+        ({"score": None}, "has no scores, so every box has score 1: AP depends on the order"),
         ({"score": 87.5}, r"1 of \d+ scores lie outside \[0, 1\]"),
     ],
 )
@@ -297,3 +300,120 @@ def test_the_name_of_a_category_is_text(
 def test_the_title_of_a_report_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert coordexp(["report", "a\x1bb", "--runs", "0" * 32]) == 2
     assert "expected printable text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["terminal", "json", "md"])
+def test_a_closed_pipe_is_no_error_and_the_files_are_there(data: Path, tmp_path: Path, form: str) -> None:
+    command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
+    command += [f"A={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]
+    with subprocess.Popen([*command, f"--format={form}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # before anything is written, as `head -0` does
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert b"Traceback" not in said
+    assert (tmp_path / "comparison" / "report.html").stat().st_size > 0
+    assert list((tmp_path / "comparison").glob("*.png"))
+
+
+def test_a_poor_environment_costs_no_line_and_no_file(data: Path, tmp_path: Path) -> None:
+    """Signs that the terminal's encoding lacks, names that no font has, a home that cannot be written, a launcher."""
+    command = [sys.executable, "-m", "coordexp", "compare", "--annotations", str(data / "instances_val.json")]
+    command += [f"été漢={data / 'good.json'}", f"B={data / 'fair.json'}", "--resamples=50", "--pictures=1"]
+    environment = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
+    environment |= {"PYTHONIOENCODING": "ascii", "HOME": "/proc/nohome", "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": ""}
+    environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    said = done.stdout.decode("ascii")
+    assert "\n?t?? " in said
+    assert re.search(r" -0\.\d", said)  # a minus sign of ours
+    assert "  comparison/report.html\n" in said
+    assert "été漢" in (tmp_path / "comparison" / "report.md").read_text(encoding="utf-8")
+
+
+def test_an_interpreter_without_docstrings_is_one_sentence() -> None:
+    command = [sys.executable, "-OO", "-m", "coordexp", "compare", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def said_of(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_file_of_a_part_of_the_images_is_said_with_ap_on_the_common_ones(data: Path, tmp_path: Path, capsys) -> None:
+    entries = json.loads((data / "fair.json").read_text())
+    halves = [[entry for entry in entries if (entry["image_id"] <= 7) == first] for first in (True, False)]
+    for name, half in zip(("first", "second"), halves, strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(half))
+    assert compare(data, f"good={data}/good.json", "first=first.json") == 0
+    said = said_of(capsys)
+    truth = json.loads((data / "instances_val.json").read_text())
+    truth["images"] = [image for image in truth["images"] if image["id"] <= 7]
+    truth["annotations"] = [found for found in truth["annotations"] if found["image_id"] <= 7]
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    good = [entry for entry in json.loads((data / "good.json").read_text()) if entry["image_id"] <= 7]
+    (tmp_path / "good.json").write_text(json.dumps(good))
+    ap = [evaluate_detections(tmp_path / "truth.json", tmp_path / name).AP for name in ("good.json", "first.json")]
+    assert "first has no box on 7 of 14 images, which good has: was it run on a part?" in said
+    assert f"On the 7 images where all have boxes, AP is good {ap[0]:.4f}, first {ap[1]:.4f}." in said
+    assert compare(data, "first=first.json", "second=second.json") == 0
+    assert "There is no image on which all have boxes." in said_of(capsys)
+    assert compare(data, f"good={data}/good.json", f"fair={data}/fair.json") == 0
+    assert "run on a part" not in said_of(capsys)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_order_of_equal_scores_makes_no_winner(data: Path, tmp_path: Path, capsys) -> None:
+    found = [entry for name in ("good", "poor") for entry in json.loads((data / f"{name}.json").read_text())]
+    entries = [{**entry, "score": 1.0} for entry in found]
+    truth = json.loads((data / "instances_val.json").read_text())["annotations"]
+
+    def off(entry: dict) -> float:
+        boxes = [box["bbox"] for box in truth if box["image_id"] == entry["image_id"]]
+        return min(sum(abs(a - b) for a, b in zip(entry["bbox"], box, strict=True)) for box in boxes)
+
+    (tmp_path / "best.json").write_text(json.dumps(sorted(entries, key=off)))
+    (tmp_path / "worst.json").write_text(json.dumps(sorted(entries, key=off, reverse=True)))
+    by_order = [evaluate_detections(data / "instances_val.json", tmp_path / f"{n}.json").AP for n in ("best", "worst")]
+    assert by_order[0] - by_order[1] > 0.01
+    assert compare(data, "a=best.json", "b=worst.json") == 0
+    said = said_of(capsys)
+    assert "No difference of AP can be shown" in said
+    assert "Most scores of best.json are equal: AP depends on the order of such boxes." in said
+    assert compare(data, "a=best.json", "b=worst.json", "--format", "json") == 0
+    assert numbers(capsys)["pairs"]["a - b"]["difference"] == 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_unequal_numbers_of_files_keep_their_seeds_and_are_not_paired(data: Path, tmp_path: Path, capsys) -> None:
+    assert compare(data, f"two={data}/good.json,{data}/fair.json", f"one={data}/poor.json", "--output", "out") == 0
+    said = said_of(capsys)
+    assert "Files by group: two 2, one 1. As the numbers differ" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {name: [run["seed"] for run in group["runs"]] for name, group in report["groups"].items()} == {
+        "two": [0, 1],
+        "one": [0],
+    }
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_three_images_give_no_interval_and_no_word_about_frames(data: Path, tmp_path: Path, capsys) -> None:
+    truth = json.loads((data / "instances_val.json").read_text())
+    truth["images"], ids = truth["images"][:3], {1, 2, 3}
+    truth["annotations"] = [found for found in truth["annotations"] if found["image_id"] in ids]
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    for name in ("good", "poor"):
+        entries = [entry for entry in json.loads((data / f"{name}.json").read_text()) if entry["image_id"] in ids]
+        (tmp_path / f"{name}.json").write_text(json.dumps(entries))
+    argv = ["compare", "--annotations", "truth.json", *QUICK, "good=good.json", "poor=poor.json"]
+    assert coordexp([*argv, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["groups"]["good"]["interval"] == found["pairs"]["good - poor"]["interval"] == [None, None]
+    assert "no reading of its boxes fits" not in err
+    assert coordexp(argv) == 0
+    assert "From 3 images nothing can be known of others" in said_of(capsys)

@@ -64,6 +64,20 @@ def test_every_error_is_one_sentence_and_a_code(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("kind", [ConfigError, RuntimeError])
+def test_a_message_of_any_length_is_cut_and_keeps_both_ends(kind: type[Exception], capsys: pytest.CaptureFixture[str]):
+    secret = f"http://me:{'hunter2' * 9_000}@host"
+    for message in (f"a.yaml: {'x ' * 40_000}: choose another", f"a.yaml: {secret} {'x ' * 400}: choose another"):
+        run_command(_raises(kind(message)))
+        said = capsys.readouterr().err
+        assert len(said) < 600
+        assert "a.yaml: " in said
+        assert "choose another" in said
+        assert "hunter2" not in said
+    run_command(_raises(ConfigError("\n".join(f"line {index}" for index in range(9_000)))))
+    assert capsys.readouterr().err.endswith("line 49\n... and 8,950 more lines\n")
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]):
     assert run_command(_raises(ConfigError("wrong")), debug=True) == 2
     text = capsys.readouterr().err

@@ -145,7 +145,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_expand_vocab(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from coordexp.model.load import load
+    from coordexp.model.loading import load
 
     output = tmp_path / "expanded"
     assert main(["expand-vocab", "--model", str(base), "--output", str(output), "--structure", "spec"]) == 0

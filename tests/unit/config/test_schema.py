@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordexp.config.keys import deciding, identity, key_of, known_keys, scientific, without_loss
+from coordexp.config.keys import STEP_IMAGES, deciding, identity, key_of, known_keys, scientific, without_loss
 from coordexp.config.schema import KEYS, Ablation, ExperimentConfig
 from coordexp.config.schema.fields import PositiveInt, Section, declaration, declared_keys, key
 from coordexp.config.trees import leaves, within
@@ -56,8 +56,9 @@ def test_every_key_of_a_configuration_is_selected_by_its_own_declaration():
     every |= {"evaluation.aliases", "evaluation.reading", "objective.extra", "ablation.groups"}
     assert every == set(KEYS) - {"custom.coord_offset.ids"}
     roles = {name: KEYS[name].role for name in every - {"evaluation.aliases", "objective.extra"}}
-    assert set(leaves(scientific(config))) == {n for n, role in roles.items() if role in ("results", "rounding")}
-    kept = {name for name, role in roles.items() if role in ("results", "input", "name", "record")}
+    step = {STEP_IMAGES}
+    assert set(leaves(scientific(config))) == step | {n for n, role in roles.items() if role in ("results", "rounding")}
+    kept = step | {name for name, role in roles.items() if role in ("results", "input", "name", "record")}
     assert set(leaves(identity(config))) == kept
 
 
@@ -71,6 +72,8 @@ def test_every_key_of_a_configuration_is_selected_by_its_own_declaration():
         ({"model": {"path": "/copy"}}, False),
         ({"training": {"logging_steps": 7}}, False),
         ({"cluster": {"num_workers": 2}}, False),
+        ({"cluster": {"num_workers": 2}, "training": {"per_device_batch_size": 4}}, True),
+        ({"training": {"num_threads": 2, "deterministic": False}}, True),
         ({"cluster": {"strategy": "zero2"}}, False),
         ({"experiment": {"group": "B"}}, False),
     ],

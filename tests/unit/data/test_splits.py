@@ -12,8 +12,19 @@ import numpy as np
 import pytest
 
 from coordexp import files
+from coordexp.config.schema.data import Data
 from coordexp.data.sample import Sample, Samples, SplitData
-from coordexp.data.splits import chosen_part, data_fingerprint, stratified_subset, without_part
+from coordexp.data.sources.coco import read_coco
+from coordexp.data.sources.jsonl import read_jsonl
+from coordexp.data.splits import (
+    chosen_part,
+    data_fingerprint,
+    load_split,
+    names_of,
+    stratified_subset,
+    untrained_names,
+)
+from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import DataError
 from tests.unit.data.sample_support import pairs_of, things
 
@@ -262,7 +273,42 @@ def test_a_part_is_of_images_and_a_seed_and_lies_in_every_larger_one(kind):
     assert part.counts["images_without_objects"] == sum(not len(one.objects) for one in part.samples)
     assert part.counts["not_chosen"] == 460
     assert chosen_part(whole, 500, seed=0) is whole
-    rest = without_part(whole, 40, seed=0)
-    assert {one.image_id for one in rest.samples}.isdisjoint(small)
-    assert (len(rest.samples), rest.counts["held_out"]) == (460, 40)
-    assert rest.counts["boxes"] + part.counts["boxes"] == sum(len(one.objects) for one in whole.samples)
+
+
+def test_training_without_a_box_stops_and_validation_without_one_does_not(coco):
+    data = Data(
+        format="coco", train_annotations=coco.annotations, train_images=coco.images,
+        val_annotations=coco.annotations, val_images=coco.images,
+    )  # fmt: skip
+    for annotation in coco.document["annotations"]:
+        annotation["iscrowd"] = 1
+    coco.save()
+    with pytest.raises(DataError, match=r"no box to learn from in 2 training images \(2 crowd or ignored boxes are no"):
+        load_split(data, "train", data_dir=coco.root)
+    coco.document["annotations"] = []
+    coco.save()
+    with pytest.raises(DataError, match=r"in 2 training images; set data\.train_annotations to a file with boxes$"):
+        load_split(data, "train", data_dir=coco.root)
+    assert load_split(data, "val", data_dir=coco.root).counts["boxes"] == 0
+
+
+def test_classes_that_only_validation_has_are_named(coco):
+    train = read_coco(coco.annotations, coco.images).samples
+    assert names_of(train) == names_of(list(train)) == {"traffic light", "cat"}
+    assert untrained_names(names_of(train), {"Cat ", "traffic  light"}) == ""
+    assert untrained_names(names_of(train), {"dog", "cat"}).endswith("that no run can learn it: dog")
+    many = {f"class {at}" for at in range(10, 30)}
+    assert untrained_names((), many).startswith("20 classes are in validation only")
+    assert untrained_names((), many).endswith("class 16, class 17 and 12 more")
+
+
+def test_names_are_trimmed_and_counted(coco):
+    coco.document["categories"][0]["name"] += "\n"
+    data = read_coco(coco.save().annotations, coco.images)
+    assert (names_of(data.samples), data.counts["trimmed_names"]) == ({"traffic light", "cat"}, 1)
+    assert set(read_ground_truth(coco.annotations).categories.values()) == {"traffic light", "cat"}
+    record = {"image": "a.jpg", "objects": [{"desc": name, "bbox": [0, 0, 1, 1]} for name in ("cup\n", "cup", " a b")]}
+    lines = coco.root / "train.jsonl"
+    lines.write_text(json.dumps(record))
+    found = read_jsonl(lines, coco.images)
+    assert (found.samples[0].objects.descs, found.counts["trimmed_names"]) == (("cup", "cup", "a b"), 2)

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from coordexp.cluster import capacity
 from coordexp.config.schema import ExperimentConfig
@@ -19,12 +20,13 @@ from coordexp.doctor.machine import (
     examine_loading,
     examine_tracking,
 )
-from coordexp.errors import ResourceError
+from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import write_text
 from coordexp.findings import Finding, collect
 from coordexp.runs.experiment import open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import plan_runs
+from coordexp.tracking.connection import connect
 from tests.unit.doctor.doctor_support import tree
 
 GIB = 2**30
@@ -264,6 +266,24 @@ def test_mlflow_that_answers():
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("root", "reason"),
+    [
+        ("s3://bucket/runs", "needs the package boto3: pip install boto3"),
+        ("gs://bucket/runs", "needs the package google-cloud-storage"),
+        ("ftp://127.0.0.1:9/runs", "cannot be written: connection refused"),
+        ("file:///etc/hostname/runs", "cannot be written: /etc/hostname is no folder that can be written from here"),
+    ],
+)
+def test_a_root_of_artifacts_that_cannot_be_used(tmp_path, migrated_database, root, reason):
+    uri = f"sqlite:///{shutil.copy(migrated_database, tmp_path / 'mlflow.db')}"
+    name = ExperimentConfig.model_validate({}).experiment.name
+    MlflowClient(uri).create_experiment(name, artifact_location=root)
+    found = _tracking(uri)
+    assert found.verdict == "failure"
+    assert f"the artifact root {root} {reason}" in found.sentence
+
+
 def test_a_database_that_will_be_made_is_not_made(tmp_path):
     found = _tracking(f"sqlite:///{tmp_path}/new/mlflow.db")
     assert found.verdict == "ok"
@@ -271,7 +291,7 @@ def test_a_database_that_will_be_made_is_not_made(tmp_path):
     assert tree(tmp_path) == {}
 
 
-def test_databases(tmp_path, monkeypatch):
+def test_databases(tmp_path, monkeypatch, migrated_database):
     path = tmp_path / "mlflow.db"
     path.write_text("no database, but long enough to be read as one")
     assert "no usable sqlite file" in _tracking(f"sqlite:///{path}").sentence
@@ -281,11 +301,15 @@ def test_databases(tmp_path, monkeypatch):
     connection.close()
     before = tree(tmp_path)
     assert "something else than MLflow" in _tracking(f"sqlite:///{path}").sentence
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE alembic_version (x)")
-    connection.close()
+    shutil.copy(migrated_database, path)
     assert _tracking(f"sqlite:///{path}").verdict == "ok"
     assert tree(tmp_path).keys() == before.keys()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'of-tomorrow'")
+    connection.close()
+    assert "another version of MLflow made it (schema of-tomorrow" in _tracking(f"sqlite:///{path}").sentence
+    with pytest.raises(TrackingError, match="another version of MLflow made it"):  # as a run says it
+        connect(f"sqlite:///{path}")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "cannot be written" in _tracking(f"sqlite:///{path}").sentence
     assert "cannot be written" in _tracking(f"sqlite:///{tmp_path}/other/mlflow.db").sentence

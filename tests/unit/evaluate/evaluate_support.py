@@ -46,5 +46,5 @@ def evaluated(folder: Path, given: Scene, objects: Mapping[int, Sequence[Detecte
     records = [ImageRecord(key, tuple(objects.get(key, ()))) for key in given.sizes_px]
     samples = [sample_of(key, size) for key, size in given.sizes_px.items()]
     evaluation = SplitEvaluation(given.truth, samples, EvaluationSpec(decoding=("free",)))
-    metrics = evaluation.run(lambda way, sample: [records], EvaluationFolder(folder))
+    metrics = evaluation.run(lambda way: [records], EvaluationFolder(folder))
     return {name.removeprefix("free/"): value for name, value in metrics.items()}

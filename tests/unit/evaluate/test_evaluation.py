@@ -26,7 +26,6 @@ from coordexp.evaluate.generate.decode import SplitDecoder
 from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import ANSWER_METRICS, MetricName
-from coordexp.report.study.answers import answer_shares
 from coordexp.runs.folder import EvaluationFolder
 from tests.unit.evaluate.evaluate_support import item, sample_of
 from tests.unit.metrics_support import unregistered
@@ -85,9 +84,7 @@ class Split:
         """Evaluate in one process."""
         evaluation = self.evaluation(spec, **options)
         decoder = self.decoder(evaluation)
-        return evaluation.run(
-            lambda way, sample: [decoder.decode(way, decoder.queues, sample=sample)], EvaluationFolder(output)
-        )
+        return evaluation.run(lambda way: [decoder.decode(way, decoder.queues)], EvaluationFolder(output))
 
 
 def split_of(base, shapes: Path) -> Split:
@@ -119,7 +116,7 @@ def test_end_to_end(base, shapes: Path, tmp_path: Path) -> None:
     done: list[int] = []
     base.model.train()
     metrics = evaluation.run(
-        lambda way, sample: [decoder.decode(way, decoder.queues, on_images=done.append)], EvaluationFolder(tmp_path)
+        lambda way: [decoder.decode(way, decoder.queues, on_images=done.append)], EvaluationFolder(tmp_path)
     )
     assert base.model.training
     base.model.eval()
@@ -220,49 +217,6 @@ def test_free_decoding_that_the_grammar_never_changed_has_no_speed_of_its_own(
     assert metrics["free/seconds"] > 0
 
 
-def test_sampled_answers_are_the_same_again_and_find_more_together(native, shapes: Path, tmp_path: Path) -> None:
-    split, spec = split_of(native, shapes), EvaluationSpec(batch_size=1, max_new_tokens=48, decoding=("constrained",))
-    evaluation = split.evaluation(spec, details=False)
-    decoder = split.decoder(evaluation)
-    drawn = [
-        [[item.bins for item in record.objects] for record in decoder.decode("constrained", queues, sample=sample)]
-        for sample, queues in (
-            (0, decoder.queues),
-            (1, decoder.queues),
-            (1, decoder.queues[:1]),
-            (2, decoder.queues),
-        )
-    ]
-    assert drawn[1] != drawn[0]
-    assert drawn[1] != drawn[2 + 1]
-    assert drawn[1][: len(drawn[2])] == drawn[2], "a sample is of its image, whoever else works"
-
-    # One answer has the first object of each image, the samples one of the others each: together they have all.
-    answers = perfect_answers(split)
-    with_k = replace(spec, oracle_k=2)
-
-    def decode(way: str, sample: int) -> list[list[ImageRecord]]:
-        return [[replace(record, objects=record.objects[sample : sample + 1]) for record in answers]]
-
-    metrics = split.evaluation(with_k).run(decode, EvaluationFolder(tmp_path))
-    counts = [len(record.objects) for record in answers]
-    for kind in ("argmax", "expected"):
-        assert metrics[f"constrained/{kind}/plain_recall50"] == pytest.approx(sum(n > 0 for n in counts) / sum(counts))
-        later = sum(min(max(n - 1, 0), 2) for n in counts)
-        assert metrics[f"constrained/{kind}/oracle_recall50"] == pytest.approx(later / sum(counts))
-        assert 0 < metrics[f"constrained/{kind}/oracle_recall"] <= metrics[f"constrained/{kind}/oracle_recall50"]
-        # Image by image it is the same, from the files.
-        left = EvaluationFolder(tmp_path).decoding("constrained")
-        one = left.detections(kind)
-        shares = answer_shares(evaluation.truth, one, objects=left.objects, samples=left.samples(kind))
-        for name in ("plain_recall50", "oracle_recall50"):
-            found, objects = shares[name]
-            assert found.sum() / objects.sum() == pytest.approx(metrics[f"constrained/{kind}/{name}"])
-            assert np.all(found <= objects)
-        assert np.array_equal(shares["unsaid_recall50"][0], shares["oracle_recall50"][0] - shares["plain_recall50"][0])
-    assert unregistered(metrics) == []
-
-
 def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path: Path) -> None:
     # Queues are the same for any number of ranks: other neighbours would round other digits.
     split, spec = split_of(native, shapes), EvaluationSpec(batch_size=1, max_new_tokens=32)
@@ -272,14 +226,14 @@ def test_ranks_share_the_work_and_change_nothing(native, shapes: Path, tmp_path:
     assert len(decoder.queues) > 1
     sent: dict[str, list[ImageRecord]] = {}
 
-    def on_second_rank(way: str, sample: int) -> list[list[ImageRecord]]:
+    def on_second_rank(way: str) -> list[list[ImageRecord]]:
         sent[way] = pickle.loads(pickle.dumps(decoder.decode(way, decoder.queues[1::2])))
         return []  # handed over to the first rank
 
     output = EvaluationFolder(tmp_path / "two")
     assert evaluation.run(on_second_rank, output) == {}
     assert not output.path.exists()
-    found = evaluation.run(lambda way, sample: [decoder.decode(way, decoder.queues[0::2]), sent[way]], output)
+    found = evaluation.run(lambda way: [decoder.decode(way, decoder.queues[0::2]), sent[way]], output)
     assert without_time(found) == without_time(alone)
     for decoding in spec.decoding:
         assert len(list((tmp_path / "one" / decoding).iterdir())) == 7
@@ -308,7 +262,7 @@ def perfect_answers(split: Split) -> list[ImageRecord]:
 def metrics_of(split: Split, records: list[ImageRecord], output: Path, decoding: str, **options) -> dict[str, float]:
     """Evaluate records as if they had been generated."""
     spec = EvaluationSpec(decoding=(decoding,))
-    return split.evaluation(spec, **options).run(lambda way, sample: [records], EvaluationFolder(output))
+    return split.evaluation(spec, **options).run(lambda way: [records], EvaluationFolder(output))
 
 
 def test_perfect_answers_score_one_and_missing_images_cost(native, shapes: Path, tmp_path: Path) -> None:
@@ -361,7 +315,7 @@ def test_boxes_with_one_reading_have_one_set_of_metrics(native, shapes: Path, tm
     ]
     spec = EvaluationSpec(decoding=("free",), answer="qwen-json")
     monkeypatch.setattr("coordexp.evaluate.results.published_precision", lambda truth, detections: {"AP": 0.125})
-    metrics = split.evaluation(spec).run(lambda way, sample: [records], EvaluationFolder(tmp_path))
+    metrics = split.evaluation(spec).run(lambda way: [records], EvaluationFolder(tmp_path))
     argmax, expected = (
         {name.replace(kind, ""): value for name, value in metrics.items() if kind in name}
         for kind in ("argmax", "expected")

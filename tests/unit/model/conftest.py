@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.model.checkpoint.adapter import save_adapter
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.tiny.parts import build_tokenizer, save_base
 from tests.model_support import build_shallow

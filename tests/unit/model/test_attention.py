@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.model.load import check_attention, load
-from coordexp.model.merge.parity import default_samples
+from coordexp.model.loading import check_attention, load
+from coordexp.model.merging.proof import default_samples
 
 FLASH = "flash_attention_2"
 

@@ -14,7 +14,7 @@ from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.model.checkpoint import rewrite
 from coordexp.model.expand import expand_checkpoint, expand_to
-from coordexp.model.load import load
+from coordexp.model.loading import load
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 
 from coordexp.model import head_bypass
 from coordexp.model.head_bypass import float32_head
-from coordexp.model.load import load
+from coordexp.model.loading import load
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -20,8 +20,8 @@ from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_of
 from coordexp.errors import CheckpointError, TokenizerError
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
 from coordexp.model.expand import expand_checkpoint
-from coordexp.model.load import load
-from coordexp.model.merge.parity import default_samples
+from coordexp.model.loading import load
+from coordexp.model.merging.proof import default_samples
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
 QUICK = [(*ties, tuning) for ties, tuning in zip(TIES, ("lora", "dora", "dora", "lora"), strict=True)]
@@ -191,8 +191,8 @@ from pathlib import Path
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
-from coordexp.model.load import load
-from coordexp.model.merge.parity import default_samples, logits_of
+from coordexp.model.loading import load
+from coordexp.model.merging.proof import default_samples, logits_of
 
 for line in Path(sys.argv[1]).read_text().splitlines():
     base, adapter, tie_head = line.split("|")
@@ -230,7 +230,7 @@ def test_a_local_directory_has_no_revision(make_base):
 
 
 def test_attention_on_a_gpu_is_not_left_to_plans_for_each_shape(make_base, monkeypatch):
-    load_module = importlib.import_module("coordexp.model.load")  # its function has the module's name
+    load_module = importlib.import_module("coordexp.model.loading")
     spared = []
     monkeypatch.setattr(load_module, "spare_attention_plans", lambda: spared.append(True))
     load(make_base())
@@ -278,7 +278,7 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
         ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json: not readable JSON"),
-        ("chat_template.jinja", lambda f: f.unlink(), "no chat template .expected chat_template.jinja"),
+        ("chat_template.jinja", lambda f: f.unlink(), "no chat template; copy chat_template.jinja"),
         ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
 )
@@ -287,9 +287,8 @@ def test_damaged_checkpoints_are_refused_before_weights_are_read(
 ):
     base = _copy(make_base(), tmp_path / "base")
     damage(base / name)
-    # By import_module: the package's name ``load`` is the function, not its module.
-    module = importlib.import_module("coordexp.model.load")
-    monkeypatch.setattr(module, "_load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    module = importlib.import_module("coordexp.model.loading")
+    monkeypatch.setattr(module, "load_weights", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(CheckpointError, match=message) as caught:
         load(base)
     assert str(base) in str(caught.value)
@@ -352,6 +351,16 @@ def test_an_adapter_saved_under_a_wrapper_is_read(make_base, make_adapter, tmp_p
     for key, tensor in get_peft_model_state_dict(expected.model, save_embedding_layers=False).items():
         assert torch.equal(found[key], tensor), key
     assert read_adapter(adapter).tensors().keys() == set(read_adapter(original).keys)
+
+
+def test_an_adapter_for_another_size_is_refused_with_the_base_it_was_trained_on(make_base, make_adapter, tmp_path):
+    adapter = _copy(make_adapter(make_base(), tuning="lora"), tmp_path / "adapter")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    wider = {key: it.repeat(1, 2) if key.endswith("lora_A.weight") else it for key, it in weights.items()}
+    save_file(wider, adapter / "adapter_model.safetensors", {"format": "pt"})
+    _edit_json(adapter / "adapter_config.json", base_model_name_or_path="Qwen/Qwen3-VL-8B-Instruct")
+    with pytest.raises(CheckpointError, match=r"give the one that it was trained on, Qwen/Qwen3-VL-8B-Instruct"):
+        load(make_base(), adapter)
 
 
 def test_an_adapter_of_zero_3_whose_tensors_are_empty_is_called_so(make_base, make_adapter, tmp_path):

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.errors import ConfigError
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning, leave_casts_to_autocast
-from coordexp.model.merge.parity import default_samples
+from coordexp.model.merging.proof import default_samples
 
 SETTINGS = {"rank": 4, "alpha": 8.0, "dropout": 0.0}
 

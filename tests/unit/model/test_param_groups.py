@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coordexp.errors import ConfigError
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
 from coordexp.model.param_groups import build_param_groups, describe, part_of
 

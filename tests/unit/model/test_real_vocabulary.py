@@ -15,7 +15,7 @@ from coordexp.errors import TokenizerError
 from coordexp.files import sha256_of_file
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_to
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.processor import Processor
 from tests.unit.model.real_vocabulary import COORD_IDS, NUM_ENTRIES, NUM_ROWS, WILDCARD_ID, all_weights
 

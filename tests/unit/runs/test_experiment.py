@@ -58,6 +58,24 @@ def test_a_run_goes_on_with_other_loader_processes(tmp_path):
     assert open_experiment(make_config(tmp_path, data={"num_workers": 4, "image_cache_mib": 100})) == first
 
 
+def test_fewer_workers_go_on_where_a_step_keeps_its_images_and_the_refusal_says_how(tmp_path):
+    first = open_experiment(make_config(tmp_path, cluster={"num_workers": 4}))
+    begin_a_run(make_config(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"global_batch_size: 32 -> 16\).*gradient_accumulation_steps=2 keeps a step of"
+    ):
+        open_experiment(make_config(tmp_path, cluster={"num_workers": 2}))
+    fewer = {"cluster": {"num_workers": 2}, "training": {"gradient_accumulation_steps": 2}}
+    assert open_experiment(make_config(tmp_path, **fewer)) == first
+    # DeepSpeed's optimizer lies in as many shards as there were workers.
+    sharded = [{**fewer, "cluster": {"num_workers": n, "strategy": "zero2"}} for n in (4, 2)]
+    open_experiment(make_config(tmp_path, **sharded[0]), fresh=True)
+    begin_a_run(make_config(tmp_path))
+    same_step = {**sharded[1], "training": {"gradient_accumulation_steps": 4}}
+    with pytest.raises(ConfigError, match=r"cluster\.num_workers: 4 -> 2\); choose another"):
+        open_experiment(make_config(tmp_path, **same_step))
+
+
 def test_before_any_run_has_begun_a_configuration_may_be_mended(tmp_path):
     first = open_experiment(make_config(tmp_path, training={"max_steps": 400}))
     second = open_experiment(make_config(tmp_path, training={"max_steps": 20}))

@@ -28,12 +28,18 @@ def test_an_error_is_one_line(error, line):
     assert one_sentence(error) == line
 
 
-def test_the_step_is_that_of_the_last_row(plan):
+def test_the_step_is_that_of_the_last_row_or_checkpoint(plan):
     set_state(plan.run_dir, "running")
     assert plan.status().step == 0
     append_rows(plan.run_dir / "metrics.jsonl", [Row(step=7, time=1.0, metrics={})])
     set_state(plan.run_dir, "finished", seconds=2.0)
     assert plan.status() == RunStatus(state="finished", step=7, seconds=2.0)
+    checkpoints = [plan.folder.checkpoint(step).path for step in (9, 10)]
+    for path in checkpoints:
+        path.mkdir(parents=True)
+    plan.folder.checkpoint(9).commit_marker.write_text("{}")  # a stop between two rows; the other was not committed
+    set_state(plan.run_dir, "stopped")
+    assert plan.status().step == 9
 
 
 def test_time_since_a_run_got_its_workers_counts_when_it_ends(plan):

@@ -1,5 +1,6 @@
 """A decomposition's intervals: paired, on the resamples of the comparison, the same with any number of threads."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,3 +97,11 @@ def test_intervals_end_where_their_measure_does(files: tuple) -> None:
 def test_a_file_of_other_images_is_refused(files: tuple) -> None:
     with pytest.raises(ComparisonError, match="no groups"):
         decompose(files[0], {})
+
+
+def test_images_without_an_object_have_no_decomposition(tmp_path: Path) -> None:
+    given, rows = crowded_scene(3, num_images=4)
+    truth = given.write(tmp_path / "truth.json")
+    truth.write_text(json.dumps(json.loads(truth.read_text()) | {"annotations": []}))
+    with pytest.raises(ComparisonError, match="AP50 is undefined, because no object there counts"):
+        decompose(truth, {"A": {0: write_rows(tmp_path / "a.json", rows)}})

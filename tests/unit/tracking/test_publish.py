@@ -13,6 +13,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.ablation import Ablation
 from coordexp.errors import TrackingError
 from coordexp.report.study.load import load_experiment
+from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
@@ -146,9 +147,8 @@ def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
         assert read_recorded(plan.folder) is None
         assert not is_recorded(plan, tracker)
         close_within(patch, seconds=0.3)
-        (missing,) = recorder.close()
+        assert recorder.close() == ["A-s0: rows do not pass"]
         await_threads()
-        assert "metrics.jsonl: 1 rows were not sent (rows do not pass)" in missing
         assert read_recorded(plan.folder) is None
     again = Recorder(tracker, plan.config, parent_key="tiny")
     again.start_run(plan, "f")
@@ -231,3 +231,56 @@ def test_a_run_that_two_threads_find_begun_is_followed_once(
     write_status(plan.run_dir, RunStatus(state="running"))  # the thread that sends rows finds it, too
     assert [path for _, path in recorder._followed()] == [plan.folder.metrics]
     assert recorder.close(cut_short=True) == []
+
+
+def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_next_command(
+    plan: RunPlan, tracker: Tracker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two_seeds = Ablation.model_validate({"groups": {"A": {}}, "seeds": [0, 1]})
+    plans = plan_runs(plan.config.model_copy(update={"ablation": two_seeds}))
+    (tmp_path / "artifacts").write_text("a file where the folder should be")
+    recorder = Recorder(tracker, plan.config, parent_key="tiny")
+    plan.folder.config.write_text("x: 1")
+    for each in plans:
+        recorder.start_run(each, "f")
+        append_rows(each.folder.metrics, [Row(step=3, time=9.0, metrics={"constrained/expected/AP": 0.5})])
+        write_status(each.run_dir, DONE)
+        recorder.end_run(each, DONE)
+    (missing,) = recorder.close()
+    root = (tmp_path / "artifacts" / "tiny").as_uri()
+    assert missing == f"A-s0 and 1 more: the artifact root {root} cannot be written: Not a directory"
+    assert "does not answer" not in caplog.text
+    found = MlflowClient(tracker.uri).search_runs([tracker.experiment_id])
+    assert {run.info.status for run in found} == {"FINISHED"}
+    assert all(run.data.metrics["AP/expected"] == 0.5 for run in found if "seed" in run.data.tags)
+    measured = {run.metrics["constrained/expected/AP"] for run in load_experiment(tracker.uri, "tiny").runs}
+    assert measured == {0.5}
+    (tmp_path / "artifacts").unlink()
+    again = Recorder(tracker, plan.config, parent_key="tiny")
+    for each in plans:
+        again.start_run(each, "f")
+    assert again.close() == []
+    assert all(is_recorded(each, tracker) for each in plans)
+
+
+@pytest.mark.parametrize(
+    ("root", "reason"),
+    [
+        ("s3://bucket/runs", "needs the package boto3"),
+        ("ftp://127.0.0.1:9/runs", "cannot be written: connection refused"),
+        ("file:///proc/self/runs", "cannot be written: No such file or directory"),
+    ],
+)
+def test_a_root_that_cannot_be_used_is_found_before_training(
+    plan: RunPlan, tracker: Tracker, root: str, reason: str
+) -> None:
+    client = MlflowClient(tracker.uri)
+    client.create_experiment("elsewhere", artifact_location=root)
+    elsewhere = open_tracker(tracker.uri, experiment="elsewhere", artifact_root=None)
+    record = ExperimentFolder.of(plan.config).record
+    record.write_text("{}")
+    recorder = Recorder(elsewhere, plan.config, parent_key="tiny")
+    with pytest.raises(TrackingError, match=f"the artifact root {root} {reason}.*; nothing was trained"):
+        recorder.check_artifacts()
+    recorder.close(cut_short=True)
+    assert client.get_run(recorder.parent_id).info.status == "KILLED"

@@ -138,7 +138,7 @@ def test_rows_survive_a_server_that_goes_away_and_comes_back(
         tracker.finish(run_id, "FINISHED")
     with mlflow_server(uri, artifacts, port):
         append_rows(path, [row(4)])
-        assert sync.close(timeout=60) == []
+        assert sync.close(timeout=60) == {}
         wait_for_steps(url, run_id, [1, 2, 3, 4])
         tracker.finish(run_id, "FINISHED")
     assert MlflowClient(uri).get_run(run_id).info.status == "FINISHED"

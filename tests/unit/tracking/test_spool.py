@@ -37,7 +37,7 @@ def test_rows_of_several_runs_arrive_while_they_are_written(
     wait_for(lambda: steps(uri, runs[0][0]) == [1, 2])
     append_rows(runs[0][1], rows(3))
     append_rows(runs[1][1], rows(1))
-    assert sync.close(timeout=10) == []
+    assert sync.close(timeout=10) == {}
     assert steps(uri, runs[0][0]) == [1, 2, 3]
     assert steps(uri, runs[1][0]) == [1]
 
@@ -48,11 +48,11 @@ def test_a_half_written_line_is_left_for_later(tracker: Tracker, start: Start, u
     line = json.dumps({"step": 2, "time": 1002.0, "metrics": {NAME: 0.5}})
     with path.open("a") as handle:
         handle.write(line[:20])
-    assert RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05).close() == []
+    assert RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05).close() == {}
     assert steps(uri, run_id) == [1]
     with path.open("a") as handle:
         handle.write(line[20:] + "\n")
-    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == {}
     assert steps(uri, run_id) == [1, 2]
 
 
@@ -62,7 +62,7 @@ def test_the_next_process_sends_what_the_last_one_did_not(
     run_id, path = start(), tmp_path / "metrics.jsonl"
     append_rows(path, rows(1, 2, 3))
     tracker.append_rows(run_id, rows(1, 2))
-    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == {}
     assert steps(uri, run_id) == [1, 2, 3]
 
 
@@ -77,7 +77,7 @@ def test_a_resumed_run_that_rewrites_its_file_doubles_nothing(
     append_rows(path, rows(2, at=5000.0))
     time.sleep(0.2)
     append_rows(path, rows(3, 4, at=5000.0))
-    assert sync.close() == []
+    assert sync.close() == {}
     assert steps(uri, run_id) == [1, 2, 3, 4]
 
 
@@ -98,7 +98,7 @@ def test_a_server_that_is_away_delays_rows_and_loses_none(
     append_rows(path, rows(1, 2))
     wait_for(lambda: calls >= 2)
     monkeypatch.setattr(tracker, "append_rows", send)
-    assert sync.close(timeout=10) == []
+    assert sync.close(timeout=10) == {}
     assert steps(uri, run_id) == [1, 2]
 
 
@@ -113,17 +113,17 @@ def test_close_says_in_time_what_was_not_sent(
         raise ServerUnreachableError("nobody answers")
 
     monkeypatch.setattr(tracker, "append_rows", away)
-    (unsent,) = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02).close(timeout=0.3)
-    assert (unsent.run_id, unsent.path, unsent.rows, unsent.reason) == (run_id, path, 2, "nobody answers")
+    unsent = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.02).close(timeout=0.3)
+    assert unsent == {path: "nobody answers"}
 
 
 def test_a_damaged_file_is_named_and_stops_no_other(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
     bad, good = (start("a"), tmp_path / "bad.jsonl"), (start("b"), tmp_path / "good.jsonl")
     bad[1].write_text('{"step": 1}\n')
     append_rows(good[1], rows(1))
-    (unsent,) = RowSync(tracker, lambda: [bad, good]).close()
-    assert unsent.path == bad[1]
-    assert "bad.jsonl, line 1: expected a row of step, time and metrics" in unsent.reason
+    unsent = RowSync(tracker, lambda: [bad, good]).close()
+    assert unsent.keys() == {bad[1]}
+    assert "bad.jsonl, line 1: expected a row of step, time and metrics" in unsent[bad[1]]
     assert steps(uri, good[0]) == [1]
 
 
@@ -131,8 +131,7 @@ def test_a_run_that_mlflow_lost_stops_no_other(tracker: Tracker, start: Start, u
     lost, good = ("a" * 32, tmp_path / "lost.jsonl"), (start("b"), tmp_path / "good.jsonl")
     append_rows(lost[1], rows(1))
     append_rows(good[1], rows(1))
-    (unsent,) = RowSync(tracker, lambda: [lost, good]).close()
-    assert unsent.run_id == lost[0]
+    assert RowSync(tracker, lambda: [lost, good]).close().keys() == {lost[1]}
     assert steps(uri, good[0]) == [1]
 
 
@@ -142,5 +141,5 @@ def test_long_files_arrive_whole(
     monkeypatch.setattr("coordexp.tracking.spool._MAX_BYTES_PER_PASS", 50)  # less than one line
     run_id, path = start(), tmp_path / "metrics.jsonl"
     append_rows(path, rows(*range(1, 8)))
-    assert RowSync(tracker, lambda: [(run_id, path)]).close() == []
+    assert RowSync(tracker, lambda: [(run_id, path)]).close() == {}
     assert steps(uri, run_id) == list(range(1, 8))

@@ -15,6 +15,7 @@ from coordexp.config import (
     load_config,
     outside_factor,
 )
+from coordexp.config.identity.differences import rounding_only, went_on
 from coordexp.config.identity.fingerprint import git_state, package_versions
 from coordexp.errors import ComparisonError
 from coordexp.files import JsonValue
@@ -84,7 +85,6 @@ def test_what_changes_no_number_changes_no_fingerprint(sections: dict[str, objec
         ({"training": {"num_threads": 1}}, "training.num_threads"),
         ({"objective": {"lambda_coord": 2.0}}, "objective.lambda_coord"),
         ({"data": {"shapes": {"seed": 4}}}, "data.shapes.seed"),
-        ({"cluster": {"num_workers": 2}}, "cluster.num_workers"),
         ({"model": {"dtype": "float32"}}, "model.dtype"),
     ],
 )
@@ -314,18 +314,50 @@ def test_what_workers_found_is_compared_once_it_is_read():
         )
 
 
-def test_a_declared_number_of_threads_explains_them():
-    runs = {str(n): _read(_run(training={"num_threads": n}), threads=n) for n in (1, 2)}
-    check_comparable(runs, ["training.num_threads"])
-    with pytest.raises(ComparisonError, match=r"training\.num_threads[\s\S]*worker\.threads"):
-        check_comparable(runs, FACTOR)
+STEP_OF_8 = {"training": {"per_device_batch_size": 2, "gradient_accumulation_steps": 2}, "cluster": {"num_workers": 2}}
 
 
-def test_declared_cpus_of_a_worker_explain_its_threads():
-    runs = {str(n): _read(_run(cluster={"cpus_per_worker": n}), threads=n) for n in (1, 2)}
-    check_comparable(runs, ["cluster.cpus_per_worker"])
-    with pytest.raises(ComparisonError, match=r"worker\.threads"):
-        check_comparable(runs, FACTOR)
+@pytest.mark.parametrize(
+    ("sections", "found"),
+    [
+        ({"training": {"num_threads": 2}}, {"threads": 2}),
+        ({"cluster": {"cpus_per_worker": 2}}, {"threads": 2}),
+        ({"training": {"deterministic": False}}, {"deterministic": False}),
+        (STEP_OF_8, {}),
+    ],
+)
+def test_what_changes_rounding_only_may_differ_and_is_kept_in_turn(sections, found):
+    """A run may go on so, and stand beside another that had ended; the run is the same one to MLflow."""
+    before = {"threads": 1, "deterministic": True}
+    first, now = _read(_run(), **before), _run(**sections)
+    assert rounding_only(diff(first, now))
+    assert first.short == now.short
+    again = went_on(first, now)
+    assert {key: list(values) for key, values in again.went_on.items()} == {
+        key: list(values) for key, values in rounding_only(diff(first, now)).items()
+    }
+    resumed = dataclasses.replace(again, worker={**before, **found})
+    check_comparable({"C (before)": again, "C": resumed, "A": first}, FACTOR)
+    back = dataclasses.replace(went_on(resumed, _run()), worker=before)
+    assert all(values[0] == values[2] for values in back.went_on.values())
+    check_comparable({"C (before)": resumed, "C": back, "A": first}, FACTOR)
+    # Without such a key nothing explains what the worker found.
+    for name, value in found.items():
+        with pytest.raises(ComparisonError, match=rf"worker\.{name}"):
+            check_comparable({"A": first, "C": _read(_run(), **before | {name: value})}, FACTOR)
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"cluster": {"num_workers": 2}}, "training.global_batch_size"),
+        ({"training": {"gradient_accumulation_steps": 2}}, "training.global_batch_size"),
+        ({"cluster": {"gpus_per_worker": 1}}, "cluster.gpus_per_worker"),
+    ],
+)
+def test_another_step_or_a_gpu_where_there_was_none_is_more_than_rounding(sections, key):
+    with pytest.raises(ComparisonError, match=rf"(?m)^  {key} "):
+        check_comparable({"A": _run(), "C": _run(**sections)}, FACTOR)
 
 
 def test_the_machine_is_shown_and_not_compared():

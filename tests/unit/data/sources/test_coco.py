@@ -37,6 +37,7 @@ def test_samples_by_hand(coco):
         "thin": 0,
         "images_without_objects": 1,
         "of_rejected_images": 0,
+        "trimmed_names": 0,
         "repeated_file_names": 0,
         "rejected_images": 0,
         "rejected_annotations": 0,

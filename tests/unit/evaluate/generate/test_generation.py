@@ -13,10 +13,8 @@ from coordexp.evaluate.generate.generation import (
     GeneratedSequence,
     evaluation_mode,
     generate_sequences,
-    gumbel_noise,
     image_queues,
 )
-from coordexp.model.head_bypass import pass_through_head
 
 
 def generate(
@@ -72,19 +70,6 @@ def test_recorded_numbers_are_those_of_a_plain_forward_pass(base, constrained: b
         else:
             # The mask moved the choice somewhere, or this test would not see a score bent by it.
             assert list(seq.ids) != logits.argmax(-1).tolist()
-
-
-def test_a_readout_sees_the_hidden_states_that_predict_each_token_and_changes_nothing(base) -> None:
-    plain = generate(base, [1, 2, 3], constrained=True, max_new_tokens=24)
-    read = generate(base, [1, 2, 3], constrained=True, max_new_tokens=24, readout=lambda hidden_BD: hidden_BD)
-    assert read == plain
-    assert all(seq.readout is None for seq in plain)
-    for seq in read:
-        with pass_through_head(base.model):
-            hidden = raw_logits(base, seq.image_id, seq.ids)
-        assert torch.from_numpy(seq.readout) == pytest.approx(hidden, abs=2e-4)
-    means = generate(base, [1, 2], constrained=True, max_new_tokens=24, readout=lambda hidden_BD: hidden_BD.mean(dim=1))
-    assert means[0].readout == pytest.approx(read[0].readout.mean(axis=1), abs=1e-4)
 
 
 def test_mixed_sizes_in_one_batch_equal_one_by_one(base) -> None:
@@ -228,20 +213,3 @@ def test_evaluation_mode_restores_each_module(native) -> None:
         assert not model.model.visual.training
     finally:
         model.eval()
-
-
-def test_noise_draws_from_the_softmax_at_a_temperature() -> None:
-    logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf]])
-    many, ones = logits.expand(4000, 4), torch.ones(4000, dtype=torch.int64)
-    chosen = gumbel_noise(0.5, sample=3)(many, ones, torch.arange(4000)).argmax(dim=1)
-    assert chosen.bincount(minlength=4) / 4000 == pytest.approx((logits[0] / 0.5).softmax(0), abs=0.02)
-
-
-def test_noise_is_of_the_sample_the_image_and_the_place_alone() -> None:
-    logits = torch.zeros(3, 5)
-    images, places = torch.tensor([7, 8, 7]), torch.tensor([0, 0, 1])
-    bent = gumbel_noise(1.0, sample=2)(logits, images, places)
-    assert len({tuple(row) for row in bent.tolist()}) == 3
-    order = torch.tensor([2, 0, 1])
-    assert torch.equal(gumbel_noise(1.0, sample=2)(logits, images[order], places[order]), bent[order])
-    assert not torch.equal(gumbel_noise(1.0, sample=3)(logits, images, places), bent)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
+from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
 from coordexp.coord_tokens.offset_adapter import install_coord_offset_adapter
 from coordexp.evaluate.generate import generation, rows
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
-from coordexp.evaluate.generate.rows import Choice, _attend, row_attention
+from coordexp.evaluate.generate.rows import _attend, row_attention
 from coordexp.train.setup.zero import autocast_forward
 from tests.unit.evaluate.generate.plain_generate import plain_answers
 
 NUMBERS = list(range(1, 14))
-OPTIONS = {"curves_of": [3, 11], "readout": lambda hidden_ND: hidden_ND}
+OPTIONS = {"curves_of": [3, 11]}
 
 
 def grammar_of(base) -> ObjectGrammar:
@@ -111,7 +111,6 @@ def test_an_answer_is_the_same_in_whatever_row(native, alone, batch_size: int, e
         assert (found.coord_probs is None) == (found.image_id not in (3, 11))
         if wanted.coord_probs is not None:
             assert found.coord_probs == pytest.approx(wanted.coord_probs, abs=1e-4)
-        assert found.readout == pytest.approx(wanted.readout, abs=1e-3)
 
 
 def test_a_row_is_given_on_as_soon_as_its_answer_ends(native) -> None:
@@ -158,45 +157,6 @@ def test_limits_of_length_one_and_two(native) -> None:
         assert {len(seq.ids) + (not seq.truncated) for seq in found} == {limit}
         whole = answers(native, batch_size=3, max_new_tokens=5)
         assert [seq.ids[:limit] for seq in whole] == [seq.ids[:limit] for seq in found]
-
-
-def test_what_bends_knows_image_and_place_and_leaves_the_record(native) -> None:
-    plain = answers(native, batch_size=3)
-    seen: Counter[tuple[int, int]] = Counter()
-    forced = {at: [*reversed(seq.ids)] for at, seq in enumerate(plain)}
-
-    def bend(scores_NV, sample_N, place_N):
-        only = torch.full_like(scores_NV, -torch.inf)
-        for row, (sample, place) in enumerate(zip(sample_N.tolist(), place_N.tolist(), strict=True)):
-            seen[sample, place] += 1
-            answer = forced[sample]
-            only[row, answer[place] if place < len(answer) else native.vocab.end_id] = 0
-        return only
-
-    with ending_at_random(native, seed=1):
-        found = answers(native, batch_size=3, constrained=False, bend=bend)
-    for at, seq in enumerate(found):
-        assert list(seq.ids) == forced[at][: len(seq.ids)]
-        assert set(seen) >= {(at, place) for place in range(len(seq.ids))}
-    assert all(value < 0 for seq in found for value in seq.statistics.log_probs), "raw, though bent to certainty"
-
-
-def test_the_likeliest_allowed_token_is_chosen_by_each_rows_state(native) -> None:
-    grammar, vocab = grammar_of(native), native.vocab
-    logits = torch.randn(3, native.vocab_size, generator=torch.Generator().manual_seed(0))
-    kept, nobody = logits.clone(), torch.zeros(3, dtype=torch.int64)
-    start = torch.full((3,), int(State.START))
-    opened = grammar.advance(start, torch.full((3,), vocab.obj_start_id))
-    state = torch.stack([start[0], opened[1], grammar.advance(opened, logits.argmax(1))[2]])
-    chosen = Choice(grammar).of(logits, state, nobody, nobody)
-    for row in range(3):
-        allowed = grammar.allowed_SV[state[row]]
-        assert allowed[chosen[row]]
-        assert logits[row, chosen[row]] == logits[row][allowed].max()
-    assert chosen[0] in (vocab.obj_start_id, vocab.end_id)
-    assert chosen.tolist() != logits.argmax(1).tolist()
-    assert torch.equal(Choice().of(logits, state, nobody, nobody), logits.argmax(1))
-    assert torch.equal(logits, kept), "the raw logits must stay as they were"
 
 
 def test_attention_of_grouped_heads_by_hand() -> None:

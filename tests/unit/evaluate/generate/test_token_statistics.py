@@ -14,8 +14,7 @@ from coordexp.data.batch import collate
 from coordexp.data.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
-from coordexp.evaluate.generate.parse import SCORES, SequenceParser
-from coordexp.evaluate.generate.rows import AnswerRows, Bend
+from coordexp.evaluate.generate.parse import SequenceParser
 from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, mean_and_width
 from coordexp.evaluate.objects import ImageRecord
 
@@ -125,60 +124,6 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
         if seq.coord_probs is not None:
             assert np.abs(seq.coord_probs - p_TK.numpy()).max() < 1e-4
     assert num_coords > 8
-
-
-def emit(ids: Sequence[int], end_id: int) -> Bend:
-    """Force given tokens: what a model emits may change with a penalty, what it is worth must not."""
-
-    def bend(scores_NV: torch.Tensor, sample_N: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:
-        chosen = [ids[place] if place < len(ids) else end_id for place in place_N.tolist()]
-        return torch.full_like(scores_NV, -torch.inf).scatter(1, torch.tensor(chosen).unsqueeze(1), 0.0)
-
-    return bend
-
-
-BENT: dict[str, Bend] = {
-    "temperature": lambda scores_NV, sample_N, place_N: scores_NV / 3,
-    "penalty": lambda scores_NV, sample_N, place_N: scores_NV - 5 * (scores_NV > 0),
-}
-
-
-def forced_scores(base, seq: GeneratedSequence, *, grammar: bool, bent: Bend | None) -> list[dict[str, float]]:
-    force = emit(seq.ids, base.vocab.end_id)
-
-    def bend(scores_NV: torch.Tensor, sample_N: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:
-        return force(scores_NV if bent is None else bent(scores_NV, sample_N, place_N), sample_N, place_N)
-
-    again = generate(base, [seq.image_id], grammar=grammar, bend=bend)[0]
-    assert again.ids == seq.ids
-    by_name = {name: record(base, again, score=name).objects for name in SCORES}
-    return [
-        dict(zip(by_name, (item.score for item in items), strict=True)) for items in zip(*by_name.values(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("bent", BENT)
-@pytest.mark.parametrize("grammar", [True, False])
-def test_scores_come_from_raw_logits(native, grammar: bool, bent: str) -> None:
-    (seq,) = generate(native, [1])
-    plain = forced_scores(native, seq, grammar=False, bent=None)
-    assert len(plain) > 1
-    assert len({score["coord_desc"] for score in plain}) == len(plain)
-    assert forced_scores(native, seq, grammar=grammar, bent=BENT[bent]) == plain
-
-
-def test_a_record_of_bent_logits_would_be_seen(native, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: the same comparison fails when what is recorded sees processed scores."""
-    (seq,) = generate(native, [1])
-    plain = forced_scores(native, seq, grammar=False, bent=None)
-    choose = AnswerRows.choose
-
-    def late(self, logits_NV, hidden_ND, rows=None):
-        choose(self, logits_NV / 3, hidden_ND, rows)
-
-    monkeypatch.setattr(AnswerRows, "choose", late)
-    bent = forced_scores(native, seq, grammar=False, bent=None)
-    assert [score["coord"] for score in bent] != [score["coord"] for score in plain]
 
 
 def test_without_coord_tokens_only_log_probs_are_kept(native) -> None:

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from PIL import Image
 
 from coordexp.errors import CheckpointError
-from coordexp.model.load import load
+from coordexp.model.loading import load
 
 HUB_ID = "someone/qwen3-vl-tiny"
 SHA, OLD_SHA = "a" * 40, "b" * 40

@@ -1,6 +1,5 @@
 """Merging: same logits, right tying, nothing left behind when it fails."""
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -18,11 +17,10 @@ from coordexp.model.checkpoint import rewrite
 from coordexp.model.checkpoint.adapter import TrainedBase, name_base, read_adapter, save_adapter
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.lora import apply_tuning
-from coordexp.model.merge import delta
-from coordexp.model.merge.merge import merge, merge_model
-from coordexp.model.merge.parity import default_samples, logits_of, report_rows
+from coordexp.model.merging.merge import merge, merge_model
+from coordexp.model.merging.proof import answer_logits, default_samples, logits_of
 from coordexp.model.processor import Processor
 
 TIES = [(True, True), (True, False), (False, True), (False, False)]
@@ -49,8 +47,8 @@ def test_merged_logits_are_the_adapters(make_base, make_adapter, tmp_path, tied,
     expected = _logits(trained.model, trained.processor)
     difference = float((_logits(merged.model, merged.processor) - expected).abs().max())
     assert difference == pytest.approx(report.max_abs_logit_diff, abs=1e-4)
-    assert difference <= report.tolerance < 0.01
-    assert float((_logits(plain.model, plain.processor) - expected).abs().max()) > 100 * report.tolerance  # control
+    assert report.lost_at_logits < 1e-3
+    assert float((_logits(plain.model, plain.processor) - expected).abs().max()) > 100 * difference  # control
 
     stays_tied = tied and tie_head
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
@@ -81,12 +79,10 @@ def test_bfloat16_stays_bfloat16_within_its_rounding(make_base, make_adapter, tm
     assert {tensor.dtype for tensor in load_file(tmp_path / "merged" / "model.safetensors").values()} == {
         torch.bfloat16
     }
-    assert 0 < report.max_abs_logit_diff < report.tolerance < 0.03 * report.max_abs_logit
     wide = merge(adapter, tmp_path / "wide", dtype="float32")
-    assert (wide.dtype, wide.cost) == ("float32", "")
-    assert "may cost .002 to .004" in dict(report_rows(report))["AP"]
-    assert "AP" not in dict(report_rows(wide))
-    assert wide.max_abs_logit_diff < 0.01 * report.max_abs_logit_diff
+    assert (wide.dtype, wide.warning) == ("float32", "")
+    assert wide.most_lost < 1e-3 * report.most_lost
+    assert wide.lost_at_logits < 0.01 * report.lost_at_logits
     assert load(tmp_path / "wide").model.dtype == torch.float32
 
 
@@ -192,12 +188,14 @@ def test_a_model_in_memory_merges_and_stays_as_it_is(make_base, make_adapted, tm
     assert model.training
     assert active_offset(model) is not None
     assert report.dtype == "bfloat16"
-    # Compared in float32: in bfloat16 the rounding of activations is larger than that of the merged weights.
-    save_adapter(model, tmp_path / "adapter")
-    exact = load(base, tmp_path / "adapter", dtype="float32").model
-    merged = load(tmp_path / "merged", dtype="float32").model
-    difference = (_logits(merged, processor) - _logits(exact, processor)).abs().max()
-    assert float(difference) == pytest.approx(report.max_abs_logit_diff, rel=1e-4)
+    merged = load(tmp_path / "merged").model
+    model.eval()
+    samples = default_samples(processor)
+    (adapted,), (after,) = answer_logits(model, samples), answer_logits(merged, samples)
+    with model.disable_adapter():
+        (plain,) = answer_logits(model, samples)
+    lost = (after - adapted).square().mean() / (adapted - plain).square().mean()
+    assert report.lost_at_logits == pytest.approx(float(lost.sqrt()), rel=1e-3)
 
 
 def test_a_model_in_another_dtype_than_its_base_keeps_its_precision(make_base, tmp_path):
@@ -220,36 +218,11 @@ def test_a_fully_tuned_model_is_saved_as_it_is(make_base, tmp_path):
     report = merge_model(model, loaded.processor, tmp_path / "merged", trained_with=ASKED)
     assert read_trained_with(tmp_path / "merged") == ASKED
     assert Processor.from_directory(tmp_path / "merged").image_processor.size["longest_edge"] == 4096
-    assert (report.max_abs_logit_diff, report.num_merged_layers, report.tie_word_embeddings) == (0.0, 0, True)
+    assert (report.warning, report.num_merged_layers, report.tie_word_embeddings) == ("", 0, True)
     assert torch.equal(_logits(load(tmp_path / "merged").model, loaded.processor), _logits(model, loaded.processor))
     install_coord_offset_adapter(model, coord_ids=loaded.vocab.coord_ids)
     with pytest.raises(CheckpointError, match=r"from a PEFT model only"):
         merge_model(model, loaded.processor, tmp_path / "other")
-
-
-def test_own_samples_are_used(make_base, make_adapter, tmp_path, monkeypatch):
-    module = importlib.import_module("coordexp.model.merge.merge")  # the package's name ``merge`` is the function
-    monkeypatch.setattr(module, "default_samples", lambda _: pytest.fail("own samples were given"))
-    sample = {"input_ids": torch.tensor([[1, 2, 700]]), "attention_mask": torch.ones(1, 3, dtype=torch.int64)}
-    report = merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged", samples=[sample])
-    assert report.num_merged_layers > 0
-
-
-@pytest.mark.parametrize(
-    "break_it",
-    [
-        lambda delta, name, *rows: rows[0],  # nothing is merged
-        lambda delta, name, *rows: rows[0] if name.startswith("model.language_model.embed") else delta(name, *rows),
-        lambda delta, name, *rows: delta(name, *rows) * 1.1 if name.endswith("v_proj.weight") else delta(name, *rows),
-    ],
-    ids=["nothing", "no-offset", "scaled"],
-)
-def test_a_merge_that_disagrees_fails_and_leaves_nothing(make_base, make_adapter, tmp_path, monkeypatch, break_it):
-    right = delta.AdapterDelta.apply
-    monkeypatch.setattr(delta.AdapterDelta, "apply", lambda self, *given: break_it(lambda *a: right(self, *a), *given))
-    with pytest.raises(CheckpointError, match=r"disagrees with the model by .* nothing was written"):
-        merge(make_adapter(make_base(), tuning="lora"), tmp_path / "merged")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_config_that_still_says_tied_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
@@ -258,14 +231,6 @@ def test_a_config_that_still_says_tied_is_noticed(make_base, make_adapter, tmp_p
         rewrite, "write_json", lambda path, value, **kw: write(path, value | {"tie_word_embeddings": True}, **kw)
     )
     with pytest.raises(CheckpointError, match=r"says tie_word_embeddings: true, but loads with two tables"):
-        merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_head_table_lost_in_the_tied_one_is_noticed(make_base, make_adapter, tmp_path, monkeypatch):
-    """The classic silent collapse: two offset tables merged into a checkpoint that stays tied."""
-    monkeypatch.setattr(delta.AdapterDelta, "unties_head", False)
-    with pytest.raises(CheckpointError, match=r"disagrees with the model"):
         merge(make_adapter(make_base(), tie_head=False), tmp_path / "merged")
     assert list(tmp_path.iterdir()) == []
 

@@ -14,8 +14,8 @@ from coordexp.cli.main import main
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint import weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
-from coordexp.model.load import load
-from coordexp.model.merge.merge import merge
+from coordexp.model.loading import load
+from coordexp.model.merging.merge import merge
 from coordexp.model.processor import Processor
 from tests.unit.model.merge.merge_support import WEIGHTS, configured, edited
 
@@ -60,8 +60,6 @@ def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_pat
     adapter = make_adapter(make_base(dtype=getattr(torch, dtype)), tuning="dora", tie_head=False)
     report = merge(adapter, tmp_path / "a")
     assert report.dtype == dtype
-    assert report.tolerance == report.relative_tolerance * report.max_abs_logit
-    assert "largest absolute logit" in report.tolerance_is_relative_to
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     assert config["dtype"] == dtype
     merge(adapter, tmp_path / "b")

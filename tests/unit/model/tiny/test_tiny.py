@@ -6,7 +6,7 @@ from torch.nn import functional as F  # noqa: N812
 from coordexp.data.batch import collate
 from coordexp.data.patches import ImageSpec
 from coordexp.model.checkpoint.directory import TINY_BASE
-from coordexp.model.load import load
+from coordexp.model.loading import load
 from coordexp.model.tiny.parts import build_model, build_tokenizer
 from coordexp.model.tiny.pretrain import Phase, PretrainSpec, example_scenes, pretrain, supervised_logits
 

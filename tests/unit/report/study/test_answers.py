@@ -22,7 +22,7 @@ def truth(tmp_path: Path) -> GroundTruth:
 
 def shares(truth: GroundTruth, path: Path, text: str) -> dict[str, list[float]]:
     path.write_text(text)
-    found = answer_shares(truth, path, objects=path, samples=None)
+    found = answer_shares(truth, path)
     return {name: part.tolist() for name, (part, _) in found.items()}
 
 

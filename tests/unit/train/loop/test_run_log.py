@@ -125,6 +125,9 @@ def test_a_resumed_run_has_time_and_means_of_its_checkpoint(log, config, tmp_pat
     assert again.train_seconds == 2.0
     again.add_validation(10, {"text_ce": 20.0}, {"num_coord_tokens": 8.0})  # ten times the mean of training
     assert "ALARM at step 10: the term text_ce is 2 in training and 20 on validation" in lines[-1]
+    lines.clear()
+    again.add_validation(10, {"text_ce": 0.001}, {"num_coord_tokens": 0.0})  # images without an object
+    assert lines == []
 
 
 @pytest.mark.parametrize(

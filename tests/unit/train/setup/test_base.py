@@ -2,11 +2,15 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import CheckpointError, TokenizerError
+from coordexp.errors import CheckpointError, ConfigError, TokenizerError
 from coordexp.model.checkpoint.directory import TINY_BASE
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.status import RunStatus, write_status
@@ -54,6 +58,69 @@ def test_files_that_do_not_belong_together(tmp_path, checkpoint):
     _edit(checkpoint / "config.json", image_token_id=7)
     with pytest.raises(TokenizerError, match=r"but 7 in config.json"):
         prepare_base(_config(tmp_path, checkpoint))
+
+
+def _without_template(checkpoint: Path) -> None:
+    (checkpoint / "chat_template.jinja").unlink()
+
+
+def _of_another_vocabulary(checkpoint: Path) -> None:
+    text = json.loads((checkpoint / "config.json").read_text())["text_config"]
+    _edit(checkpoint / "config.json", text_config=text | {"vocab_size": 404})
+
+
+def _with_a_table_of_another_size(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    name = "model.language_model.embed_tokens.weight"
+    save_file(weights | {name: weights[name].repeat(2, 1)}, checkpoint / "model.safetensors", {"format": "pt"})
+
+
+def _with_more_tokens(checkpoint: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer.add_tokens([f"<new{index}>" for index in range(900)])
+    tokenizer.save_pretrained(checkpoint)
+
+
+def _without_a_shard(checkpoint: Path) -> None:
+    weights = sorted(load_file(checkpoint / "model.safetensors"))
+    (checkpoint / "model.safetensors").rename(checkpoint / "model-00001-of-00002.safetensors")
+    files = dict.fromkeys(weights, "model-00001-of-00002.safetensors")
+    files[weights[-1]] = "model-00002-of-00002.safetensors"
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def _in_float16(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    save_file({name: it.half() for name, it in weights.items()}, checkpoint / "model.safetensors", {"format": "pt"})
+    _edit(checkpoint / "config.json", dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_without_template, r"no chat template; copy chat_template\.jinja"),
+        (_of_another_vocabulary, r"config\.json: vocab_size is 404 and pad_token_id .* from one checkpoint"),
+        (
+            _with_a_table_of_another_size,
+            r"embed_tokens\.weight is .*; take config\.json and weights from one checkpoint",
+        ),
+        (_with_more_tokens, r"the tokenizer has .* rows: .*take both from one checkpoint"),
+        (_without_a_shard, r"names model-00002-of-00002\.safetensors, which is not there .*download it again"),
+        (_in_float16, r"stored in float16, .* set model\.dtype: bfloat16"),
+    ],
+)
+def test_a_checkpoint_that_cannot_train_is_refused_with_the_way_on(tmp_path, checkpoint, change, sentence):
+    change(checkpoint)
+    config = _config(tmp_path, checkpoint)
+    with pytest.raises((CheckpointError, ConfigError, TokenizerError), match=sentence):
+        prepare_base(config)
+    assert not ExperimentFolder.of(config).base(config).exists()
+
+
+def test_a_float16_checkpoint_is_cast_where_the_dtype_is_given(tmp_path, checkpoint):
+    _in_float16(checkpoint)
+    base = prepare_base(_config(tmp_path, checkpoint, model={"path": str(checkpoint), "dtype": "bfloat16"}))
+    assert {tensor.dtype for tensor in load_file(base / "model.safetensors").values()} == {torch.bfloat16}
 
 
 def test_what_no_run_reads_may_lie_beside_a_checkpoint(tmp_path, checkpoint):

@@ -1,15 +1,12 @@
 """Load a Qwen3-VL, from the package, a directory or the hub, with or without a trained adapter."""
 
 import importlib.util
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 import torch
 from peft import PeftModel
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
 
@@ -24,14 +21,7 @@ from coordexp.coord_tokens.vocab import (
     expand_vocab,
 )
 from coordexp.errors import CheckpointError, ConfigError, ResourceError
-from coordexp.model.checkpoint.adapter import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    AdapterInfo,
-    TrainedBase,
-    check_adapter_keys,
-    read_adapter,
-)
+from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
 from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
 from coordexp.model.image_forward import install_image_forward
@@ -102,9 +92,10 @@ def load(
     directory = find_checkpoint(path_or_id, revision=revision)
     processor = Processor.from_directory(directory)
     StoredModel.of_headers(directory)
-    model = _load_weights(
+    model = load_weights(
         directory, dtype=trained.dtype if dtype == "auto" else dtype, attn_implementation=attn_implementation
     )
+    install_image_forward(model)
     if is_hub_id(path_or_id):
         model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
     vocab = _vocab_of(processor.tokenizer, structure=structure)
@@ -115,7 +106,7 @@ def load(
             init=vocab_init or trained.vocab_init,
             structure=structure or trained.structure,
         )
-    wrapped = model if info is None else _load_adapter(model, processor, info, trainable=trainable)
+    wrapped = model if info is None else load_adapter(model, processor, info, trainable=trainable)
     wrapped.eval()
     if device is not None:
         nn.Module.to(wrapped, device)
@@ -166,9 +157,14 @@ def spare_attention_plans() -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def _load_weights(
-    directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation
+def load_weights(
+    directory: Path, *, dtype: DTypeName, attn_implementation: AttnImplementation = "sdpa"
 ) -> Qwen3VLForConditionalGeneration:
+    """Load a checkpoint's model with transformers, as anybody would.
+
+    Raises:
+        CheckpointError: if it does not load, or a weight is missing, of another shape or misplaced.
+    """
     if (settings := directory / _GENERATION_CONFIG).is_file():
         read_json(settings)
     with foreign_errors(f"{directory}: the model does not load"), quiet():
@@ -191,7 +187,6 @@ def _load_weights(
             raise CheckpointError(
                 f"{directory}: {len(report[kind])} weights are {kind[:-5]}, e.g. {min(map(str, report[kind]))}"
             )
-    install_image_forward(model)
     return model
 
 
@@ -204,7 +199,13 @@ def _vocab_of(tokenizer: PreTrainedTokenizerBase, *, structure: Structure | None
     return coord_vocab(tokenizer, structure=chosen)
 
 
-def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
+def load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInfo, *, trainable: bool) -> PeftModel:
+    """Put a saved adapter on a model with PEFT, its coord offsets included.
+
+    Raises:
+        CheckpointError: if it does not fit the model.
+        TokenizerError: if it is for another vocabulary.
+    """
     if info.offset is not None:
         install_coord_offset_adapter(
             model,
@@ -214,15 +215,10 @@ def _load_adapter(model: PreTrainedModel, processor: Processor, info: AdapterInf
             tokenizer=processor.tokenizer,
         )
     with (
-        tempfile.TemporaryDirectory() as scratch,
-        foreign_errors(f"{info.directory}: the adapter does not fit the base"),
+        foreign_errors(f"{info.directory}: the adapter does not fit the base; {info.way_on}"),
         quiet(),
+        peft_folder(info) as directory,
     ):
-        directory = info.directory
-        if info.prefix:  # PEFT would find none of the names
-            directory = Path(scratch)
-            shutil.copy(info.directory / ADAPTER_CONFIG, directory)
-            save_file(info.tensors(), directory / ADAPTER_WEIGHTS, {"format": "pt"})
         wrapped = PeftModel.from_pretrained(model, str(directory), is_trainable=trainable, local_files_only=True)
     check_adapter_keys(info, wrapped)
     reattach_coord_offset_hooks(wrapped)

@@ -1,11 +1,10 @@
 """Bake an adapter into its base: a plain Hugging Face checkpoint that anyone can load.
 
-The base is read and written piece by piece; then the logits of adapter and merged checkpoint, both run
-from disk, are compared on a real sample, and a merge that does not agree leaves nothing.
+The base is read and written piece by piece. Then stock transformers loads the result, and each of its weights is
+compared with base plus adapter (``proof.py``); a result that is not that leaves nothing.
 """
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -24,16 +23,24 @@ from coordexp.files import replace_directory, write_json
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, read_adapter, save_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, read_json
 from coordexp.model.checkpoint.rewrite import Progress, silent, write_config, write_weights
-from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, quiet
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel, empty_model, has_tied_head, quiet
 from coordexp.model.checkpoint.trained_with import TrainedWith, write_trained_with
 from coordexp.model.checkpoint.weights import StoredWeights
 from coordexp.model.expand import cast_checkpoint, expand_checkpoint, lacks_tokens
-from coordexp.model.merge.delta import AdapterDelta
-from coordexp.model.merge.parity import Inputs, MergeReport, default_samples, logits_from_disk, logits_of, write_report
+from coordexp.model.loading import load, load_adapter, load_weights
+from coordexp.model.merging.delta import AdapterDelta
+from coordexp.model.merging.proof import (
+    Inputs,
+    LogitChange,
+    MergeReport,
+    answer_logits,
+    default_samples,
+    prove_weights,
+)
 from coordexp.model.processor import Processor
-from coordexp.model.score_head import SCORE_HEAD
 
 _MERGED = "the merged checkpoint"
+_CPU = torch.device("cpu")
 
 
 def merge(
@@ -47,23 +54,23 @@ def merge(
     vocab_init: InitMethod | None = None,
     progress: Progress = silent,
 ) -> MergeReport:
-    """Merge a saved adapter, in the memory of its largest layer in float32.
+    """Merge a saved adapter. Memory holds the model once, in the dtype of the result.
 
     Args:
         adapter: directory with ``adapter_model.safetensors``.
         output: directory to write; it appears only if the merge succeeds.
         base: the checkpoint the adapter was trained on; None reads it from ``adapter_config.json``.
         overwrite: replace an ``output`` that exists.
-        samples: model inputs to compare on; None for a generated picture with coord tokens.
+        samples: model inputs on which to say what rounding loses; None for a generated picture with coord tokens.
         dtype: of the result; ``auto`` takes what the adapter was trained on.
-        vocab_init: see :func:`coordexp.model.load.load`; only for a base without coord tokens.
+        vocab_init: see :func:`coordexp.model.loading.load`; only for a base without coord tokens.
         progress: called with the stage and how far it is.
 
     Returns:
         What was done, also stored as ``merge_report.json`` in ``output``.
 
     Raises:
-        CheckpointError: if an input is wrong, ``output`` exists, or the results do not agree.
+        CheckpointError: if an input is wrong, ``output`` exists, or a merged weight is not base plus adapter.
         TokenizerError: if the adapter is for another vocabulary.
         ResourceError: if the disk is too small.
     """
@@ -75,10 +82,15 @@ def merge(
         building_of(target) as building,
         _as_trained_on(source, trained, near=target, progress=progress) as directory,
     ):
-        report = _merge(info, directory, building, samples, dtype=dtype, base_dtype="auto", progress=progress)
-        if (info.directory / SCORE_HEAD).is_file():
-            shutil.copy(info.directory / SCORE_HEAD, building)
-        return report
+        processor = Processor.from_directory(directory)
+        samples = samples or default_samples(processor)
+        delta = AdapterDelta.read(info)
+        delta.check_fits(StoredModel.of_headers(directory))
+        progress("logits of the adapter", 0, 1)
+        adapted = load(directory, info.directory, dtype=dtype).model
+        before = _logits_of_both(adapted, samples)
+        del adapted
+        return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
 
 
 def merge_model(
@@ -93,8 +105,8 @@ def merge_model(
 ) -> MergeReport:
     """Merge a model that is in memory, as at the end of a run; one trained in full is saved as it is.
 
-    Its adapter is saved and merged on disk. The result has the model's dtype. The model keeps its mode,
-    its device and its adapters.
+    Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded beside the model to be
+    compared with it on the model's device. The model keeps its mode, its device and its adapters.
 
     Args:
         model: a PeftModel or a plain model, in any wrappers.
@@ -102,7 +114,7 @@ def merge_model(
         output: directory to write; it appears only if the merge succeeds.
         base: the checkpoint ``model`` was loaded from; None reads it from the PEFT configuration.
         overwrite: replace an ``output`` that exists.
-        samples: model inputs to compare on; None for a generated picture with coord tokens.
+        samples: model inputs on which to say what rounding loses; None for a generated picture with coord tokens.
         trained_with: of a model trained in full; an adapter says it itself.
 
     Returns:
@@ -115,14 +127,25 @@ def merge_model(
     inner = inner_model(model)
     if peft is None:
         with building_of(checked_output(output, overwrite=overwrite, inputs=())) as building:
-            return _save_whole(inner, processor, building, samples, trained_with)
+            return _save_whole(inner, processor, building, trained_with)
     dtype = _name_of_dtype(inner)
+    samples = samples or default_samples(processor)
+    before = _logits_of_both(peft, samples, device=inner.device)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
         source = base_of(info, base)
         with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
-            return _merge(info, source, building, samples, dtype=dtype, base_dtype=dtype, progress=silent)
+            return _merge(
+                info,
+                source,
+                building,
+                samples,
+                before,
+                dtype=dtype,
+                base_dtype=dtype,
+                device=inner.device,
+            )
 
 
 def base_of(adapter: AdapterInfo, base: str | Path | None) -> Path:
@@ -186,34 +209,87 @@ def _merge(
     info: AdapterInfo,
     base: Path,
     building: Path,
-    samples: Sequence[Inputs] | None,
+    samples: Sequence[Inputs],
+    before: tuple[list[Tensor], list[Tensor]],
     *,
     dtype: DTypeName,
     base_dtype: DTypeName,
-    progress: Progress,
+    device: torch.device = _CPU,
+    progress: Progress = silent,
 ) -> MergeReport:
-    """Merge onto a base that has all rows the adapter adds to."""
+    """Merge onto a base that has all rows the adapter adds to; ``before`` are the logits of base and adapter."""
     delta = AdapterDelta.read(info)
     stored = StoredModel.of(base)
     processor = Processor.from_directory(base)
-    samples = samples or default_samples(processor)
     written = _write_merged(stored, delta, building, dtype=dtype, base_dtype=base_dtype, progress=progress)
     _save_processor(processor, building, info.trained_with)
-    before = logits_from_disk(
-        stored, samples, adapter=info, tokenizer=processor.tokenizer, progress=progress, stage="logits of the adapter"
-    )
-    merged = readable(building)
-    after = logits_from_disk(merged, samples, progress=progress, stage=f"logits of {_MERGED}")
-    return write_report(
-        building,
-        before,
-        after,
+    progress("comparing weights", 0, 1)
+    merged = _as_others_load_it(building)
+    adapted = load_adapter(_weightless(stored), processor, info, trainable=False)
+    proof = prove_weights(merged, stored, adapted, trained=DTYPES.get(base_dtype))
+    change = _logit_change(merged, samples, before, device)
+    report = MergeReport(
         dtype=written,
-        tie_word_embeddings=merged.tied,
+        tie_word_embeddings=stored.tied and not delta.unties_head,
         num_merged_layers=len(delta.linear),
         num_offset_rows=delta.num_offset_rows,
         num_unused_weights=len(stored.unused),
+        ties_fraction=proof.num_ties / max(1, proof.num_compared),
+        lost_at_weights=proof.lost(),
+        lost_at_logits=change.lost if change else None,
+        max_abs_logit_diff=change.max_abs_diff if change else None,
+        max_abs_logit=change.max_abs_logit if change else None,
     )
+    report.write(building)
+    progress("comparing weights", 1, 1)
+    return report
+
+
+def _logits_of_both(
+    adapted: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the logits of the base and of the adapter on it."""
+    assert isinstance(adapted, PeftModel)
+    with adapted.disable_adapter():
+        base = answer_logits(adapted, samples, device=device)
+    return base, answer_logits(adapted, samples, device=device)
+
+
+def _logit_change(
+    merged: PreTrainedModel,
+    samples: Sequence[Inputs],
+    before: tuple[list[Tensor], list[Tensor]],
+    device: torch.device,
+) -> LogitChange | None:
+    """Compare logits on the device of the run; None where its memory has no room for the merged model."""
+    try:
+        nn.Module.to(merged, device)
+        return LogitChange.of(*before, answer_logits(merged, samples, device=device))
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _as_others_load_it(directory: Path) -> PreTrainedModel:
+    """Return the merged checkpoint as stock transformers loads it, if it holds what its model needs and nothing else.
+
+    Raises:
+        CheckpointError: if it does not.
+    """
+    stored = StoredModel.of(directory, title=_MERGED)
+    if stored.unused:
+        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
+    return load_weights(directory, dtype="auto")
+
+
+def _weightless(stored: StoredModel) -> PreTrainedModel:
+    """Return a model on which PEFT can put an adapter: of each weight one zero, seen in every place."""
+    model = empty_model(stored.config, dtype=torch.float32)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+            setattr(module, name, nn.Parameter(zeros, requires_grad=False))
+    model.tie_weights()
+    return model
 
 
 def _write_merged(
@@ -270,33 +346,32 @@ def _write_merged(
 
 
 def _save_whole(
-    model: PreTrainedModel,
-    processor: Processor,
-    building: Path,
-    samples: Sequence[Inputs] | None,
-    trained_with: TrainedWith | None,
+    model: PreTrainedModel, processor: Processor, building: Path, trained_with: TrainedWith | None
 ) -> MergeReport:
-    """Save a model without adapters, and compare it with itself as it loads."""
+    """Save a model without adapters, and compare its weights with the saved ones."""
     if active_offset(model) is not None:
         raise CheckpointError("coord offsets are merged from a PEFT model only; wrap the model with apply_tuning")
-    samples = samples or default_samples(processor)
     with quiet():
         model.save_pretrained(building)
     _save_processor(processor, building, trained_with)
-    saved = readable(building)
-    before = logits_of(model, samples, device=model.device)
-    after = logits_from_disk(saved, samples, dtype=model.dtype, device=model.device)
-    dtype = _name_of_dtype(model)
-    return write_report(
-        building,
-        before,
-        after,
-        dtype=dtype,
-        computed=model.dtype,
-        tie_word_embeddings=saved.tied,
+    saved, own = _as_others_load_it(building), model.state_dict()
+    for name, tensor in saved.state_dict().items():
+        if not torch.equal(tensor, own[name].cpu()):
+            raise CheckpointError(f"{_MERGED}: {name} differs from the model's")
+    report = MergeReport(
+        dtype=_name_of_dtype(model),
+        tie_word_embeddings=has_tied_head(saved),
         num_merged_layers=0,
         num_offset_rows=0,
+        num_unused_weights=0,
+        ties_fraction=0.0,
+        lost_at_weights={},
+        lost_at_logits=None,
+        max_abs_logit_diff=None,
+        max_abs_logit=None,
     )
+    report.write(building)
+    return report
 
 
 def _save_processor(processor: Processor, building: Path, trained_with: TrainedWith | None) -> None:
@@ -312,14 +387,6 @@ def _save_processor(processor: Processor, building: Path, trained_with: TrainedW
             kept = {name: value for name, value in section.items() if name not in ("min_pixels", "max_pixels")}
             write_json(file, {**stated, "image_processor": {**kept, "size": limits}}, indent=2)
     write_trained_with(building, trained_with)
-
-
-def readable(building: Path) -> StoredModel:
-    """Return the merged checkpoint, if it holds what its model needs and nothing else."""
-    stored = StoredModel.of(building, title=_MERGED)
-    if stored.unused:
-        raise CheckpointError(f"{_MERGED}: {len(stored.unused)} weights are unexpected, e.g. {stored.unused[0]}")
-    return stored
 
 
 def _name_of_dtype(model: PreTrainedModel) -> DTypeName:

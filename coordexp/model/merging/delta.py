@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME
@@ -114,7 +113,7 @@ class AdapterDelta:
         _check_supported(info)
         by_module: dict[str, dict[str, Tensor]] = {}
         offsets: dict[str, Tensor] = {}
-        for key, tensor in load_file(info.weights).items():
+        for key, tensor in info.tensors().items():
             if not torch.isfinite(tensor).all():
                 raise CheckpointError(f"{info.directory}: {key} holds NaN or infinity; expected a trained adapter")
             if match := _OFFSET_KEY.fullmatch(key):

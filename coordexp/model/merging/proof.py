@@ -1,0 +1,305 @@
+"""Prove a merged checkpoint at its weights, and say what rounding loses of what was trained.
+
+The proof: every number of every changed weight is base plus PEFT's own delta, rounded once to the stored dtype; every
+other weight has the base's bits. A tolerance on logits cannot serve: in bfloat16 the rounding of activations alone
+moves them by more than a wrong layer does.
+
+Shapes: B batch, L tokens, V vocabulary, K adapted ids, D hidden, O x I a linear layer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from peft import PeftModel
+from peft.tuners.lora import Linear as LinearLora
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from coordexp.coord_tokens.codec import NUM_BINS, int_to_token
+from coordexp.coord_tokens.offset_adapter import active_offset, head_offset_table, inner_model
+from coordexp.coord_tokens.vocab import STRUCTURE_TOKENS
+from coordexp.data.dataset import DEFAULT_PROMPT
+from coordexp.data.sources.shapes import CATEGORIES, draw_scene
+from coordexp.errors import CheckpointError
+from coordexp.files import write_json
+from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD, StoredModel
+from coordexp.model.processor import Message, Processor
+
+REPORT_FILE = "merge_report.json"
+LOST_TOO_MUCH = 0.1  # of the change that training made to the logits
+
+Inputs = Mapping[str, Tensor]  # of one forward pass
+
+_CPU = torch.device("cpu")
+_BIN_STRIDE = 61  # 17 bins over the whole range, shared with no power of two
+_LAST_TOKENS = 64  # of a sample, its answer among them: the logits of all tokens would take a gigabyte
+# A product and a sum in float32, of the largest number in them: what decides a tie between two neighbours.
+_FLOAT32_ROUNDING = 2.0**-20
+
+
+@dataclass
+class WeightProof:
+    """What was found when each merged weight was compared with base plus adapter.
+
+    Attributes:
+        num_compared: numbers that an adapter changes.
+        num_ties: of these, numbers that lie as far from the exact sum as their neighbour does, within float32.
+        errors: squared norm of what rounding took or added, by kind of module.
+        changes: squared norm of what training added, by kind of module.
+    """
+
+    num_compared: int = 0
+    num_ties: int = 0
+    errors: dict[str, float] = field(default_factory=dict)
+    changes: dict[str, float] = field(default_factory=dict)
+
+    def lost(self) -> dict[str, float]:
+        """Norm of the rounding error over norm of the change, by kind of module; unchanged kinds are absent."""
+        return {kind: math.sqrt(self.errors[kind] / total) for kind, total in self.changes.items() if total > 0}
+
+    def add(self, name: str, merged: Tensor, base: Tensor, delta: Tensor, magnitude: Tensor | None = None) -> None:
+        """Compare one changed weight, or its changed rows.
+
+        Args:
+            name: of the weight.
+            merged: as stored in the merged checkpoint.
+            base: before, in the dtype that was trained on.
+            delta: what is added, in float32.
+            magnitude: ``[O]`` row norms under DoRA.
+
+        Raises:
+            CheckpointError: if a number is not base plus adapter, rounded once.
+        """
+        before = base.float()
+        expected = _sum(before, delta, magnitude)
+        rounded = expected.to(merged.dtype)
+        differs = rounded != merged
+        if differs.any():
+            exact = _sum(base.double(), delta.double(), magnitude)[differs]
+            scale = float(before.abs().max() + delta.abs().max())
+            farther = (merged[differs].double() - exact).abs() - (rounded[differs].double() - exact).abs()
+            # Written so that NaN is wrong, too.
+            if wrong := int((~(farther <= _FLOAT32_ROUNDING * scale)).sum()):
+                raise CheckpointError(
+                    f"{name}: {wrong:,} of {merged.numel():,} merged numbers are not base plus adapter rounded once; "
+                    "is the base the one that the adapter was trained on?"
+                )
+        kind = _kind(name)
+        error, change = merged.float() - expected, expected - before
+        self.errors[kind] = self.errors.get(kind, 0.0) + float(error.square().sum(dtype=torch.float64))
+        self.changes[kind] = self.changes.get(kind, 0.0) + float(change.square().sum(dtype=torch.float64))
+        self.num_compared += merged.numel()
+        self.num_ties += int(differs.sum())
+
+
+@torch.no_grad()
+def prove_weights(
+    merged: PreTrainedModel, base: StoredModel, adapted: PeftModel, *, trained: torch.dtype | None
+) -> WeightProof:
+    """Compare every weight of a merged model with those of its base and an adapter.
+
+    Args:
+        merged: as stock transformers loads it.
+        base: the checkpoint on disk.
+        adapted: any model of that shape with the adapter on it, as PEFT loads it; its base weights are not read.
+        trained: dtype the base was rounded to when the adapter was trained; None for as stored.
+
+    Raises:
+        CheckpointError: if a weight is not what it should be.
+    """
+    inner = inner_model(adapted)
+    layers = {f"{name}.weight": layer for name, layer in inner.named_modules() if isinstance(layer, LoraLayer)}
+    offset = active_offset(adapted)
+    tables = {} if offset is None else {EMBEDDING: offset.embed_offset, HEAD: head_offset_table(offset)}
+    proof = WeightProof()
+    for name, tensor in merged.state_dict().items():
+        before = base.weights.read(EMBEDDING if name == HEAD and HEAD not in base.shapes else name)
+        before = before.to(trained) if trained is not None and before.is_floating_point() else before
+        if name in layers:
+            delta, magnitude = _trained(layers[name])
+            proof.add(name, tensor, before, delta, magnitude)
+        elif name in tables and offset is not None:
+            ids = offset.coord_ids
+            others = (tensor != before.to(tensor.dtype)).any(dim=1)
+            others[ids] = False
+            if others.any():
+                raise CheckpointError(
+                    f"{name}: row {int(others.nonzero()[0])} changed, which the adapter does not list"
+                )
+            proof.add(name, tensor[ids], before[ids], tables[name].float())
+        elif not torch.equal(tensor, before.to(tensor.dtype)):
+            raise CheckpointError(f"{name}: differs from the base, although the adapter does not change it")
+    return proof
+
+
+def _trained(layer: LoraLayer) -> tuple[Tensor, Tensor | None]:
+    (name,) = layer.active_adapters
+    assert isinstance(layer, LinearLora)
+    delta = layer.get_delta_weight(name).float()
+    vectors = layer.lora_magnitude_vector
+    return delta, vectors[name].weight if name in vectors else None  # pyright: ignore[reportReturnType]
+
+
+def _sum(base: Tensor, delta: Tensor, magnitude: Tensor | None) -> Tensor:
+    total = base + delta
+    if magnitude is None:
+        return total
+    return (magnitude.to(total.dtype) / torch.linalg.vector_norm(total, dim=1)).unsqueeze(1) * total
+
+
+def _kind(name: str) -> str:
+    if name in (EMBEDDING, HEAD):
+        return "coord rows"
+    parts = name.split(".")
+    return f"vision {parts[-2]}" if "visual" in parts else parts[-2]
+
+
+@dataclass(frozen=True)
+class LogitChange:
+    """How far merging moved the logits, beside how far training had moved them.
+
+    Attributes:
+        lost: rms(merged - adapter) / rms(adapter - base); None where training moved nothing, or a logit is no number.
+        max_abs_diff: largest difference, merged against adapter; None where a logit is no number.
+        max_abs_logit: of the adapter, for scale.
+    """
+
+    lost: float | None
+    max_abs_diff: float | None
+    max_abs_logit: float
+
+    @staticmethod
+    def of(base: Sequence[Tensor], adapter: Sequence[Tensor], merged: Sequence[Tensor]) -> "LogitChange":
+        """Compare the logits of three models on the same samples."""
+        moved = sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(base, adapter, strict=True))
+        lost = sum(float((b - a).square().sum(dtype=torch.float64)) for a, b in zip(adapter, merged, strict=True))
+        largest = max(float((b - a).abs().max()) for a, b in zip(adapter, merged, strict=True))
+        finite = math.isfinite(moved) and math.isfinite(lost)
+        return LogitChange(
+            lost=math.sqrt(lost / moved) if finite and moved > 0 else None,
+            max_abs_diff=largest if finite else None,
+            max_abs_logit=max(float(one.abs().max()) for one in adapter),
+        )
+
+
+@torch.no_grad()
+def logits_of(
+    model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU, last: int = 0
+) -> list[Tensor]:
+    """Return the float32 logits ``[B, L, V]`` of each sample on the CPU; the model's training mode is restored.
+
+    Args:
+        model: a plain or adapted model.
+        samples: model inputs.
+        device: where the model is.
+        last: how many of the last tokens count; 0 for all.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        inputs = [{name: tensor.to(device) for name, tensor in sample.items()} for sample in samples]
+        return [model(**one, use_cache=False, logits_to_keep=last).logits.float().cpu() for one in inputs]
+    finally:
+        model.train(was_training)
+
+
+def answer_logits(model: nn.Module, samples: Sequence[Inputs], *, device: torch.device = _CPU) -> list[Tensor]:
+    """Return the logits of the last tokens of each sample, its answer among them."""
+    return logits_of(model, samples, device=device, last=_LAST_TOKENS)
+
+
+def default_samples(processor: Processor) -> list[Inputs]:
+    """Return a generated picture with a prompt and an answer: in coord tokens if there are any, else in digits."""
+    picture, shapes = draw_scene(np.random.default_rng(7))
+    messages: list[Message] = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": DEFAULT_PROMPT}]},
+    ]
+    prompt = processor.apply_chat_template(messages, add_generation_prompt=True)
+    known = processor.tokenizer.get_vocab()
+    markers = [token for tokens in STRUCTURE_TOKENS.values() for token in tokens if token is not None]
+    coords = [int_to_token(k) for k in range(0, NUM_BINS, _BIN_STRIDE)]
+    answer = [*(token for token in markers if token in known), CATEGORIES[shapes[0].category]]
+    answer += [token for token in coords if token in known] or ["034 340 560 789"]
+    answer += ["<|im_end|>"]
+    return [processor(text=prompt + "".join(answer), images=picture)]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did, and what it lost.
+
+    Attributes:
+        dtype: of the result's weights.
+        tie_word_embeddings: whether the result shares embedding and head.
+        num_merged_layers: linear layers that changed.
+        num_offset_rows: embedding rows that changed.
+        num_unused_weights: tensors of the base that its model has no place for, and that stayed behind.
+        ties_fraction: of the changed numbers, how many lie between two neighbours of the dtype as float32 computes.
+        lost_at_weights: norm of the rounding error over norm of the change that training made, by kind of module.
+        lost_at_logits: rms(merged - adapter) / rms(adapter - base) on the samples; None where it is not defined.
+        max_abs_logit_diff: largest difference of a logit, merged against adapter; None where it was not measured.
+        max_abs_logit: the adapter's largest logit, for scale.
+    """
+
+    dtype: str
+    tie_word_embeddings: bool
+    num_merged_layers: int
+    num_offset_rows: int
+    num_unused_weights: int
+    ties_fraction: float
+    lost_at_weights: Mapping[str, float]
+    lost_at_logits: float | None
+    max_abs_logit_diff: float | None
+    max_abs_logit: float | None
+
+    @property
+    def most_lost(self) -> float | None:
+        """The largest of ``lost_at_weights``."""
+        return max(self.lost_at_weights.values(), default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What rounding lost, for one line of a log."""
+        logits = "not measured" if self.lost_at_logits is None else f"{self.lost_at_logits:.2g}"
+        weights = "nothing" if self.most_lost is None else f"up to {self.most_lost:.2g}"
+        return f"of what training changed, rounding loses {logits} at the logits and {weights} at the weights (by kind)"
+
+    @property
+    def warning(self) -> str:
+        """What a user should know before the result is used; empty where rounding lost little."""
+        if self.lost_at_logits is None or self.lost_at_logits <= LOST_TOO_MUCH:
+            return ""
+        return (
+            f"merging in {self.dtype} loses {self.lost_at_logits:.0%} of what training changed in the logits; "
+            "merge --dtype float32 keeps it"
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return names and values for the screen."""
+        lost = ", ".join(f"{kind} {value:.2g}" for kind, value in sorted(self.lost_at_weights.items()))
+        rows = [
+            ("dtype", self.dtype),
+            ("embedding and head", "tied" if self.tie_word_embeddings else "untied"),
+            ("layers merged", f"{self.num_merged_layers:,}"),
+            ("rows changed", f"{self.num_offset_rows:,}"),
+            ("proof", f"each weight is base plus adapter, rounded once ({self.ties_fraction:.1g} of them ties)"),
+        ]
+        if self.max_abs_logit_diff is not None:
+            scale = f"of {self.max_abs_logit:.3g}, the largest"
+            rows.append(("largest difference of a logit", f"{self.max_abs_logit_diff:.2e} {scale}"))
+        if self.lost_at_logits is not None:
+            rows.append(("lost by rounding, at the logits", f"{self.lost_at_logits:.2g} of what training changed"))
+        if lost:
+            rows.append(("lost by rounding, at the weights", lost))
+        if self.num_unused_weights:
+            rows.append(("left behind", f"{self.num_unused_weights:,} of the base's tensors, unknown to its model"))
+        return rows
+
+    def write(self, directory: Path) -> None:
+        """Write the report beside the weights."""
+        write_json(directory / REPORT_FILE, asdict(self), indent=2)

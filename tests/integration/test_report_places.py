@@ -1,0 +1,126 @@
+"""One experiment, reported from its folders and from MLflow in each way that it stores artifacts: the same numbers."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordexp.report.study.artifacts import Artifacts
+from coordexp.report.study.cache import StatisticsCache
+from coordexp.report.study.load import load_experiment
+from coordexp.report.study.study import Settings, Study, make_study
+from tests.ports_support import free_port
+from tests.unit.report.report_support import write_experiment
+
+pytestmark = pytest.mark.timeout(600)
+GROUPS = ("A", "C")
+PLACES = ("sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("server", "passing server")))
+FREE = "eval/final/free/detections.expected.json"
+
+
+@contextmanager
+def mlflow_server(database: Path, folder: Path, *options: str) -> Iterator[str]:
+    folder.mkdir()
+    port, store = free_port(), f"sqlite:///{shutil.copy(database, folder / 'mlflow.db')}"
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--port", str(port), *options], stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": ""}
+        )
+    try:
+        for _ in range(1200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                break
+            except OSError:
+                assert process.poll() is None, (folder / "log").read_text()[-2000:]
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def place(request, migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """An experiment's folders, and MLflow with the same."""
+    folder = tmp_path_factory.mktemp("places")
+    runs_dir, store = folder / "runs", folder / "store"
+    options = {
+        "server": ("--no-serve-artifacts", "--default-artifact-root", str(store)),
+        "passing server": ("--serve-artifacts", "--artifacts-destination", str(store)),
+    }
+    runs_dir.mkdir()
+    if request.param == "sqlite":
+        shutil.copy(migrated_database, runs_dir / "mlflow.db")
+        yield write_experiment(runs_dir, groups=GROUPS, seeds=(0, 1)), runs_dir
+        return
+    with mlflow_server(migrated_database, folder / "server", *options[request.param]) as uri:
+        yield write_experiment(runs_dir, groups=GROUPS, seeds=(0, 1), uri=uri), runs_dir
+
+
+def report(uri: str, runs_dir: Path, output: Path) -> Study:
+    data = load_experiment(uri, "paired")
+    if not (runs_dir / "paired").exists():  # another machine, where a run's own path leads nowhere
+        data = dataclasses.replace(data, runs=tuple(dataclasses.replace(run, run_dir="/x") for run in data.runs))
+    artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
+    settings = Settings(resamples=20, num_pictures=2)
+    return make_study(data, artifacts, StatisticsCache(output / "statistics.json"), settings)
+
+
+def test_the_numbers_are_those_of_the_folders_whichever_are_missing(place: tuple[str, Path], tmp_path: Path) -> None:
+    uri, runs_dir = place
+    whole = report(uri, runs_dir, tmp_path / "whole")
+    own, free = whole.readings["own"], whole.readings["free"]
+    assert own.value["C"].value - free.value["C"].value > 0.01  # one taken for the other shows
+    assert whole.convergence is not None
+    away = runs_dir.with_name("away")
+    names = ["B-s1", "A-s0", "A-s1", "B-s0"]  # the second group's folders begin with B
+    try:
+        for name in names:
+            away.mkdir(exist_ok=True)
+            (runs_dir / "paired" / name).rename(away / name)
+            found = report(uri, runs_dir, tmp_path / name)
+            for part in ("readings", "verdict", "decomposition", "breakdowns", "fairness", "about"):
+                assert getattr(found, part) == getattr(whole, part), (name, part)
+            assert found.convergence is None
+            assert "No convergence: the detections of" in "\n".join(found.missing)
+        if uri.startswith("http"):
+            (runs_dir / "paired").rename(away / "paired")
+            assert report(uri, runs_dir, tmp_path / "elsewhere").readings == whole.readings
+            (away / "paired").rename(runs_dir / "paired")
+    finally:
+        for name in names:
+            if (away / name).exists():
+                (away / name).rename(runs_dir / "paired" / name)
+
+
+def test_a_file_taken_for_another_is_an_error_of_this_package(place: tuple[str, Path], tmp_path: Path) -> None:
+    uri, runs_dir = place
+    data = load_experiment(uri, "paired")
+    run = next(run for run in data.runs if run.name == "C-s1")
+    home, away = runs_dir / "paired" / "B-s1", runs_dir.with_name("B-s1-away")
+    home.rename(away)
+    try:
+        artifacts = Artifacts(data, cache=tmp_path / ".artifacts", runs_dir=runs_dir)
+        kept = artifacts.file(run, Path(FREE))
+        assert kept is not None
+        assert kept.read_bytes() == (away / FREE).read_bytes()
+        shutil.copy(away / FREE.replace("free", "constrained"), kept)
+        with pytest.raises(AssertionError, match="C-s1 logged AP"):
+            report(uri, runs_dir, tmp_path)
+        truth = runs_dir / "paired" / "data" / "instances_val.json"
+        before = truth.read_text()
+        truth.write_text(before + "\n")  # now it may be the annotations
+        assert f"{truth} has changed since" in "\n".join(report(uri, runs_dir, tmp_path).missing)
+        truth.write_text(before)
+    finally:
+        away.rename(home)

@@ -1,0 +1,259 @@
+"""Everything that a first real run does, at the true shape of Qwen3-VL-2B, on a CPU and without a download.
+
+make rehearsal               # 2b: 12 minutes of two cores, 10 GB of memory, 30 GB of disk
+make rehearsal SIZE=small    # as deep and as many words, but narrow: two minutes
+
+A checkpoint with random weights is trained, evaluated, merged, reported on and read again by the commands of
+docs/cluster.md with the shipped experiment. It prints what each took beside what ``doctor`` and the plan had foretold.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from coordexp.data.sources.shapes import ShapesSpec, write_shapes
+
+ROOT = Path(__file__).parents[2]
+NAME = "coco_qwen3vl_2b"
+CONFIG = f"experiments/{NAME}.yaml"
+GROUPS = {"A": "argmax", "C": "expected"}  # and how each is read
+_NAMES = ["person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "bench", "bird", "cat"]
+_GIB = 2**30
+_SECONDS = 900  # that a stage may take
+_FEW = (
+    "data.num_workers=0",
+    "data.min_pixels=16384",
+    "data.max_pixels=65536",
+    "training.max_steps=2",
+    "training.learning_rate=0.01",  # random weights learn in two steps how a box is written
+    "training.checkpoint_steps=1",
+    "training.logging_steps=1",
+    "training.per_device_batch_size=2",
+    "evaluation.every_steps=null",
+    "evaluation.batch_size=4",
+    "evaluation.max_new_tokens=24",
+    "evaluation.loss_images=2",
+    "cluster.num_workers=1",
+    "cluster.gpus_per_worker=0",
+    "ablation.groups=[A, C]",
+    "ablation.seeds=[0]",
+)
+_OF_SIZE = {
+    "2b": ("cluster.cpus_per_worker=2", "cluster.max_concurrent_runs=1"),
+    "small": ("cluster.cpus_per_worker=1",),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one command took.
+
+    Attributes:
+        name: what it was for.
+        seconds: of the wall.
+        all_bytes: of memory in all its processes at the peak; what they share counts once.
+        largest_bytes: in the largest of them.
+        output: that it printed.
+    """
+
+    name: str
+    seconds: float
+    all_bytes: int
+    largest_bytes: int
+    output: str
+
+
+class StageError(Exception):
+    """A command ended otherwise than it should."""
+
+
+class Rehearsal:
+    """Runs the commands one after the other, in the folder of the checkout."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.folder, self.size, self.stages = folder, size, list[Stage]()
+        self.commands: list[tuple[str, ...]] = []
+        self.model, self.data, self.runs = folder / "checkpoint", folder / "data", folder / "runs"
+        self.overrides = [
+            f"model.path={self.model}",
+            f"experiment.runs_dir={self.runs}",
+            *(f"data.{split}_annotations={self.data}/instances_{split}.json" for split in ("train", "val")),
+            *(f"data.{split}_images={self.data}/{split}" for split in ("train", "val")),
+            *_FEW,
+            *_OF_SIZE[size],
+        ]
+
+    def run(self) -> None:
+        """Go the whole way.
+
+        Raises:
+            StageError: where it ends early.
+        """
+        experiment = ("--config", CONFIG, *self.overrides)
+        truth = ("--annotations", str(self.data / "instances_val.json"), "--images", str(self.data / "val"))
+        pictures = sorted(map(str, (self.data / "val").iterdir()))
+        run_dirs = {group: self.runs / NAME / f"{group}-s0" for group in GROUPS}
+        merged = {group: str(run_dir / "merged") for group, run_dir in run_dirs.items()}
+
+        self.stage("checkpoint", "-m", "tests.rehearsal.checkpoint", "write", self.size, str(self.model))
+        self.stage("doctor", "-m", "coordexp", "doctor", "--format=json", *experiment)
+        self.stage("plan", "-m", "coordexp", "ablation", "--dry-run", *experiment)
+        self.stage("ablation", "ray_jobs/ablation.py", *experiment)
+        again = self.stage("ablation again", "ray_jobs/ablation.py", *experiment)
+        if not all(f"{group}-s0  finished before" in again.output for group in GROUPS):
+            raise StageError(f"ablation again: expected both runs to be finished before, got {again.output}")
+        self.stage("report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}")
+        table = (self.runs / NAME / "report" / "report.csv").read_text()
+        if missing := [group for group in GROUPS if f"\n{NAME},group,{group}," not in table]:
+            raise StageError(f"report: expected a row of each group, missing {missing} in {table}")
+        self.stage("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values())
+        predict = ("predict", "--model", merged["C"], "--output", str(self.folder / "predictions"))
+        self.stage("predict", "-m", "coordexp", *predict, "--max-new-tokens=24", *pictures[:2])
+        merge = ("merge", "--adapter", str(run_dirs["C"] / "checkpoints" / "step_000002"), "--dtype=float32")
+        self.stage("merge", "-m", "coordexp", *merge, "--output", str(self.folder / "C-float32"))
+        detections: list[str] = []
+        for group, box in GROUPS.items():
+            output = self.folder / f"evaluated-{group}"
+            few = ("--decoding=constrained", "--max-new-tokens=24", "--aliases", str(self.aliases(run_dirs[group])))
+            evaluate = ("evaluate", "--model", merged[group], *truth, "--output", str(output), *few)
+            self.stage(f"evaluate {group}", "-m", "coordexp", *evaluate)
+            detections.append(f"{group}={output}/constrained/detections.{box}.json")
+        self.stage(
+            "compare", "-m", "coordexp", "compare", *truth, "--output", str(self.folder / "comparison"), *detections
+        )
+
+    def aliases(self, run_dir: Path) -> Path:
+        """Take what a run's model calls things for the name of a category: random weights know none of them."""
+        unknown = json.loads((run_dir / "eval" / "final" / "constrained" / "unknown.json").read_text())
+        (category, *_) = json.loads((self.data / "instances_val.json").read_text())["categories"]
+        path = self.folder / f"aliases-{run_dir.name}.json"
+        path.write_text(json.dumps(dict.fromkeys(unknown, category["name"])))
+        return path
+
+    def stage(self, name: str, *arguments: str) -> Stage:
+        """Run Python with these arguments, and note what it took.
+
+        Raises:
+            StageError: if it does not end with 0.
+        """
+        print(f"{name:20}", end="", flush=True)
+        self.commands.append(arguments)
+        log = self.folder / f"{len(self.stages):02}-{name.replace(' ', '-')}.log"
+        with log.open("w") as handle:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=ROOT, env=_environment(), stdout=handle, stderr=subprocess.STDOUT
+            )
+            peak = _Peak(process.pid)
+            began = time.monotonic()
+            try:
+                code = process.wait(_SECONDS)
+            finally:
+                process.kill()
+                seconds, (all_bytes, largest_bytes) = time.monotonic() - began, peak.end()
+        done = Stage(name, seconds, all_bytes, largest_bytes, log.read_text())
+        self.stages.append(done)
+        print(
+            f"{seconds:8.1f} s  {all_bytes / _GIB:6.2f} GiB in all, {largest_bytes / _GIB:.2f} in the largest process"
+        )
+        if code:
+            raise StageError(f"{name}: exit code {code}, {log}\n{done.output[-3000:]}")
+        return done
+
+    def foretold(self) -> list[str]:
+        """Return what was known before anything ran beside what came, a line each."""
+        by_name = {stage.name: stage for stage in self.stages}
+        said = json.loads(by_name["doctor"].output)
+        memory = max(phase["bytes"] for phase in said["memory"].values())
+        sentences = {finding["check"]: finding["sentence"] for finding in said["findings"]}
+        (hours,) = (line for line in by_name["plan"].output.splitlines() if line.startswith("estimated time"))
+        ablation = by_name["ablation"]
+        disk = sum(path.stat().st_size for path in self.runs.rglob("*") if path.is_file() and not path.is_symlink())
+        return [
+            f"memory of a worker  doctor: {memory / _GIB:.2f} GiB; came: {ablation.largest_bytes / _GIB:.2f} GiB",
+            f"disk                doctor: {sentences['disk']}; came: {disk / 1e9:.1f} GB",
+            f"time                plan: {hours.removeprefix('estimated time').strip()}; came: {ablation.seconds:.0f} s",
+        ]
+
+
+class _Peak:
+    """Looks at the memory of a process and all below it until it is told to end."""
+
+    def __init__(self, pid: int) -> None:
+        self._process, self._over = psutil.Process(pid), threading.Event()
+        self._all_bytes = self._largest_bytes = 0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.5):
+            sizes = [0]
+            try:
+                processes = [self._process, *self._process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for process in processes:
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    memory = process.memory_full_info()
+                    sizes.append(memory.pss if psutil.LINUX else memory.uss)
+            self._all_bytes = max(self._all_bytes, sum(sizes))
+            self._largest_bytes = max(self._largest_bytes, max(sizes))
+
+    def end(self) -> tuple[int, int]:
+        """Return the peaks of all processes together and of the largest one."""
+        self._over.set()
+        self._thread.join()
+        return self._all_bytes, self._largest_bytes
+
+
+def write_pictures(folder: Path) -> None:
+    """Write generated pictures as COCO files; names of one token, since two steps teach no longer ones."""
+    write_shapes(folder, ShapesSpec(num_train=4, num_val=4, max_objects=2))
+    for path in folder.glob("instances_*.json"):
+        document = json.loads(path.read_text())
+        for category, name in zip(document["categories"], _NAMES, strict=True):
+            category["name"] = name
+        path.write_text(json.dumps(document))
+
+
+def _environment() -> dict[str, str]:
+    """Neither a cluster nor a tracking server of the user's."""
+    mine = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")}
+    return mine | {"MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rehearse; 0 where everything went."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=tuple(_OF_SIZE), default="2b")
+    parser.add_argument("--folder", type=Path, help="of everything it makes; emptied first (runs/rehearsal-SIZE)")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or ROOT / "runs" / f"rehearsal-{options.size}").absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    write_pictures(folder / "data")
+    rehearsal = Rehearsal(folder, options.size)
+    began = time.monotonic()
+    try:
+        rehearsal.run()
+    except (StageError, subprocess.TimeoutExpired) as error:
+        print(f"\n{error}")
+        return 1
+    peak = max(stage.all_bytes for stage in rehearsal.stages)
+    print(f"{'together':20}{time.monotonic() - began:8.1f} s  {peak / _GIB:6.2f} GiB in all")
+    print("\n".join(["", "foretold and come:", *rehearsal.foretold()]))
+    print(f"\nall went well; {folder} may be deleted, the report is {rehearsal.runs / NAME / 'report' / 'report.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

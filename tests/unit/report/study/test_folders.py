@@ -1,0 +1,133 @@
+"""What a report says where MLflow has not, or not yet, what the folders on this machine hold."""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from coordexp.cli.main import main
+from coordexp.report.study.data import ExperimentData
+from coordexp.report.study.load import load_experiment
+from coordexp.runs.status import RunStatus, State, write_status
+from coordexp.tracking import open_tracker
+from coordexp.tracking.store import PLANNED
+from tests.unit.report.report_support import LAST, rows_of, write_experiment
+from tests.unit.report.study.test_study import study
+
+GROUPS, SEEDS = ("A", "B"), (0, 1)
+
+
+def write_folder(runs_dir: Path, *, instance: str = "one", groups: tuple[str, ...] = GROUPS) -> Path:
+    folder = runs_dir / "paired"
+    folder.mkdir(exist_ok=True)
+    record = {"instance": instance, "config": {}, "groups": {name: {} for name in groups}, "seeds": list(SEEDS)}
+    (folder / "experiment.json").write_text(json.dumps({**record, "reading": {"A": "argmax", "B": "expected"}}))
+    return folder
+
+
+def write_run(run_dir: Path, state: State, *, step: int, message: str = "", ap: dict[str, float] | None = None) -> None:
+    run_dir.mkdir(exist_ok=True)
+    group, _, seed = run_dir.name.rpartition("-s")
+    rows = rows_of(group, int(seed), last=step, ap=ap)
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows))
+    write_status(run_dir, RunStatus(state, message=message, step=step))
+
+
+def load(uri: str, runs_dir: Path) -> ExperimentData:
+    return load_experiment(uri, "paired", runs_dir=runs_dir)
+
+
+@pytest.fixture
+def finished(store: Path) -> str:
+    """An experiment that MLflow and its folders hold; returns MLflow's address."""
+    uri = write_experiment(store, groups=GROUPS, seeds=SEEDS)
+    folder = write_folder(store)
+    for run in load_experiment(uri, "paired").runs:
+        ap = {name: value for name, value in run.metrics.items() if name.endswith("/AP") and "subset" not in name}
+        write_run(folder / run.name, "finished", step=LAST, ap=ap)
+    return uri
+
+
+def test_what_mlflow_lost_is_reported_from_the_folders_and_said(store: Path, finished: str) -> None:
+    whole, client = load(finished, store), MlflowClient(finished)
+    assert (whole.origin, whole.others) == ((), ())
+    comparison = study(whole, store, store / "cache").comparison
+    lost = next(run for run in whole.runs if run.name == "B-s1")
+
+    def check(said: str) -> None:
+        found = load(finished, store)
+        run = next(run for run in found.runs if run.name == "B-s1")
+        for part in ("state", "step", "metrics", "curves", "reading", "group", "seed"):
+            assert getattr(run, part) == getattr(lost, part), part
+        read = study(found, store, store / "cache")
+        assert read.comparison == comparison
+        assert said in read.missing[0]
+
+    client.delete_run(lost.run_id)
+    check(f"read from {store / 'paired'}: B-s1.")
+    client.delete_run(whole.parent_id)
+    check(f"read from {store / 'paired'}: B-s1.")
+    client.delete_experiment(whole.experiment_id)
+    check(f"mlflow experiments restore --experiment-id {whole.experiment_id}` brings it back")
+    (store / "mlflow.db").unlink()
+    check(f"there is no MLflow database at {store / 'mlflow.db'}")
+
+
+def test_another_experiment_of_the_name_is_said_with_its_command(store: Path, undrawn, capsys) -> None:
+    del undrawn
+    uri = write_experiment(store, groups=("A",))
+    shutil.rmtree(store / "paired")
+    write_experiment(store, groups=GROUPS, instance="two")  # the newer one
+    assert [run.name for run in load_experiment(uri, "paired").runs] == ["A-s0", "B-s0"]
+    write_folder(store)  # the older one is this machine's
+    data = load(uri, store)
+    assert {run.name for run in data.runs if run.state == "finished"} == {"A-s0"}
+    command = data.others[0].partition("UTC: ")[2]
+    assert main([*shlex.split(command)[1:], "--runs-dir", str(store), "--resamples", "20"]) == 0
+    said = capsys.readouterr().out
+    assert "2 groups x seed 0; 2 runs: 2 finished" in said
+
+
+@pytest.mark.parametrize("has_mlflow", [True, False])
+def test_a_report_can_be_asked_at_any_time(store: Path, has_mlflow: bool, undrawn, capsys) -> None:
+    del undrawn
+    if has_mlflow:
+        write_experiment(store, groups=("A",), seeds=(0,), unfinished=("A-s0",))
+    else:
+        (store / "mlflow.db").unlink()
+    arguments = ["report", "paired", "--runs-dir", str(store), "--resamples", "20"]
+    lock = store / ".paired.lock"
+
+    def said() -> str:
+        assert main(arguments) == 0
+        return " ".join(capsys.readouterr().out.split()).replace(" of 1000", "")
+
+    folder = write_folder(store)
+    if not has_mlflow:
+        assert "4 runs: 4 waiting" in said()
+    lock.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+    write_run(folder / "A-s0", "running", step=0)
+    assert "1 running (step 0), 3 waiting" in said()
+    write_run(folder / "A-s0", "running", step=30)
+    write_run(folder / "A-s1", "failed", step=20, message="the loss is nan")
+    write_run(folder / "B-s0", "stopped", step=10)
+    text = said()
+    assert "1 running (step 30), 1 failed, 1 stopped, 1 waiting" in text
+    assert "A-s1 FAILED at step 20: the loss is nan" in text
+    lock.write_text(json.dumps({"process": 2**30, "host": socket.gethostname()}))  # after kill -9
+    assert "A-s0 is not finished: stopped, step 30 (its process has ended; the same command goes on)" in said()
+
+
+def test_a_server_that_knows_only_what_is_planned_gives_a_report(store: Path, undrawn, capsys) -> None:
+    del undrawn
+    tracker = open_tracker(f"sqlite:///{store}/mlflow.db", experiment="paired", artifact_root=store / "mlartifacts")
+    parent = tracker.start_parent("paired/one", {}, {})
+    tracker.set_tags(parent, {PLANNED: json.dumps({"A": [0], "B": [0]})})
+    assert main(["report", "paired", "--runs-dir", str(store)]) == 0
+    assert "2 runs: 2 waiting" in " ".join(capsys.readouterr().out.split())
