@@ -15,7 +15,7 @@ from coordexp.config.keys import deciding, is_rounding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, parse_model, read_bytes, sha256_of_text
+from coordexp.files import JsonValue, parse_model, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
 _PACKAGES = (
@@ -132,7 +132,7 @@ def read_fingerprint(path: Path) -> Fingerprint:
         ComparisonError: naming the file, if it is none.
     """
     try:
-        return Fingerprint.from_json(read_bytes(path).decode("utf-8", "replace"))
+        return Fingerprint.from_json(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh begins anew") from None
 
