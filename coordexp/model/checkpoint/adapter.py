@@ -233,7 +233,7 @@ def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
 def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:
     mapping = config.get("auto_mapping")
     made_by = mapping.get(_MADE_BY) if isinstance(mapping, dict) else None
-    if not isinstance(made_by, dict):  # an adapter of PEFT's own making, or of an earlier version
+    if not isinstance(made_by, dict):  # an adapter of PEFT's own making
         made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
     names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
     try:
