@@ -1,24 +1,19 @@
-"""Average precision from matches, also under integer image weights: an image of weight 3 counts as three copies of it.
+"""Average precision from matches, as it is and under integer image weights; see :mod:`coordexp.detection.kernels`.
 
-The value is what COCOeval gives when the copies are really there, each copy's id next to the original's.
-
-Legend of shapes: ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
+Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats, Ints
+from coordexp.detection.boxes import IOU_THRESHOLDS, RECALL_LEVELS, Floats
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches, Weights
-
-
-_FEWEST_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -105,107 +100,43 @@ def tied_precision(matches: "Matches") -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def precision_by_category(matches: "Matches", which: AveragePrecision, weights: "Weights") -> Floats:
-    """Return ``[K]`` average precisions, NaN for a category without ground truth under these weights.
+_DRAWS_AT_ONCE = 128
+_one_at_a_time = threading.Lock()
+"""A call uses all cores, and one of numba's ways to share them (workqueue) ends the program at a second call beside."""
+
+
+def precisions(matches: "Matches", first: int, last: int, weights_RN: "Weights") -> Floats:
+    """Return ``[R, T, K]`` average precisions at thresholds ``first`` to ``last - 1``, NaN without ground truth.
+
+    Args:
+        matches: of one file of detections.
+        first: index of the first threshold.
+        last: index after the last.
+        weights_RN: ``[R, N]`` copies of each image, one row a weighting.
+    """
+    from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
+
+    values = np.empty((len(weights_RN), last - first, len(matches.start) - 1))
+    with _one_at_a_time:
+        fill_average_precisions(matches, first, weights_RN, values)
+    return values
+
+
+def mean_precisions(matches: "Matches", which: AveragePrecision, weights_RN: "Weights") -> Floats:
+    """Return ``[R]`` means over categories that have ground truth, NaN if none has.
 
     Args:
         matches: of one file of detections, made in the area range of ``which``.
         which: what to count.
-        weights: ``[N]`` copies of each image.
+        weights_RN: ``[R, N]`` copies of each image.
     """
-    from coordexp.detection.kernels import fill_precisions
-
-    values = np.full((which.last - which.first, len(matches.start) - 1), np.nan)
-    fill_precisions(matches, which.first, weights, values)
-    return values.mean(axis=0)
+    blocks = (weights_RN[first : first + _DRAWS_AT_ONCE] for first in range(0, len(weights_RN), _DRAWS_AT_ONCE))
+    means = [mean_of_numbers(precisions(matches, which.first, which.last, rows).mean(axis=1)) for rows in blocks]
+    return np.concatenate(means)
 
 
-@dataclass(frozen=True, eq=False)
-class Weightings:
-    """Many weightings of the same images, laid out once for all files that are counted under them.
-
-    Attributes:
-        in_lanes: ``[N * R]`` copies of each image, those of an image beside each other; None where a byte cannot hold
-            them, and where they are so few that it is faster to count one after the other.
-        one_by_one: ``[R, N]`` the same, a weighting after the other.
-    """
-
-    in_lanes: NDArray[np.uint8] | None
-    one_by_one: "Weights"
-    _objects: "list[tuple[Matches, Ints]]" = field(default_factory=list, init=False)
-
-    @classmethod
-    def of(cls, weights_NR: NDArray[np.unsignedinteger]) -> "Weightings":
-        """Lay out ``[N, R]`` copies of each image."""
-        use_lanes = weights_NR.shape[1] >= _FEWEST_LANES and int(weights_NR.max(initial=0)) <= np.iinfo(np.uint8).max
-        in_lanes = np.ascontiguousarray(weights_NR, np.uint8).ravel() if use_lanes else None
-        return cls(in_lanes, np.ascontiguousarray(weights_NR.T, np.uint16))
-
-    def objects(self, matches: "Matches", lanes: NDArray[np.uint8]) -> Ints:
-        """Return ``[K, R]`` how many objects count in each of the lanes, counted once for files that have the same."""
-        from coordexp.detection.kernels import fill_objects
-
-        for known, found in self._objects:
-            if (
-                np.array_equal(matches.gt_start, known.gt_start)
-                and np.array_equal(matches.gt_image, known.gt_image)
-                and np.array_equal(matches.gt_count, known.gt_count)
-            ):
-                return found
-        found = np.empty((len(matches.start) - 1, len(self.one_by_one)), np.int64)
-        fill_objects(matches, lanes, found)
-        self._objects[:] = [(matches, found)]
-        return found
-
-
-def precisions(matches: "Matches", first: int, last: int, weightings: Weightings) -> Floats:
-    """Return ``[R, T, K]`` average precisions at thresholds ``first`` to ``last - 1``, NaN without ground truth."""
-    from coordexp.detection.kernels import fill_lanes, fill_rest  # here: numba takes half a second
-
-    values = np.full((len(weightings.one_by_one), last - first, len(matches.start) - 1), np.nan)
-    if matches.num_images == 0:
-        return values
-    if weightings.in_lanes is not None:
-        objects = weightings.objects(matches, weightings.in_lanes)
-        fill_lanes(matches, first, weightings.in_lanes, objects, values)
-    fill_rest(matches, first, weightings.one_by_one, values)
-    return values
-
-
-def mean_precisions(
-    files: "Sequence[Matches]", which: AveragePrecision, weights_NR: NDArray[np.unsignedinteger]
-) -> Floats:
-    """Return ``[R, F]`` what :func:`mean_precision` returns for each file under each of many weightings.
-
-    Args:
-        files: of detections on the same images, made in the area range of ``which``.
-        which: what to count.
-        weights_NR: ``[N, R]`` copies of each image.
-    """
-    from coordexp.detection.kernels import DRAWS_AT_ONCE
-
-    found = np.empty((weights_NR.shape[1], len(files)))
-    for first in range(0, len(found), DRAWS_AT_ONCE):
-        weightings = Weightings.of(weights_NR[:, first : first + DRAWS_AT_ONCE])
-        for column, matches in enumerate(files):
-            by_category = precisions(matches, which.first, which.last, weightings).mean(axis=1)
-            found[first : first + DRAWS_AT_ONCE, column] = means_of_numbers(by_category)
-    return found
-
-
-def mean_precision(matches: "Matches", which: AveragePrecision, weights: "Weights") -> float:
-    """Return the mean over categories that have ground truth, NaN if none has; see :func:`precision_by_category`."""
-    return mean_of_numbers(precision_by_category(matches, which, weights))
-
-
-def mean_of_numbers(values: Floats) -> float:
-    """Return the mean of what is not NaN, NaN if nothing is left."""
-    numbers = values[~np.isnan(values)]
-    return float(numbers.mean()) if len(numbers) else float("nan")
-
-
-def means_of_numbers(values: Floats) -> Floats:
-    """Return ``[...]`` what :func:`mean_of_numbers` returns for each row of ``[..., K]``."""
+def mean_of_numbers(values: Floats) -> Floats:
+    """Return ``[...]`` the means of what is not NaN along the last axis of ``[..., K]``, NaN where nothing is left."""
     is_number = ~np.isnan(values)
     sums, counts = np.where(is_number, values, 0.0).sum(axis=-1), is_number.sum(axis=-1)
     return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)

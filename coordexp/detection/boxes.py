@@ -1,8 +1,7 @@
 """Boxes as arrays, and COCO's tables about them: areas, IoU thresholds, recall levels.
 
-The one IoU of the package is here as a table; its formula is compiled, in :mod:`coordexp.detection.pair_kernels`.
-
-The differentiable GIoU of training is apart from it, in :mod:`coordexp.losses.coord_box`.
+The loops that match boxes compile the same IoU (:mod:`coordexp.detection.pair_kernels`); the differentiable GIoU of
+training is :mod:`coordexp.losses.coord_box`.
 """
 
 import numpy as np
@@ -35,20 +34,16 @@ def iou_table(a_xywh: Floats, b_xywh: Floats) -> Floats:
         a_xywh: ``[A, 4]`` left, top, width and height.
         b_xywh: ``[B, 4]``.
     """
-    from coordexp.detection.pair_kernels import fill_iou_table  # here: numba takes half a second
-
-    table = np.empty((len(a_xywh), len(b_xywh)))
-    fill_iou_table(_rows(a_xywh), _rows(b_xywh), table)
-    return table
+    return iou(a_xywh[:, None], b_xywh[None])
 
 
 def iou(a_xywh: Floats, b_xywh: Floats) -> Floats:
-    """Return ``[M]`` IoU of each box of ``a`` ``[M, 4]`` with the box of ``b`` in the same row."""
-    from coordexp.detection.pair_kernels import fill_iou
-
-    values = np.empty(len(a_xywh))
-    fill_iou(_rows(a_xywh), _rows(b_xywh), values)
-    return values
+    """Return ``[...]`` IoU of boxes ``[..., 4]`` in the same place, in maskApi.c's order of operations."""
+    first = np.maximum(a_xywh[..., :2], b_xywh[..., :2])
+    last = np.minimum(a_xywh[..., 2:] + a_xywh[..., :2], b_xywh[..., 2:] + b_xywh[..., :2])
+    shared = np.maximum(last - first, 0.0).prod(axis=-1)
+    union = a_xywh[..., 2:].prod(axis=-1) + b_xywh[..., 2:].prod(axis=-1) - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
 
 
 def to_boxes_px_xywh(boxes_norm_xyxy: Floats, sizes_px: Floats) -> Floats:
@@ -69,7 +64,3 @@ def to_boxes_norm_xyxy(boxes_px_xywh: Floats, sizes_px: Floats) -> Floats:
     """Return ``[M, 4]`` corners of boxes as fractions of their images, the inverse of :func:`to_boxes_px_xywh`."""
     corners = np.concatenate([boxes_px_xywh[:, :2], boxes_px_xywh[:, :2] + boxes_px_xywh[:, 2:]], axis=1)
     return corners / np.tile(sizes_px, 2)
-
-
-def _rows(boxes: Floats) -> Floats:
-    return np.ascontiguousarray(boxes, np.float64).reshape(-1, 4)

@@ -16,7 +16,7 @@ import numpy as np
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_of_defined
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats
+from coordexp.detection.boxes import AREA_RANGES_PX2, MAX_DETECTIONS, Floats, Ints
 from coordexp.detection.detections import Detections, read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ResourceError
@@ -137,59 +137,42 @@ def coco_evaluation(ground_truth: GroundTruth, detections: Detections, category_
     """
     from pycocotools.cocoeval import COCOeval
 
-    gt = np.flatnonzero(ground_truth.category_ids == category_id)
-    dt = np.flatnonzero(detections.category_ids == category_id)
-    gt_entries: list[dict[str, object]] = [
-        {
-            "id": number,
-            "image_id": image_id,
-            "category_id": category_id,
-            "bbox": box,
-            "area": area,
-            "iscrowd": int(is_crowd),
-        }
-        for number, (image_id, box, area, is_crowd) in enumerate(
-            zip(
-                ground_truth.image_ids[gt].tolist(),
-                ground_truth.boxes_px_xywh[gt].tolist(),
-                ground_truth.areas_px2[gt].tolist(),
-                ground_truth.is_crowd[gt].tolist(),
-                strict=True,
-            ),
-            start=1,
-        )
-    ]
-    dt_entries: list[dict[str, object]] = [
-        {
-            "id": number,
-            "image_id": image_id,
-            "category_id": category_id,
-            "bbox": box,
-            "area": box[2] * box[3],
-            "iscrowd": 0,
-            "score": score,
-        }
-        for number, (image_id, box, score) in enumerate(
-            zip(
-                detections.image_ids[dt].tolist(),
-                detections.boxes_px_xywh[dt].tolist(),
-                detections.scores[dt].tolist(),
-                strict=True,
-            ),
-            start=1,
-        )
-    ]
-    image_ids = np.union1d(ground_truth.image_ids[gt], detections.image_ids[dt]).tolist()
-    truth, found = _coco(image_ids, category_id, gt_entries), _coco(image_ids, category_id, dt_entries)
+    gt = ground_truth.category_ids == category_id
+    dt = detections.category_ids == category_id
+    image_ids = np.union1d(ground_truth.image_ids[gt], detections.image_ids[dt])
+    dt_boxes = detections.boxes_px_xywh[dt]
+    truth = _coco(
+        image_ids,
+        category_id,
+        image_id=ground_truth.image_ids[gt],
+        bbox=ground_truth.boxes_px_xywh[gt],
+        area=ground_truth.areas_px2[gt],
+        iscrowd=ground_truth.is_crowd[gt].astype(np.int64),
+    )
+    found = _coco(
+        image_ids,
+        category_id,
+        image_id=detections.image_ids[dt],
+        bbox=dt_boxes,
+        area=dt_boxes[:, 2] * dt_boxes[:, 3],
+        iscrowd=np.zeros(len(dt_boxes), np.int64),
+        score=detections.scores[dt],
+    )
     return COCOeval(truth, found, "bbox")
 
 
-def _coco(image_ids: Sequence[int], category_id: int, annotations: list[dict[str, object]]) -> "COCO":
+def _coco(image_ids: Ints, category_id: int, **columns: Ints | Floats) -> "COCO":
+    """Return annotations of one category, given by their columns."""
     from pycocotools.coco import COCO
 
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    annotations: list[dict[str, object]] = [
+        {"id": number, "category_id": category_id, **dict(zip(columns, row, strict=True))}
+        for number, row in enumerate(rows, start=1)
+    ]
     coco = COCO()
     # Its stubs ask for segmentation masks and file names, which boxes do not need.
-    coco.dataset["images"] = [{"id": image_id} for image_id in image_ids]  # pyright: ignore
+    coco.dataset["images"] = [{"id": image_id} for image_id in image_ids.tolist()]  # pyright: ignore
     coco.dataset["categories"] = [{"id": category_id}]  # pyright: ignore
     coco.dataset["annotations"] = annotations  # pyright: ignore
     _quietly(coco.createIndex)

@@ -1,7 +1,7 @@
 """Where AP is lost: TIDE's six errors, repeated boxes, bursts and recall by rank, each under integer image weights.
 
-Everything is matched once; what is left is counting, so that a bootstrap over images costs little more than a sum. Each
-fix stands where COCO has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
+Everything is matched once, and counted under weights (:mod:`coordexp.detection.kernels`). Each fix stands where COCO
+has a threshold: what a fix makes right is a hit there, and what it deletes is ignored there.
 
 TIDE: Bolya, Foley, Hays and Hoffman, arXiv 2008.08115. A false positive at IoU .50 is of the first kind that fits:
 
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import Weightings, means_of_numbers, precisions, unit_weights
+from coordexp.detection.average_precision import mean_of_numbers, precisions, unit_weights
 from coordexp.detection.boxes import Bools, Floats, Ints
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
-from coordexp.detection.matching import Matcher, run_lengths
+from coordexp.detection.matching import Matcher
 from coordexp.metrics import Direction
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ class Decomposed:
         fixes: detections as they are and with each kind of error fixed, in the order of the errors, instead of
             thresholds.
         found: the same with the objects that are not missed; all it is for stands at the first of them.
-        counts: ``[N, C]`` what is added up over images.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
@@ -125,33 +124,29 @@ class Decomposed:
         image = np.searchsorted(matcher.image_ids, detections.image_ids)
         kind, meant, missed = _kinds(truth, detections, pairs.gt_of_dt, looked_at & ~pairs.ignored, image, matcher)
         self.fixes, self.found = _fixes(matcher, kind, meant, missed, image)
-        self.counts = _counts(matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
+        self._counts = _counts(matcher, pairs.gt_of_dt, pairs.iou, pairs.ignored, image)
         scores = detections.scores
         self._has_probabilities = detections.has_scores and bool(np.all((scores >= 0) & (scores <= 1)))
 
-    def measure(self, weights: "Weights") -> Floats:
-        """Return ``[M]`` the values of :data:`MEASURES` under ``[N]`` copies of each image; NaN where undefined."""
-        costs = self.costs(Weightings.of(weights[:, None]))
-        return np.concatenate([costs[0], self.ratios(weights[None].astype(np.float64) @ self.counts)[0]])
+    def measure(self, weights_RN: "Weights") -> Floats:
+        """Return ``[R, M]`` values of :data:`MEASURES` under ``[R, N]`` copies of each image; NaN where undefined."""
+        sums = weights_RN.astype(np.float64) @ self._counts
+        return np.hstack([self._costs(weights_RN), _ratios(sums, self._has_probabilities)])
 
-    def costs(self, weightings: Weightings) -> Floats:
-        """Return ``[R, 7]`` under each of many weightings AP50, and what each error costs of it."""
-        fixed = precisions(self.fixes, 0, len(ERRORS), weightings)
-        found = precisions(self.found, 0, 1, weightings)
+    def _costs(self, weights_RN: "Weights") -> Floats:
+        """Return ``[R, 7]`` under each row of weights AP50, and what each error costs of it."""
+        fixed = precisions(self.fixes, 0, len(ERRORS), weights_RN)
+        found = precisions(self.found, 0, 1, weights_RN)
         # A category of which every object is missed has an AP of 1 once none is: its objects are then found.
         found = np.where(np.isnan(found) & ~np.isnan(fixed[:, :1]), 1.0, found)
-        values = means_of_numbers(np.concatenate([fixed, found], axis=1))
+        values = mean_of_numbers(np.concatenate([fixed, found], axis=1))
         values[:, 1:] -= values[:, :1]
         return values
-
-    def ratios(self, sums_RC: Floats) -> Floats:
-        """Return ``[R, M - 7]`` the measures behind the errors, from the sums of the counts under many weightings."""
-        return _ratios(sums_RC, self._has_probabilities)
 
     @cached_property
     def values(self) -> dict[str, float]:
         """Values on the images as they are, by name; undefined ones are absent."""
-        found = self.measure(unit_weights(self.num_images))
+        (found,) = self.measure(unit_weights(self.num_images)[None])
         return {m.name: float(value) for m, value in zip(MEASURES, found, strict=True) if not np.isnan(value)}
 
 
@@ -160,98 +155,74 @@ def _kinds(
 ) -> tuple[Ints, Ints, Bools]:
     """Return ``[D]`` kinds (-1 for what does not count), ``[D]`` the meant ground truth, ``[G]`` which is missed."""
     from coordexp.detection.pair_kernels import CLASSIFICATION, HIT, LOCALISATION, classify_errors
-    from coordexp.detection.sorting import order_by
 
     gt = np.flatnonzero(~truth.is_crowd)
-    gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
-    gt = gt[order_by(gt_image)]
+    gt = gt[np.argsort(truth.image_ids[gt], kind="stable")]
     used = np.zeros(len(truth.is_crowd), np.bool_)
     is_hit = counted & (gt_of_dt >= 0)
     used[gt_of_dt[is_hit]] = True
-    order = order_by(image, matcher.by_score)
-    edges = np.arange(matcher.num_images + 1)
-    kind = np.where(is_hit, HIT, -1).astype(np.int64)[order]
-    meant, found = np.full(len(order), -1, np.int64), np.zeros(len(order), np.uint8)
-    is_false = (counted & ~is_hit)[order]
-    classify_errors(
-        np.searchsorted(image[order], edges),
-        np.searchsorted(np.sort(gt_image), edges),
-        (np.ascontiguousarray(detections.boxes_px_xywh[order]), detections.category_ids[order]),
-        (np.ascontiguousarray(truth.boxes_px_xywh[gt]), truth.category_ids[gt], used[gt]),
+    order = np.lexsort((-detections.scores, image))
+    kind, meant_row = classify_errors(
+        np.searchsorted(image[order], np.arange(matcher.num_images + 1)),
+        np.searchsorted(truth.image_ids[gt], np.append(matcher.image_ids, np.iinfo(np.int64).max)),
+        np.ascontiguousarray(detections.boxes_px_xywh[order]),
+        detections.category_ids[order],
+        np.ascontiguousarray(truth.boxes_px_xywh[gt]),
+        truth.category_ids[gt],
+        used[gt],
         (MATCH_IOU, BACKGROUND_IOU),
-        is_false,
-        found,
-        meant,
     )
-    kind[is_false] = found[is_false]
-    meant = np.append(gt, -1)[meant]
+    is_false = (counted & ~is_hit)[order]
+    kind = np.where(is_false, kind, np.where(is_hit[order], HIT, -1))
+    meant = np.append(gt, -1)[np.where(is_false, meant_row, -1)]  # -1 is the last
     # Of the errors that mean a free object, the one with the highest score is made right.
     claims = np.flatnonzero(np.append(~used, False)[meant])
     claimed, first = np.unique(meant[claims], return_index=True)
-    winners = claims[first]
-    kind[winners] = np.where(kind[winners] == LOCALISATION, _LOCALISED, kind[winners])
-    losers = np.ones(len(order), np.bool_)
-    losers[winners] = False
-    meant[losers & (kind == CLASSIFICATION)] = -1
+    is_winner = np.isin(np.arange(len(order)), claims[first])
+    meant[~is_winner & (kind == CLASSIFICATION)] = -1
+    kind[is_winner & (kind == LOCALISATION)] = _LOCALISED
     missed = ~used & ~truth.is_crowd
     missed[claimed] = False
-    in_file_order = np.empty_like(order)
-    in_file_order[order] = np.arange(len(order))
+    in_file_order = np.argsort(order)
     return kind[in_file_order], meant[in_file_order], missed
 
 
 def _fixes(matcher: Matcher, kind: Ints, meant: Ints, missed: Bools, image: Ints) -> "tuple[Matches, Matches]":
     """Return what AP is counted from with each kind of error fixed, and the same without missed objects."""
-    from coordexp.detection.kernels import Hits, Matches
+    from coordexp.detection.kernels import Matches
     from coordexp.detection.pair_kernels import CLASSIFICATION
-    from coordexp.detection.sorting import counted, order_by, rising
 
-    truth, detections = matcher.truth, matcher.detections
+    truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
     # A classification error is in its own category as it is, and in the right one as it would be.
-    right = np.flatnonzero((kind == CLASSIFICATION) & (meant >= 0))
-    rows = np.concatenate([np.flatnonzero(kind >= 0), right])
-    is_right = np.arange(len(rows)) >= len(rows) - len(right)
-    category_id = np.where(is_right, truth.category_ids[meant[rows]] if len(truth.category_ids) else 0,
-                           detections.category_ids[rows])  # fmt: skip
-    category = np.searchsorted(matcher.category_ids, category_id)
-    order = order_by(rising(-detections.scores[rows]), order_by(image[rows], order_by(rows)))
-    order = order_by(category, order)
-    bounds = np.arange(len(matcher.category_ids) + 1)
-    start = np.searchsorted(category[order], bounds)
-    ordered_image = image[rows][order].astype(np.int32)
+    own, right = np.flatnonzero(kind >= 0), np.flatnonzero((kind == CLASSIFICATION) & (meant >= 0))
+    rows = np.concatenate([own, right])
+    category_ids = np.concatenate([detections.category_ids[own], truth.category_ids[meant[right]]])
+    kinds = np.concatenate([kind[own], np.full(len(right), _CLASSIFIED)])
 
     gt = np.flatnonzero(~truth.is_crowd)
-    num_images = matcher.num_images
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
-    cell = np.searchsorted(matcher.category_ids, truth.category_ids[gt]) * num_images + gt_image
-    by_cell = order_by(cell)
-    cells, count = counted(cell[by_cell])
-    kinds = np.where(is_right, _CLASSIFIED, kind[rows])[order]
-    hit, ignored = _HIT_OF_KIND[kinds], _IGNORED_OF_KIND[kinds]
-    run = run_lengths(start, ordered_image, detections.scores[rows][order])
-    fixes = Matches(
+    gt_cell = np.searchsorted(matcher.category_ids, truth.category_ids[gt]) * num_images + gt_image
+    cells, cell_of_gt, count = np.unique(gt_cell, return_inverse=True, return_counts=True)
+    gt_category, gt_image = np.divmod(cells, num_images)
+    fixes = Matches.of(
         num_images=num_images,
-        start=start,
-        image=ordered_image,
-        rank=np.zeros_like(ordered_image),  # nobody pools them
-        score=detections.scores[rows][order],
-        run=run,
-        hit=hit,
-        ignored=ignored,
-        gt_start=np.searchsorted(cells // num_images, bounds),
-        gt_image=(cells % num_images).astype(np.int32),
-        gt_count=count.astype(np.int32),
-        hits=Hits.of(start, hit, ignored, run),
+        num_categories=len(matcher.category_ids),
+        category=np.searchsorted(matcher.category_ids, category_ids),
+        image=image[rows],
+        rank=rows,  # equal scores go in the order of the file
+        score=detections.scores[rows],
+        hit=_HIT_OF_KIND[kinds],
+        ignored=_IGNORED_OF_KIND[kinds],
+        gt_category=gt_category,
+        gt_image=gt_image,
+        gt_count=count,
     )
-    place = np.repeat(np.arange(len(cells)), count)
-    num_missed = np.bincount(place, weights=missed[gt[by_cell]], minlength=len(cells)).astype(np.int32)
+    num_missed = np.bincount(cell_of_gt[missed[gt]], minlength=len(cells)).astype(np.int32)
     return fixes, fixes._replace(gt_count=fixes.gt_count - num_missed)
 
 
 def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image: Ints) -> Floats:
     """Return ``[N, C]``: boxes, repeats, boxes in bursts, hits, IoU; by score bin; by rank of the object."""
-    from coordexp.detection.sorting import order_by, rising
-
     truth, detections, num_images = matcher.truth, matcher.detections, matcher.num_images
     is_hit = gt_of_dt >= 0
     repeats = matcher.repeats(REPEAT_IOU)
@@ -270,7 +241,7 @@ def _counts(matcher: Matcher, gt_of_dt: Ints, iou: Floats, ignored: Bools, image
     gt = np.flatnonzero(~truth.is_crowd)
     gt_image = np.searchsorted(matcher.image_ids, truth.image_ids[gt])
     left, top = truth.boxes_px_xywh[gt, 0], truth.boxes_px_xywh[gt, 1]
-    written = order_by(gt_image, order_by(rising(top), order_by(rising(left))))
+    written = np.lexsort((left, top, gt_image))
     rank = np.empty(len(gt), np.int64)
     rank[written] = np.arange(len(gt)) - np.searchsorted(gt_image[written], gt_image[written], side="left") + 1
     bucket = np.searchsorted([low for low, _ in _RANKS], rank, side="right") - 1

@@ -27,7 +27,7 @@ from coordexp.detection.ground_truth import (
     refuse_bad,
 )
 from coordexp.errors import DataError, show
-from coordexp.files import read_content, read_once, write_json
+from coordexp.files import read_once, write_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,6 @@ class Detections:
         return self.rows(np.isin(self.image_ids, list(image_ids)))
 
 
-_LARGE_BYTES = 2**18
 _Text = Annotated[str | None, Meta(description="the name of a category")]
 _FloatBox = Annotated[tuple[float, float, float, float], Meta(description="four numbers [x, y, width, height]")]
 
@@ -121,8 +120,6 @@ def read_results(path: Path) -> Results:
     Raises:
         DataError: naming the file, the entry and what is wrong with it.
     """
-    if (plain := _plain_results(path)) is not None:
-        return plain
     where, first = f"{path}: detection", 0
     nothing = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0))
     blocks: list[tuple[Ints, Ints, Floats, Floats]] = [nothing]
@@ -156,19 +153,6 @@ def read_results(path: Path) -> Results:
         first += len(rows)
     image_ids, category_ids, boxes, numbers = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return Results(path, image_ids, category_ids, tuple(names), boxes, None if NoneType in score_kinds else numbers)
-
-
-def _plain_results(path: Path) -> Results | None:
-    """Return a large file with nothing unusual in it; None for one that is to be read with all that can be wrong."""
-    content = read_content(path)
-    if len(content) < _LARGE_BYTES:
-        return None
-    from coordexp.detection.plain_results import read_plain  # here: numba takes half a second
-
-    if (found := read_plain(content)) is None:
-        return None
-    (image_ids, category_ids), boxes, scores = found
-    return Results(path, image_ids, category_ids, (), boxes, scores)
 
 
 def _category_of(row: _ResultEntry) -> int | str | None:

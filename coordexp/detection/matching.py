@@ -8,7 +8,7 @@ Legend of shapes: ``N`` images, ``K`` categories, ``G`` ground-truth boxes, ``D`
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from coordexp.detection.ground_truth import GroundTruth
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches
 
+_T = TypeVar("_T", bound=np.generic)
 _NO_MATCH = -1
 
 
@@ -64,7 +65,6 @@ class Matcher:
         detections: in its images.
         image_ids: ``[N]`` ascending.
         category_ids: ``[K]`` ascending.
-        by_score: ``[D]`` rows of the detections by falling score, equal ones by image, then as in the file.
     """
 
     def __init__(self, truth: GroundTruth, detections: Detections) -> None:
@@ -74,16 +74,13 @@ class Matcher:
             truth: of the images to look at; those without boxes count too.
             detections: in these images only.
         """
-        from coordexp.detection.sorting import order_by, rising  # here: numba takes half a second
-
         self.truth = truth
         self.detections = detections
         self.image_ids: Ints = np.array(sorted(truth.sizes_px), np.int64)
         self.category_ids: Ints = np.array(sorted(truth.categories), np.int64)
         self._gt_cell = self._cells(truth.image_ids, truth.category_ids)
         cell = self._cells(detections.image_ids, detections.category_ids)
-        self.by_score = order_by(rising(-detections.scores), order_by(cell % max(self.num_images, 1)))
-        self._dt_order = order_by(cell, self.by_score)
+        self._dt_order = np.lexsort((-detections.scores, cell))
         self._dt_cell = cell[self._dt_order]
         self._dt_boxes = np.ascontiguousarray(detections.boxes_px_xywh[self._dt_order])
         self._set_exemptions()
@@ -112,43 +109,34 @@ class Matcher:
             max_detections: how many of a category in an image are looked at, best first; None for all. LVIS has
                 another limit, 300 of all categories together in an image, and None lifts it too.
         """
-        from coordexp.detection.kernels import Hits, Matches  # here: numba takes half a second
-        from coordexp.detection.pair_kernels import fill_bits
-        from coordexp.detection.sorting import counted, order_by
+        from coordexp.detection.kernels import Matches  # here: numba takes half a second
 
         low, high = AREA_RANGES_PX2[area]
         gt_ignored = self.truth.is_crowd | (self.truth.areas_px2 < low) | (self.truth.areas_px2 > high)
         matched, gt_order = self._match(gt_ignored, IOU_THRESHOLDS)
         dt_area = self._dt_boxes[:, 2] * self._dt_boxes[:, 3]
         outside = (dt_area < low) | (dt_area > high) | self._is_exempt
-        hit, ignored = (np.empty(len(self._dt_cell), np.uint16) for _ in range(2))
-        fill_bits(matched, gt_ignored[gt_order], outside, hit, ignored)
+        is_matched = matched != _NO_MATCH
+        is_ignored = np.where(is_matched, np.append(gt_ignored[gt_order], False)[matched], outside)  # -1 is the last
+        bit = (1 << np.arange(len(IOU_THRESHOLDS), dtype=np.uint16))[:, None]
 
         rank = self._rank()
-        scores = self.detections.scores[self._dt_order]
-        category = self._dt_cell // self.num_images
-        place = np.empty_like(self._dt_order)
-        place[self._dt_order] = np.arange(len(place))
-        order = order_by(category, place[self.by_score])
-        order = order[self._is_looked_at(rank, max_detections)[order]]
-        gt_cells, gt_count = counted(self._gt_cell[gt_order][~gt_ignored[gt_order]])
-        bounds = np.arange(len(self.category_ids) + 1)
-        start = np.searchsorted(category[order], bounds)
-        image = (self._dt_cell[order] % self.num_images).astype(np.int32)
-        run = run_lengths(start, image, scores[order])
-        return Matches(
+        counts = self._is_looked_at(rank, max_detections)
+        category, image = np.divmod(self._dt_cell[counts], self.num_images)
+        gt_cells, gt_count = np.unique(self._gt_cell[~gt_ignored], return_counts=True)
+        gt_category, gt_image = np.divmod(gt_cells, self.num_images)
+        return Matches.of(
             num_images=self.num_images,
-            start=start,
+            num_categories=len(self.category_ids),
+            category=category,
             image=image,
-            rank=rank[order].astype(np.int32),
-            score=scores[order],
-            run=run,
-            hit=hit[order],
-            ignored=ignored[order],
-            gt_start=np.searchsorted(gt_cells // self.num_images, bounds),
-            gt_image=(gt_cells % self.num_images).astype(np.int32),
-            gt_count=gt_count.astype(np.int32),
-            hits=Hits.of(start, hit[order], ignored[order], run),
+            rank=rank[counts],
+            score=self.detections.scores[self._dt_order][counts],
+            hit=np.bitwise_or.reduce(bit * (is_matched & ~is_ignored), axis=0)[counts],
+            ignored=np.bitwise_or.reduce(bit * is_ignored, axis=0)[counts],
+            gt_category=gt_category,
+            gt_image=gt_image,
+            gt_count=gt_count,
         )
 
     def _is_looked_at(self, rank: Ints, max_detections: int | None) -> Bools:
@@ -165,9 +153,7 @@ class Matcher:
 
     def looked_at(self) -> Bools:
         """Return ``[D]`` which detections AP counts: no more than 100 of a category in an image, or LVIS's 300."""
-        in_file_order = np.zeros(len(self._dt_cell), np.bool_)
-        in_file_order[self._dt_order] = self._is_looked_at(self._rank(), MAX_DETECTIONS)
-        return in_file_order
+        return self._in_file_order(self._is_looked_at(self._rank(), MAX_DETECTIONS))
 
     def _rank(self) -> Ints:
         """Return ``[D]`` the place within its cell of each detection, in order of cells."""
@@ -177,9 +163,7 @@ class Matcher:
     @cached_property
     def _begin(self) -> Ints:
         """``[C + 1]`` where the detections of each cell begin, in order of cells."""
-        from coordexp.detection.sorting import begins
-
-        return begins(self._dt_cell)
+        return np.append(np.flatnonzero(np.diff(self._dt_cell, prepend=-1)), len(self._dt_cell))
 
     def repeats(self, min_iou: float) -> Bools:
         """Return ``[D]`` which detections repeat one with a better score of their category in their image."""
@@ -187,9 +171,7 @@ class Matcher:
 
         found = np.zeros(len(self._dt_cell), np.bool_)
         fill_repeats(self._begin, self._dt_boxes, min_iou, found)
-        in_file_order = np.empty_like(found)
-        in_file_order[self._dt_order] = found
-        return in_file_order
+        return self._in_file_order(found)
 
     def pairs(self, min_iou: float) -> Pairs:
         """Match all detections at one threshold, best score first.
@@ -198,15 +180,12 @@ class Matcher:
         least ``min_iou``. Equal scores go in the order of the detections; of equal IoUs the last box is taken.
         """
         (matched,), gt_order = self._match(self.truth.is_crowd, np.array([min_iou]))
-        gt = np.append(gt_order, _NO_MATCH)[matched]  # -1 is the last entry
-        gt_of_dt = np.full(len(gt), _NO_MATCH, np.int64)
-        gt_of_dt[self._dt_order] = gt
-        ignored = gt_of_dt != _NO_MATCH
-        ignored[ignored] = self.truth.is_crowd[gt_of_dt[ignored]]
-        gt_of_dt[ignored] = _NO_MATCH
-        ignored[self._dt_order[self._is_exempt]] |= gt_of_dt[self._dt_order[self._is_exempt]] == _NO_MATCH
-        overlap = np.zeros(len(gt))
+        gt_of_dt = self._in_file_order(np.append(gt_order, _NO_MATCH)[matched])  # -1 is the last entry
+        on_crowd = np.append(self.truth.is_crowd, False)[gt_of_dt]
+        gt_of_dt[on_crowd] = _NO_MATCH
         paired = gt_of_dt != _NO_MATCH
+        ignored = on_crowd | (self._in_file_order(self._is_exempt) & ~paired)
+        overlap = np.zeros(len(gt_of_dt))
         true = self.truth.boxes_px_xywh[gt_of_dt[paired]]
         overlap[paired] = iou(self.detections.boxes_px_xywh[paired], true)
         return Pairs(gt_of_dt, overlap, ignored, self.num_gt)
@@ -219,15 +198,12 @@ class Matcher:
     def best_iou(self) -> Floats:
         """Return for each detection ``[D]`` its largest IoU with a box of its category that is not a crowd, or 0."""
         from coordexp.detection.pair_kernels import fill_best_iou
-        from coordexp.detection.sorting import order_by
 
-        order = order_by(self._gt_cell)
-        best = np.zeros(len(self._dt_cell))
-        boxes, crowd = self.truth.boxes_px_xywh[order], self.truth.is_crowd[order]
-        fill_best_iou(*self._cell_bounds(order), self._dt_boxes, boxes, crowd, best)
-        in_file_order = np.empty_like(best)
-        in_file_order[self._dt_order] = best
-        return in_file_order
+        gt = np.flatnonzero(~self.truth.is_crowd)
+        gt = gt[np.argsort(self._gt_cell[gt], kind="stable")]
+        best = np.empty(len(self._dt_cell))
+        fill_best_iou(*self._cell_bounds(gt), self._dt_boxes, self.truth.boxes_px_xywh[gt], best)
+        return self._in_file_order(best)
 
     def _match(self, gt_ignored: Bools, thresholds: Floats) -> tuple[NDArray[np.int32], Ints]:
         """Match in order of cells.
@@ -237,9 +213,8 @@ class Matcher:
             stand in its order.
         """
         from coordexp.detection.pair_kernels import match_cells
-        from coordexp.detection.sorting import order_by
 
-        order = order_by(2 * self._gt_cell + gt_ignored)  # within a cell, ground truth that counts comes first
+        order = np.lexsort((gt_ignored, self._gt_cell))  # within a cell, ground truth that counts comes first
         matched = match_cells(
             *self._cell_bounds(order),
             self._dt_boxes,
@@ -252,10 +227,14 @@ class Matcher:
 
     def _cell_bounds(self, gt_order: Ints) -> tuple[Ints, Ints, Ints]:
         """Return where the detections of each cell begin, and where its ground truth begins and ends."""
-        from coordexp.detection.sorting import ground_truth_of
+        cells, gt_cells = self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order]
+        return self._begin, np.searchsorted(gt_cells, cells), np.searchsorted(gt_cells, cells, side="right")
 
-        gt_begin, gt_end = ground_truth_of(self._dt_cell[self._begin[:-1]], self._gt_cell[gt_order])
-        return self._begin, gt_begin, gt_end
+    def _in_file_order(self, values: NDArray[_T]) -> NDArray[_T]:
+        """Return ``[D]`` what is given in order of cells in the order of the file."""
+        found = np.empty_like(values)
+        found[self._dt_order] = values
+        return found
 
     def _cells(self, image_ids: Ints, category_ids: Ints) -> Ints:
         image, category = np.searchsorted(self.image_ids, image_ids), np.searchsorted(self.category_ids, category_ids)
@@ -295,20 +274,3 @@ def _greedy_sum(table: Floats) -> float:
             free_rows.remove(i)
             free_columns.remove(j)
     return total
-
-
-def run_lengths(start: Ints, image: NDArray[np.int32], score: Floats) -> NDArray[np.int32]:
-    """Return how many equal scores of one image begin at each detection, 1 within a run.
-
-    Copies of an image repeat its tied detections as a block: d1 d2 d1 d2, not d1 d1 d2 d2.
-    """
-    num = len(image)
-    run = np.ones(num, np.int32)
-    if num == 0:
-        return run
-    new = np.ones(num, np.bool_)
-    new[1:] = (score[1:] != score[:-1]) | (image[1:] != image[:-1])
-    new[start[start < num]] = True
-    first = np.flatnonzero(new)
-    run[first] = np.diff(np.append(first, num))
-    return run

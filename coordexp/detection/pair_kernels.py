@@ -1,21 +1,19 @@
 """The compiled loops over pairs of boxes: IoU, COCO's matching, and which error each detection is.
 
 The rules are pycocotools' own, to the last comparison and the last rounding; tests compare thousands of random cases.
-Apart from the counting of :mod:`coordexp.detection.kernels`, neither of which calls the other's: numba's cache does not
-see a change in another file.
+They stand apart from :mod:`coordexp.detection.kernels` and call none of its loops: numba's cache does not see a change
+in another file.
 
-Legend of shapes: ``N`` images, ``G`` ground-truth boxes, ``D`` detections, ``T`` thresholds. Sets of thresholds are
-bits of an integer, bit 0 being the lowest.
+Legend of shapes: ``N`` images, ``C`` cells, ``G`` ground-truth boxes, ``D`` detections, ``T`` thresholds.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordexp.detection.boxes import Bools, Floats, Ints
-from coordexp.detection.kernels import Bits, Index, compiled, inlined
+from coordexp.detection.kernels import Index, compiled
 
 
-@inlined
+@compiled
 def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
     """IoU of two rows ``x, y, w, h`` in maskApi.c's order of operations; over ``a``'s own area if ``b`` is a crowd."""
     width = min(a[i, 2] + a[i, 0], b[j, 2] + b[j, 0]) - max(a[i, 0], b[j, 0])
@@ -30,76 +28,27 @@ def _iou(a: Floats, i: int, b: Floats, j: int, is_crowd: bool) -> float:
 
 
 @compiled
-def fill_iou_table(a: Floats, b: Floats, out: Floats) -> None:
-    """Set ``out`` ``[A, B]`` to the IoU of each pair of boxes."""
-    for i in range(len(a)):
-        for j in range(len(b)):
-            out[i, j] = _iou(a, i, b, j, False)
-
-
-@compiled
-def fill_iou(a: Floats, b: Floats, out: Floats) -> None:
-    """Set ``out`` ``[M]`` to the IoU of the boxes in each row."""
-    for i in range(len(a)):
-        out[i] = _iou(a, i, b, i, False)
-
-
-@compiled
-def fill_best_iou(
-    begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, crowd: Bools, out: Floats
-) -> None:
-    """Set ``out`` ``[D]`` to each detection's largest IoU with a box of its cell that is not a crowd, or 0."""
+def fill_best_iou(begin: Ints, gt_begin: Ints, gt_end: Ints, dt_boxes: Floats, gt_boxes: Floats, out: Floats) -> None:
+    """Set ``out`` ``[D]`` to the largest IoU of each detection with a box of its cell, or 0."""
     for cell in range(len(gt_begin)):
         for d in range(begin[cell], begin[cell + 1]):
             out[d] = 0.0
             for g in range(gt_begin[cell], gt_end[cell]):
-                if not crowd[g]:
-                    out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
+                out[d] = max(out[d], _iou(dt_boxes, d, gt_boxes, g, False))
 
 
 @compiled
-def fill_best_pairs(
-    begin: Ints, other_begin: Ints, other_end: Ints, boxes: Floats, others: Floats, best: Floats, row: Ints
-) -> None:
-    """Set ``best`` ``[M]`` to each box's largest IoU with another of its cell, or 0, and ``row`` to where that is."""
-    for cell in range(len(other_begin)):
-        for b in range(begin[cell], begin[cell + 1]):
-            best[b], row[b] = 0.0, 0
-            for other in range(other_begin[cell], other_end[cell]):
-                found = _iou(boxes, b, others, other, False)
-                if found > best[b]:
-                    best[b], row[b] = found, other
-
-
-@inlined
-def _best_match(
-    iou: Floats, row: int, taken: Bools, crowd: Bools, gt_ignored: Bools, g0: int, num_gt: int, threshold: float
-) -> int:
-    """Return the ground truth of a cell that a detection takes at one threshold, or -1; ties go to the later one."""
+def _best_match(iou: Floats, taken: Bools, crowd: Bools, ignored: Bools, threshold: float) -> int:
+    """Return the ground truth of a cell that a detection takes, or -1: of equal IoUs the last, ignored ones at last."""
     best, best_iou = -1, threshold
-    for g in range(num_gt):
-        if taken[g] and not crowd[g0 + g]:
+    for g in range(len(iou)):
+        if taken[g] and not crowd[g]:
             continue
-        if best > -1 and not gt_ignored[g0 + best] and gt_ignored[g0 + g]:
+        if best >= 0 and ignored[g] and not ignored[best]:
             break
-        if iou[row + g] < best_iou:
-            continue
-        best, best_iou = g, iou[row + g]
+        if iou[g] >= best_iou:
+            best, best_iou = g, iou[g]
     return best
-
-
-@inlined
-def _fill_cell(
-    dt_boxes: Floats, first: int, num_dt: int, gt_boxes: Floats, crowd: Bools, g0: int, num_gt: int, iou: Floats,
-    highest: Floats,
-) -> None:  # fmt: skip
-    """Set the IoU of each pair of a cell, and the highest of each detection."""
-    for d in range(num_dt):
-        highest[d] = 0.0
-        for g in range(num_gt):
-            own = _iou(dt_boxes, first + d, gt_boxes, g0 + g, bool(crowd[g0 + g]))
-            iou[d * num_gt + g] = own
-            highest[d] = max(highest[d], own)
 
 
 @compiled
@@ -129,45 +78,23 @@ def match_cells(
         ``[T, D]`` the row of the ground truth that each detection takes, -1 for none.
     """
     gt_of_dt = np.full((len(thresholds), len(dt_boxes)), -1, np.int32)
-    iou, highest, taken = np.empty(0), np.empty(0), np.empty(0, np.bool_)
     for cell in range(len(gt_begin)):
-        first, g0 = begin[cell], gt_begin[cell]
-        num_dt, num_gt = begin[cell + 1] - first, gt_end[cell] - g0
-        if len(iou) < num_dt * num_gt or len(highest) < num_dt or len(taken) < num_gt:
-            iou, highest, taken = np.empty(2 * num_dt * num_gt), np.empty(2 * num_dt), np.empty(2 * num_gt, np.bool_)
-        _fill_cell(dt_boxes, first, num_dt, gt_boxes, crowd, g0, num_gt, iou, highest)
-        for t in range(len(thresholds)):
-            threshold = min(thresholds[t], 1 - 1e-10)
-            taken[:num_gt] = False
-            for d in range(num_dt):
-                if highest[d] < threshold:
+        first, last = gt_begin[cell], gt_end[cell]
+        iou, taken = np.empty(last - first), np.zeros((len(thresholds), last - first), np.bool_)
+        for d in range(begin[cell], begin[cell + 1]):
+            highest = 0.0
+            for g in range(first, last):
+                iou[g - first] = _iou(dt_boxes, d, gt_boxes, g, bool(crowd[g]))
+                highest = max(highest, iou[g - first])
+            for t in range(len(thresholds)):
+                threshold = min(thresholds[t], 1 - 1e-10)
+                if highest < threshold:
                     continue
-                best = _best_match(iou, d * num_gt, taken, crowd, gt_ignored, g0, num_gt, threshold)
+                best = _best_match(iou, taken[t], crowd[first:last], gt_ignored[first:last], threshold)
                 if best >= 0:
-                    taken[best] = True
-                    gt_of_dt[t, first + d] = g0 + best
+                    gt_of_dt[t, d] = first + best
+                    taken[t, best] = True
     return gt_of_dt
-
-
-@compiled
-def fill_bits(gt_of_dt: Index, is_ignored: Bools, outside: Bools, hit: Bits, ignored: Bits) -> None:
-    """Set ``hit`` and ``ignored`` ``[D]`` to the thresholds at which a detection is that.
-
-    Args:
-        gt_of_dt: ``[T, D]`` from :func:`match_cells`.
-        is_ignored: ``[G]`` ground truth that counts as nothing, in the same order.
-        outside: ``[D]`` counts as nothing where it is not matched.
-        hit: receives the thresholds of a match that counts.
-        ignored: receives those at which it counts neither for nor against.
-    """
-    for d in range(len(hit)):
-        hits, skips = 0, 0
-        for t in range(len(gt_of_dt)):
-            gt = gt_of_dt[t, d]
-            skip = is_ignored[gt] if gt >= 0 else outside[d]
-            skips |= int(skip) << t
-            hits |= int(gt >= 0 and not skip) << t
-        hit[d], ignored[d] = hits, skips
 
 
 HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND = range(6)
@@ -176,56 +103,57 @@ HIT, CLASSIFICATION, LOCALISATION, BOTH, DUPLICATE, BACKGROUND = range(6)
 
 @compiled
 def classify_errors(
-    begin: Ints, gt_begin: Ints, dt: tuple[Floats, Ints], gt: tuple[Floats, Ints, Bools], overlap: tuple[float, float],
-    is_false: Bools, kind: NDArray[np.uint8], gt_of_dt: Ints,
-) -> None:  # fmt: skip
-    """Set the kind of error of each false positive, and the ground truth that a localisation or class error means.
+    begin: Ints, gt_begin: Ints, dt_boxes: Floats, dt_category: Ints, gt_boxes: Floats, gt_category: Ints,
+    used: Bools, overlap: tuple[float, float],
+) -> tuple[Ints, Ints]:  # fmt: skip
+    """Return which error each detection is, if it is a false positive, and the ground truth that it means.
 
     Args:
         begin: ``[N + 1]`` where the detections of each image begin.
         gt_begin: ``[N + 1]`` where its ground truth, without crowds, begins.
-        dt: ``[D, 4]`` boxes, ``[D]`` categories.
-        gt: ``[G, 4]`` boxes, ``[G]`` categories, ``[G]`` whether a detection has matched it.
+        dt_boxes: ``[D, 4]``.
+        dt_category: ``[D]``.
+        gt_boxes: ``[G, 4]``.
+        gt_category: ``[G]``.
+        used: ``[G]`` whether a detection has matched it.
         overlap: IoU of a match, and IoU up to which there is background only.
-        is_false: ``[D]`` which detections are false positives.
-        kind: ``[D]`` receives the kind of those.
-        gt_of_dt: ``[D]`` receives the row of the ground truth, or stays as it is.
+
+    Returns:
+        ``[D]`` kinds; ``[D]`` the row that a localisation or class error means, -1 for all others.
     """
-    match, ground = overlap
+    kind, meant = np.empty(len(dt_boxes), np.int64), np.full(len(dt_boxes), -1, np.int64)
     for image in range(len(begin) - 1):
         for d in range(begin[image], begin[image + 1]):
-            if not is_false[d]:
-                continue
-            same, other, used, same_gt, other_gt = _overlaps(d, gt_begin[image], gt_begin[image + 1], dt, gt)
-            if same_gt >= 0 and ground <= same <= match:
-                kind[d], gt_of_dt[d] = LOCALISATION, same_gt
-            elif other >= match:
-                kind[d], gt_of_dt[d] = CLASSIFICATION, other_gt
-            elif used >= match:
-                kind[d] = DUPLICATE
-            elif max(same, other) <= ground:
-                kind[d] = BACKGROUND
-            else:
-                kind[d] = BOTH
+            same, other, taken, same_gt, other_gt = 0.0, 0.0, 0.0, -1, -1  # the largest IoU with each, and where
+            for g in range(gt_begin[image], gt_begin[image + 1]):
+                iou = _iou(dt_boxes, d, gt_boxes, g, False)
+                if gt_category[g] != dt_category[d]:
+                    if iou > other:
+                        other, other_gt = iou, g
+                    continue
+                if iou > same:
+                    same, same_gt = iou, g
+                if used[g]:
+                    taken = max(taken, iou)
+            kind[d] = _kind(same, other, taken, overlap)
+            if kind[d] == LOCALISATION:
+                meant[d] = same_gt
+            elif kind[d] == CLASSIFICATION:
+                meant[d] = other_gt
+    return kind, meant
 
 
 @compiled
-def _overlaps(
-    d: int, first: int, last: int, dt: tuple[Floats, Ints], gt: tuple[Floats, Ints, Bools]
-) -> tuple[float, float, float, int, int]:
-    """Return a detection's largest IoU with its category, with others and with what is taken; the first two's rows."""
-    same, other, used, same_gt, other_gt = 0.0, 0.0, 0.0, -1, -1
-    for g in range(first, last):
-        iou = _iou(dt[0], d, gt[0], g, False)
-        if gt[1][g] != dt[1][d]:
-            if iou > other:
-                other, other_gt = iou, g
-            continue
-        if iou > same:
-            same, same_gt = iou, g
-        if gt[2][g]:
-            used = max(used, iou)
-    return same, other, used, same_gt, other_gt
+def _kind(same: float, other: float, taken: float, overlap: tuple[float, float]) -> int:
+    """Return an error by the largest IoU with its own category, with others, and with what another detection has."""
+    match, ground = overlap
+    if ground <= same <= match:
+        return LOCALISATION
+    if other >= match:
+        return CLASSIFICATION
+    if taken >= match:
+        return DUPLICATE
+    return BACKGROUND if max(same, other) <= ground else BOTH
 
 
 @compiled

@@ -13,7 +13,6 @@ import numpy as np
 from coordexp.detection.average_precision import (
     AVERAGE_PRECISIONS,
     AveragePrecision,
-    mean_precision,
     mean_precisions,
     unit_weights,
 )
@@ -24,7 +23,7 @@ from coordexp.detection.matching import Matcher
 from coordexp.errors import ComparisonError
 from coordexp.statistics.intervals import estimate, p_of_zero
 from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
-from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
+from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import BootstrapReport, Difference
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ def paired_bootstrap(
     seed: int = 0,
     metric: str = "AP",
     image_ids: Collection[int] | None = None,
-    threads: int | None = None,
 ) -> BootstrapReport:
     """Compare groups, one file of detections each, on the same images.
 
@@ -63,10 +61,9 @@ def paired_bootstrap(
         annotations_json: ground truth in COCO format.
         detections: name -> detections in COCO's results format.
         resamples: number of resamples.
-        seed: of the resamples; the same seed gives the same numbers, whatever the number of threads.
+        seed: of the resamples; the same seed gives the same numbers.
         metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
         image_ids: only these images; None for every image of the annotation file.
-        threads: number of threads; None for one per usable core.
 
     Returns:
         Values, intervals and differences; every pair in both orders.
@@ -78,7 +75,7 @@ def paired_bootstrap(
     check_groups({name: [path] for name, path in detections.items()})
     check_plan(resamples=resamples, seed=seed)
     matches = read_matches(annotations_json, detections, metric=metric, image_ids=image_ids)
-    drawn = resampled(matches, metric, resamples=resamples, seed=seed, threads=threads)
+    drawn = resampled(matches, metric, resamples=resamples, seed=seed)
     intervals = {name: estimate(own.value, own.draws).of_precision() for name, own in drawn.items()}
     return BootstrapReport(
         ap={name: found.value for name, found in intervals.items()},
@@ -115,15 +112,16 @@ def read_matches(
     if len(truth.sizes_px) < 2:
         raise ComparisonError(f"{truth.path}: statistics need at least 2 images, got {len(truth.sizes_px)}")
 
-    def matched(key: K) -> "Matches":
-        detections = read_detections(Path(files[key]), whole)
-        _refuse_other_images(detections, truth, files[key])
-        matches = Matcher(truth, detections).matches(area)
-        if not len(matches.gt_image):
+    found: dict[K, Matches] = {}
+    for key, path in files.items():
+        detections = read_detections(Path(path), whole)
+        _refuse_other_images(detections, truth, path)
+        found[key] = Matcher(truth, detections).matches(area)
+        if not len(found[key].gt_image):
             raise ComparisonError(f"{truth.path}: {metric} is undefined, because no object there counts for it")
-        return matches
-
-    return each_read(matched, files, threads=None, on_progress=on_progress)
+        if on_progress is not None:
+            on_progress(0, 1)
+    return found
 
 
 def resampled(
@@ -132,7 +130,6 @@ def resampled(
     *,
     resamples: int,
     seed: int,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[K, Drawn]:
     """Evaluate files of the same images as they are and on the same resamples of them.
@@ -142,30 +139,24 @@ def resampled(
         metric: the metric they were matched for.
         resamples: ``R``.
         seed: of the resamples.
-        threads: number of threads; None for one per usable core.
         on_progress: called with the number of resamples done and their total.
 
     Returns:
         A value and its draws for each file, corrected where categories are in few images; NaN where no image with
         ground truth was drawn, and all of them where there are fewer than :data:`FEWEST_IMAGES`.
     """
-    found, files = known_metric(metric), list(matches.values())
-    num_images = files[0].num_images
-    draws = np.empty((resamples, len(files)))
-
-    def draw(first: int, last: int) -> None:
-        weights = [image_weights(num_images, seed=seed, index=index) for index in range(first, last)]
-        draws[first:last] = mean_precisions(files, found, np.stack(weights, axis=1))
-
-    for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    if num_images < FEWEST_IMAGES:
-        draws[:] = np.nan
-    every_image, images = unit_weights(num_images), images_a_category(files[0])
-    values = {key: mean_precision(file, found, every_image) for key, file in matches.items()}
-    return {
-        key: Drawn(value, corrected(value, draws[:, column], images))
-        for column, (key, value) in enumerate(values.items())
-    }
+    which, num_images = known_metric(metric), next(iter(matches.values())).num_images
+    is_enough = num_images >= FEWEST_IMAGES
+    weights = image_weights(num_images, resamples=resamples, seed=seed)
+    draws = {key: np.empty(resamples) for key in matches}
+    for block in blocks_of(resamples, on_progress):
+        for key, file in matches.items():
+            draws[key][block] = mean_precisions(file, which, weights[block]) if is_enough else np.nan
+    found: dict[K, Drawn] = {}
+    for key, file in matches.items():
+        (value,) = mean_precisions(file, which, unit_weights(num_images)[None]).tolist()
+        found[key] = Drawn(value, corrected(value, draws[key], images_a_category(file)))
+    return found
 
 
 def known_metric(name: str) -> AveragePrecision:

@@ -4,9 +4,7 @@ Several readings of the same runs are compared at once: files of equal bytes are
 distinct pair of them is tested once. Legend of shapes: ``R`` resamples, ``S`` seeds.
 """
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -16,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from coordexp.files import sha256_of_files
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import estimate
-from coordexp.statistics.permutation import holm, swap_draws, swap_test
+from coordexp.statistics.permutation import holm, swap_test
 from coordexp.statistics.power import detectable
 from coordexp.statistics.rarity import images_a_category
-from coordexp.statistics.resampling import OnProgress, check_plan
+from coordexp.statistics.resampling import OnProgress, check_plan, swapped_images
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
 
@@ -42,7 +40,6 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
     image_ids: Collection[int] | None = None,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
     """Compare groups of an experiment, each with one or several seeds, on the same images.
@@ -52,9 +49,8 @@ def compare(
         detections: group -> training seed -> detections in COCO's results format.
         metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
         resamples: bootstrap resamples, and as many draws of the swap test.
-        seed: of the draws; the same seed gives the same numbers, whatever the number of threads.
+        seed: of the draws; the same seed gives the same numbers.
         image_ids: only these images; None for every image of the annotation file.
-        threads: number of threads; None for one per usable core.
         on_progress: called with the number of draws done and their total.
 
     Returns:
@@ -64,7 +60,7 @@ def compare(
         DataError: if a file or an entry is malformed, or an image id is unknown.
         ComparisonError: if there is nothing to compare, or nothing to resample.
     """
-    plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads)
+    plan = _Plan(metric=metric, resamples=resamples, seed=seed)
     return _compared(annotations_json, {"": detections}, plan, image_ids=image_ids, on_progress=on_progress)[""]
 
 
@@ -76,7 +72,6 @@ def compare_readings(
     resamples: int = 2000,
     seed: int = 0,
     families: Mapping[str, str] | None = None,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[N, Comparison]:
     """Compare the same groups as read in several ways, each way for itself, as :func:`compare` does.
@@ -88,7 +83,6 @@ def compare_readings(
         resamples: as of :func:`compare`.
         seed: of the draws.
         families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
-        threads: number of threads; None for one per usable core.
         on_progress: called with the number of draws done and their total.
 
     Returns:
@@ -98,7 +92,7 @@ def compare_readings(
         DataError: as :func:`compare`.
         ComparisonError: as :func:`compare`.
     """
-    plan = _Plan(metric=metric, resamples=resamples, seed=seed, threads=threads, families=families or {})
+    plan = _Plan(metric=metric, resamples=resamples, seed=seed, families=families or {})
     return _compared(annotations_json, readings, plan, image_ids=None, on_progress=on_progress)
 
 
@@ -107,7 +101,6 @@ class _Plan:
     metric: str
     resamples: int
     seed: int
-    threads: int | None
     families: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def paired(self, a: str, b: str) -> bool:
@@ -142,9 +135,7 @@ def _compared(
     matches = read_matches(annotations_json, files_of, metric=plan.metric, image_ids=image_ids, on_progress=on_progress)
     tests = dict.fromkeys(twins for files in contents.values() for twins in _couples(files, plan).values())
     share = partial(_share, on_progress, parts=1 + len(tests))
-    drawn = resampled(
-        matches, plan.metric, resamples=plan.resamples, seed=plan.seed, threads=plan.threads, on_progress=share(part=0)
-    )
+    drawn = resampled(matches, plan.metric, resamples=plan.resamples, seed=plan.seed, on_progress=share(part=0))
     p_swap = _swap_tests(matches, list(tests), plan, share)
     truth = next(iter(matches.values()))
     return {name: _comparison(files, drawn, p_swap, plan, truth=truth) for name, files in contents.items()}
@@ -153,27 +144,13 @@ def _compared(
 def _swap_tests(
     matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: Callable[..., OnProgress | None]
 ) -> dict[_Twins, float]:
-    """Test pairs of groups on the same draws, several at once: most of a test is one pass over the detections."""
-    if not tests:
-        return {}
-    draws = swap_draws(next(iter(matches.values())).num_images, resamples=plan.resamples, seed=plan.seed)
-
-    def test(twins: _Twins) -> float:
-        pairs = [(matches[a], matches[b]) for a, b in twins]
-        metric = known_metric(plan.metric)
-        return swap_test(pairs, metric, resamples=plan.resamples, seed=plan.seed, draws=draws, threads=1)
-
-    found: dict[_Twins, float] = {}
-    with ThreadPoolExecutor(plan.threads or len(os.sched_getaffinity(0))) as pool:
-        futures = {pool.submit(test, twins): twins for twins in tests}
-        try:
-            for part, future in enumerate(as_completed(futures), start=1):
-                found[futures[future]] = future.result()
-                if (on_progress := share(part=part)) is not None:
-                    on_progress(plan.resamples, plan.resamples)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)  # after an interruption nothing more is begun
-    return found
+    """Test pairs of groups on the same draws."""
+    num_images, metric = next(iter(matches.values())).num_images, known_metric(plan.metric)
+    draws = swapped_images(num_images, resamples=plan.resamples, seed=plan.seed)
+    return {
+        twins: swap_test([(matches[a], matches[b]) for a, b in twins], metric, draws, on_progress=share(part=part))
+        for part, twins in enumerate(tests, start=1)
+    }
 
 
 def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:

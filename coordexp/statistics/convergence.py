@@ -60,7 +60,6 @@ def convergence(
     num_supervised_tokens: PerStep | None = None,
     resamples: int = 1000,
     seed: int = 0,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Convergence:
     """Compare how fast groups learn.
@@ -73,8 +72,7 @@ def convergence(
         num_images: images seen by each step, to show curves at equal images; None where unknown.
         num_supervised_tokens: the same for supervised tokens.
         resamples: number of resamples of images (and seeds), the same for all groups and steps.
-        seed: of the resamples; the same seed gives the same numbers, whatever the number of threads.
-        threads: number of threads; None for one per usable core.
+        seed: of the resamples; the same seed gives the same numbers.
         on_progress: called with the number of resamples done and their total.
 
     Returns:
@@ -95,9 +93,7 @@ def convergence(
         for step in steps
     }
     matches = read_matches(annotations_json, files, metric=metric, image_ids=image_ids, on_progress=on_progress)
-    drawn = list(
-        resampled(matches, metric, resamples=resamples, seed=seed, threads=threads, on_progress=on_progress).values()
-    )
+    drawn = list(resampled(matches, metric, resamples=resamples, seed=seed, on_progress=on_progress).values())
     values, draws = np.array([run.value for run in drawn]), np.stack([run.draws for run in drawn], axis=1)
     curves, column = dict[str, _Curve](), 0
     for group, steps in shared.items():

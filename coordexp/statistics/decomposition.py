@@ -3,7 +3,7 @@
 Legend of shapes: ``N`` images, ``R`` resamples, ``M`` measures, of which the last ``X`` are shares.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordexp.detection.average_precision import Weightings, unit_weights
+from coordexp.detection.average_precision import unit_weights
 from coordexp.detection.boxes import Floats
 from coordexp.detection.decomposition import ERRORS, MEASURES, Decomposed
 from coordexp.detection.detections import read_detections
@@ -19,7 +19,7 @@ from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups
 from coordexp.statistics.rarity import FEWEST_IMAGES, corrected, images_a_category
-from coordexp.statistics.resampling import OnProgress, check_plan, each_read, for_each_block, image_weights
+from coordexp.statistics.resampling import OnProgress, blocks_of, check_plan, image_weights
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 from coordexp.statistics.seeds import Part, difference_parts, group_part, total
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Shares = Mapping[str, tuple[Floats, Floats]]
 """More measures of one file by name: ``[N]`` parts and ``[N]`` wholes of the images by id, for a sum over a sum."""
 Ends = tuple[float, float]
-_FILES_AT_ONCE = 8
 _Run = tuple[str, int]
 """Group and training seed."""
 _ByMeasure = dict[str, list[dict[int, Drawn]]]
@@ -45,7 +44,6 @@ def decompose(
     families: Mapping[str, str] | None = None,
     resamples: int = 500,
     seed: int = 0,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Decomposition:
     """Measure what groups lose AP50 to, and how they differ in it, on the same resamples as their AP.
@@ -59,7 +57,6 @@ def decompose(
         families: as of :func:`coordexp.statistics.comparison.compare_readings`.
         resamples: number of resamples of images (and seeds), the same for all groups.
         seed: of the resamples: with the same one, the first resamples of the comparison of AP.
-        threads: number of threads; None for one per usable core.
         on_progress: called with the number of resamples done and their total.
 
     Raises:
@@ -75,34 +72,29 @@ def decompose(
     more: dict[_Run, Shares] = {run: (shares or {}).get(run[0], {}).get(run[1], {}) for run in paths}
     own_names = list(dict.fromkeys(name for found in more.values() for name in found))
 
-    def measured(run: _Run) -> _Measured:
-        made = Decomposed(truth, read_detections(Path(paths[run]), truth))
-        return _Measured(made, *_columns(more[run], own_names, made.num_images))
-
-    files = each_read(measured, paths, threads=threads, on_progress=on_progress)
+    files: dict[_Run, _Measured] = {}
+    for run, path in paths.items():
+        made = Decomposed(truth, read_detections(Path(path), truth))
+        files[run] = _Measured(made, *_columns(more[run], own_names, made.num_images))
+        if on_progress is not None:
+            on_progress(0, 1)
     names = [*(measure.name for measure in MEASURES), *own_names]
-    num_images = len(truth.sizes_px)
-    weights = np.stack([image_weights(num_images, seed=seed, index=index) for index in range(resamples)], axis=1)
-    costs = np.empty((len(files), resamples, 1 + len(ERRORS)))
-
-    def draw(first: int, last: int) -> None:
-        weightings = Weightings.of(weights[:, first:last])
-        for row, file in enumerate(files.values()):
-            costs[row, first:last] = file.decomposed.costs(weightings)
-
-    for_each_block(draw, num_draws=resamples, threads=threads, on_progress=on_progress)
-    every_image = unit_weights(num_images)
-    ratios = _ratios(list(files.values()), weights.T.astype(np.float64))
+    every_image = unit_weights(len(truth.sizes_px))[None]
+    weights = image_weights(len(truth.sizes_px), resamples=resamples, seed=seed)
+    is_enough = len(truth.sizes_px) >= FEWEST_IMAGES
+    draws = {run: np.empty((resamples, len(names))) for run in files}
+    for block in blocks_of(resamples, on_progress):
+        for run, file in files.items():
+            draws[run][block] = file.measure(weights[block]) if is_enough else np.nan
     drawn: _ByMeasure = {group: [{} for _ in names] for group in detections}
-    for ((group, number), file), own_costs, own_ratios in zip(files.items(), costs, ratios, strict=True):
-        draws, images = np.hstack([own_costs, own_ratios]), images_a_category(file.decomposed.fixes)
-        for at, value in enumerate(file.measure(every_image)):
-            own = corrected(float(value), draws[:, at], images) if at <= len(ERRORS) else draws[:, at]
-            own = own if num_images >= FEWEST_IMAGES else np.full(resamples, np.nan)
-            drawn[group][at][number] = Drawn(float(value), own)
+    for (group, number), file in files.items():
+        (values,), images = file.measure(every_image), images_a_category(file.decomposed.fixes)
+        for at, (value, own) in enumerate(zip(values.tolist(), draws[group, number].T, strict=True)):
+            is_of_ap = at <= len(ERRORS)
+            drawn[group][at][number] = Drawn(value, corrected(value, own, images) if is_of_ap else own)
     known = {measure.name: measure.ends for measure in MEASURES} | dict(ends or {})
-    values, pairs = _estimated(drawn, {name: known.get(name) for name in names}, families or {}, seed=seed)
-    return Decomposition(value=values, pairs=pairs, resamples=resamples, seed=seed)
+    estimates, pairs = _estimated(drawn, {name: known.get(name) for name in names}, families or {}, seed=seed)
+    return Decomposition(value=estimates, pairs=pairs, resamples=resamples, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,37 +105,12 @@ class _Measured:
     parts_NX: Floats
     wholes_NX: Floats
 
-    def measure(self, weights: "Weights") -> Floats:
-        """Return ``[M]`` values under ``[N]`` copies of each image; NaN where undefined."""
-        sums = [weights[None].astype(np.float64) @ columns for columns in self.columns]
-        costs = self.decomposed.costs(Weightings.of(weights[:, None]))
-        return np.concatenate([costs[0], self.ratios(np.hstack(sums))[0]])
-
-    @property
-    def columns(self) -> tuple[Floats, Floats, Floats]:
-        """What is added up over images, each ``[N, ...]``."""
-        return self.decomposed.counts, self.parts_NX, self.wholes_NX
-
-    def ratios(self, sums_RC: Floats) -> Floats:
-        """Return ``[R, M - 7]`` what is behind the errors, and the shares, from sums of the columns."""
-        num_counts, num_shares = self.decomposed.counts.shape[1], self.parts_NX.shape[1]
-        counts, parts, wholes = np.split(sums_RC, [num_counts, num_counts + num_shares], axis=1)
+    def measure(self, weights_RN: "Weights") -> Floats:
+        """Return ``[R, M]`` values under ``[R, N]`` copies of each image; NaN where undefined."""
+        weights = weights_RN.astype(np.float64)
+        parts, wholes = weights @ self.parts_NX, weights @ self.wholes_NX
         shares = np.divide(parts, wholes, out=np.full(parts.shape, np.nan), where=wholes > 0)
-        return np.hstack([self.decomposed.ratios(counts), shares])
-
-
-def _ratios(files: Sequence[_Measured], weights_RN: Floats) -> Iterator[Floats]:
-    """Yield of each file ``[R, M - 7]`` what is behind the errors, and the shares, under each of many weightings.
-
-    Several files share a product of matrices: for one alone, reading the weights takes longer than to multiply, and
-    after each product the threads of the library wait awake for the next.
-    """
-    for first in range(0, len(files), _FILES_AT_ONCE):
-        some = files[first : first + _FILES_AT_ONCE]
-        columns = [np.hstack(file.columns) for file in some]
-        ends = np.cumsum([own.shape[1] for own in columns])
-        sums = np.split(weights_RN @ np.hstack(columns), ends[:-1], axis=1)
-        yield from (file.ratios(own) for file, own in zip(some, sums, strict=True))
+        return np.hstack([self.decomposed.measure(weights_RN), shares])
 
 
 def _columns(found: Shares, names: Sequence[str], num_images: int) -> tuple[Floats, Floats]:

@@ -1,10 +1,15 @@
 """Swap test: if two groups do not differ, their detections of an image can change places.
 
+Both groups are put into one order of score, a *pool* of ``2 N + 1`` images: what the first has in image ``i`` is in
+image ``2 i``, what the second has there in ``2 i + 1``, and all objects are in the last. So a group's AP after a swap
+is that of the pool under weights of 0 and 1, and one kernel counts it (:mod:`coordexp.detection.kernels`).
+
 Most draws need no counting. To first order the difference is a sum over images (:func:`swap_slopes`), and a draw whose
 sum says clearly on which side of the observed difference it lies is judged by it: clearly is ten times the error of
-such sums, which 31 draws of the same pair show. All others are counted.
+such sums, which 31 draws of the same pair show. Without this, twelve groups of five seeds would take an hour.
 
-Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds.
+Legend of shapes: ``N`` images, ``K`` categories, ``R`` draws, ``S`` pairs of seeds, ``D`` detections of a category,
+``T`` thresholds.
 """
 
 from collections.abc import Sequence
@@ -14,32 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.detection.average_precision import AveragePrecision, mean_precisions
-from coordexp.detection.boxes import Floats, Ints
+from coordexp.detection.boxes import Bools, Floats
 from coordexp.statistics.intervals import TIE
-from coordexp.statistics.resampling import OnProgress, for_each_block, swapped_images
+from coordexp.statistics.resampling import OnProgress
 
 if TYPE_CHECKING:
     from coordexp.detection.kernels import Matches
 
 _ROUND, _ENOUGH_AS_FAR = 250, 100
-_PROBES, _CLEARLY = 31, 10.0
-"""With the groups as they are, the probes are 32 draws, which are counted at once."""
-_LEAST_ERROR = 1e-9
-
-
-def swap_draws(num_images: int, *, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """Return ``[N, R]``: 1 for the images swapped in each draw; the same draws serve every pair of groups."""
-    return np.stack([swapped_images(num_images, seed=seed, index=index) for index in range(resamples)], axis=1)
+_PROBES, _CLEARLY, _LEAST_ERROR = 31, 10.0, 1e-9
 
 
 def swap_test(
     pairs: "Sequence[tuple[Matches, Matches]]",
     metric: AveragePrecision,
+    draws_RN: NDArray[np.uint8],
     *,
-    resamples: int,
-    seed: int,
-    draws: NDArray[np.uint8] | None = None,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> float:
     """Return the two-sided p of "the groups' detections are exchangeable within images".
@@ -52,10 +47,7 @@ def swap_test(
     Args:
         pairs: ``S`` checkpoints of the two groups, paired, matched in the metric's area range.
         metric: what to count, averaged over the pairs.
-        resamples: number of draws.
-        seed: of the draws.
-        draws: what :func:`swap_draws` returns for these images, number and seed; None: made here.
-        threads: number of threads; None for one per usable core.
+        draws_RN: of :func:`~coordexp.statistics.resampling.swapped_images`.
         on_progress: called with the number of draws done and their total.
 
     Returns:
@@ -64,35 +56,26 @@ def swap_test(
 
     Source of the early end: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 78 (1991).
     """
-    from coordexp.detection.pooling import pooled, swap_slopes, swap_sums  # here: numba takes half a second
-
     pools = [pooled(a, b) for a, b in pairs]
-    num_images = pairs[0][0].num_images
-    swapped = swap_draws(num_images, resamples=resamples, seed=seed) if draws is None else draws
-    slopes = np.mean([swap_slopes(pool, metric.first, metric.last) for pool in pools], axis=0)
-    values, num_probes = np.full(resamples, np.nan), min(_PROBES, resamples)
-    unswapped = np.zeros((num_images, 1), np.uint8)
-    first = swapped_differences(pools, metric, np.hstack([unswapped, swapped[:, :num_probes]]))
-    observed, values[:num_probes] = abs(float(first[0])), first[1:]
-    errors = values[:num_probes] - swap_sums(slopes, swapped, 0, num_probes)
-    error = max(_CLEARLY * float(np.sqrt(np.mean(errors**2))), _LEAST_ERROR)
-
-    def count(indices: Ints) -> None:
-        def draw(first: int, last: int) -> None:
-            values[indices[first:last]] = swapped_differences(pools, metric, swapped[:, indices[first:last]])
-
-        for_each_block(draw, num_draws=len(indices), threads=threads)
-
+    slopes = np.mean([swap_slopes(pool, metric) for pool in pools], axis=0)
+    values = np.full(len(draws_RN), np.nan)
+    probes = draws_RN[:_PROBES]
+    observed, *probed = swapped_differences(pools, metric, np.vstack([np.zeros_like(probes[:1]), probes]))
+    values[: len(probes)] = probed
+    observed = abs(observed)
+    error = max(_CLEARLY * float(np.sqrt(np.mean((probed - _swap_sums(slopes, probes)) ** 2))), _LEAST_ERROR)
     done = as_far = 0
-    while done < resamples and as_far < _ENOUGH_AS_FAR:
-        some = np.arange(done, min(done + _ROUND, resamples))
-        sums = np.abs(swap_sums(slopes, swapped, done, done + len(some)))
-        count(some[(np.abs(sums - observed) <= error) & np.isnan(values[some])])
-        is_far = np.where(np.isnan(values[some]), sums > observed, np.abs(values[some]) >= observed - TIE)
+    while done < len(draws_RN) and as_far < _ENOUGH_AS_FAR:
+        draws, own = draws_RN[done : done + _ROUND], values[done : done + _ROUND]
+        sums = np.abs(_swap_sums(slopes, draws))
+        unclear = np.isnan(own) & (np.abs(sums - observed) <= error)
+        if unclear.any():
+            own[unclear] = swapped_differences(pools, metric, draws[unclear])
+        is_far = np.where(np.isnan(own), sums > observed, np.abs(own) >= observed - TIE)
         as_far += int(np.count_nonzero(is_far))
-        done += len(some)
+        done += len(draws)
         if on_progress is not None:
-            on_progress(done if as_far < _ENOUGH_AS_FAR else resamples, resamples)
+            on_progress(done if as_far < _ENOUGH_AS_FAR else len(draws_RN), len(draws_RN))
     return (1 + as_far) / (1 + done)
 
 
@@ -106,16 +89,76 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, swapped_NR: NDArray[np.uint8]) -> Floats:
+def pooled(a: "Matches", b: "Matches") -> "Matches":
+    """Put the detections of two checkpoints on the same images into one order of score, equal scores by image."""
+    from coordexp.detection.kernels import Matches  # here: numba takes half a second
+
+    categories = np.arange(len(a.start) - 1)
+    num_gt = np.diff(np.append(0, np.cumsum(a.gt_count))[a.gt_start])
+    with_gt = np.flatnonzero(num_gt)
+    return Matches.of(
+        num_images=2 * a.num_images + 1,
+        num_categories=len(categories),
+        category=np.concatenate([np.repeat(categories, np.diff(each.start)) for each in (a, b)]),
+        image=np.concatenate([2 * a.image, 2 * b.image + 1]),
+        rank=np.concatenate([a.rank, b.rank]),
+        score=np.concatenate([a.score, b.score]),
+        hit=np.concatenate([a.hit, b.hit]),
+        ignored=np.concatenate([a.ignored, b.ignored]),
+        gt_category=with_gt,
+        gt_image=np.full(len(with_gt), 2 * a.num_images),
+        gt_count=num_gt[with_gt],
+    )
+
+
+def swapped_differences(pools: "Sequence[Matches]", metric: AveragePrecision, draws_RN: NDArray[np.uint8]) -> Floats:
     """Return ``[R]`` mean differences, first minus second, after the groups have changed places in some images.
 
     Args:
         pools: one for each pair of checkpoints.
         metric: what to count.
-        swapped_NR: ``[N, R]`` 1 where the groups change places.
+        draws_RN: 1 where the groups change places.
     """
-    from coordexp.detection.pooling import swap_weights
+    of_first = np.stack([1 - draws_RN, draws_RN], axis=2).reshape(len(draws_RN), -1).astype(np.uint16)
+    first, second = (np.pad(weights, ((0, 0), (0, 1)), constant_values=1) for weights in (of_first, 1 - of_first))
+    found = [mean_precisions(pool, metric, first) - mean_precisions(pool, metric, second) for pool in pools]
+    return np.mean(found, axis=0)
 
-    found = mean_precisions(pools, metric, np.hstack(swap_weights(swapped_NR)))
-    first, second = np.split(found, 2)
-    return (first - second).mean(axis=1)
+
+def swap_slopes(pool: "Matches", metric: AveragePrecision) -> Floats:
+    """Return ``[N]`` by how much each image carries the difference of the groups, to first order.
+
+    With ``x`` of 1 for an image as it is and -1 for one that is swapped, the difference is about ``slopes @ x``. It is
+    the derivative where each group has half of every detection. AP is there the mean over objects of the best precision
+    from a hit on: a hit adds its own, and like every detection it moves the precision at each later place that is the
+    best of some hit. (COCO reads that curve at 101 levels instead of at every hit.)
+    """
+    thresholds = np.arange(metric.first, metric.last)
+    by_image = np.zeros(pool.num_images)
+    for k in np.flatnonzero(np.diff(pool.gt_start)):
+        rows = slice(pool.start[k], pool.start[k + 1])
+        hit, ignored = ((bits[rows, None] >> thresholds) & 1 == 1 for bits in (pool.hit, pool.ignored))
+        scale = 1.0 / (int(pool.gt_count[pool.gt_start[k]]) * len(pool.gt_count) * len(thresholds))
+        by_image += scale * np.bincount(pool.image[rows], _slopes_of(hit, ~ignored), minlength=pool.num_images)
+    first, second = by_image[:-1].reshape(-1, 2).T
+    return first - second
+
+
+def _slopes_of(hit_DT: Bools, counted_DT: Bools) -> Floats:
+    """Return ``[D]`` the derivatives of the sum of best precisions by the weights of detections, where all are 1/2."""
+    hits, seen = 0.5 * hit_DT.cumsum(axis=0), np.maximum(0.5 * counted_DT.cumsum(axis=0), 0.5)
+    # From here on the last detection comes first: what counts at a place is what follows it.
+    hit, hits, seen = hit_DT[::-1], hits[::-1], seen[::-1]
+    precision = np.where(hit, hits / seen, -1.0)
+    best = np.maximum.accumulate(precision, axis=0)
+    is_new = np.diff(best, axis=0, prepend=-1.0) > 0
+    place = np.maximum.accumulate(np.where(is_new, np.arange(len(hit))[:, None], 0), axis=0)
+    led = np.zeros_like(best)  # half the hits whose best precision stands here
+    np.add.at(led, (place, np.arange(hit.shape[1])), 0.5 * hit)
+    of_hit, of_any = (led / seen).cumsum(axis=0), (led * hits / seen**2).cumsum(axis=0)
+    return (hit * (of_hit + best) - counted_DT[::-1] * of_any).sum(axis=1)[::-1]
+
+
+def _swap_sums(slopes: Floats, draws_RN: NDArray[np.uint8]) -> Floats:
+    """Return ``[R]`` the difference of the groups in some draws, to first order."""
+    return slopes.sum() - 2.0 * (draws_RN @ slopes)

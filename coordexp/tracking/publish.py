@@ -84,7 +84,7 @@ def read_hardware(run: RunFolder) -> str:
 def is_recorded(plan: RunPlan, tracker: Tracker) -> bool:
     """Return whether this server has all rows and results of a run, so that nothing is left to send."""
     status = plan.status()
-    is_over = status is not None and status.state in ("finished", "pruned")
+    is_over = status is not None and status.state in ("finished", "pruned") and status.is_merged
     return is_over and read_recorded(plan.folder) == Recorded(without_secrets(tracker.uri), plan.key)
 
 

@@ -1,4 +1,6 @@
-"""The statistics of 5,000 images x 30 detections x 3 groups, and pycocotools on a few of the same resamples.
+"""The statistics of 5,000 images x 30 detections x 3 groups, ``coordexp compare`` of two of them, and pycocotools.
+
+The last on a few of the same resamples.
 
 ``python tests/benchmarks/bench_statistics.py [IMAGES] [RESAMPLES]`` (default 5000 2000). Times are wall-clock; the
 measured process has read nothing before, so its memory is what a user needs.
@@ -19,7 +21,8 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision
+from coordexp.cli.main import main as run_command
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precisions
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import read_ground_truth
 from coordexp.detection.matching import Matcher
@@ -69,9 +72,14 @@ def measure(folder: Path, resamples: int, what: str) -> None:
         files = {group: folder / f"{group}.json" for group in GROUPS}
         report = paired_bootstrap(folder / "instances.json", files, resamples=resamples)
         said = f"C - A = {report.difference['C', 'A'].value:+.4f}"
-    else:
+    elif what == "compare":
         groups = {group: {0: folder / f"{group}.json"} for group in GROUPS}
         said = verdict(compare(folder / "instances.json", groups, resamples=resamples))
+    else:
+        files = [f"{group}={folder}/{group}.json" for group in GROUPS[:2]]
+        command = ["compare", "--annotations", f"{folder}/instances.json", *files, "--output", f"{folder}/out"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            said = f"exit code {run_command([*command, '--resamples', str(resamples)])}"
     seconds = time.perf_counter() - started
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024**2
@@ -84,12 +92,12 @@ def compare_with_pycocotools(folder: Path, num: int) -> None:
     matches, metric = Matcher(truth, read_detections(folder / "A.json", truth)).matches(), AVERAGE_PRECISIONS["AP"]
     document = json.loads((folder / "instances.json").read_text())
     detections = json.loads((folder / "A.json").read_text())
-    weights = [image_weights(matches.num_images, seed=0, index=i) for i in range(num)]
-    mean_precision(matches, metric, weights[0])
+    weights = image_weights(matches.num_images, resamples=100, seed=0)
+    mean_precisions(matches, metric, weights[:1])
     started = time.perf_counter()
-    ours = [mean_precision(matches, metric, w) for w in weights for _ in range(20)][::20]
-    ours_seconds = (time.perf_counter() - started) / (20 * num)
-    taken = [pycocotools_ap(document, detections, w) for w in weights]
+    ours = mean_precisions(matches, metric, weights)[:num]
+    ours_seconds = (time.perf_counter() - started) / len(weights)
+    taken = [pycocotools_ap(document, detections, w) for w in weights[:num]]
     theirs_seconds = sum(seconds for _, seconds in taken) / num
     apart = max(abs(a - b) for a, (b, _) in zip(ours, taken, strict=True))
     print(
@@ -129,7 +137,7 @@ def pycocotools_ap(document: dict, detections: list[dict], weights: np.ndarray) 
 
 
 def main(num_images: int, resamples: int) -> None:
-    """Print both analyses and the ratio."""
+    """Print all."""
     cores = len(os.sched_getaffinity(0))
     print(
         f"{num_images:,} images x {DETECTIONS_PER_IMAGE} detections x {len(GROUPS)} groups, {resamples:,} resamples, ",
@@ -138,7 +146,7 @@ def main(num_images: int, resamples: int) -> None:
     print(f"{cores} cores, files read and functions compiled included", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         write_data(Path(scratch), num_images)
-        for what in ("bootstrap", "compare"):
+        for what in ("bootstrap", "compare", "command"):
             subprocess.run([sys.executable, __file__, "measure", scratch, str(resamples), what], check=True)
         compare_with_pycocotools(Path(scratch), num=2)
 

@@ -35,7 +35,7 @@ def experiments(num: int, *, images: int, categories: int, seeds: int, luck: flo
                 seed_spread=luck,
                 num_categories=categories,
             )
-            found.append(compare(annotations, files, resamples=RESAMPLES, threads=1))
+            found.append(compare(annotations, files, resamples=RESAMPLES))
     return found
 
 

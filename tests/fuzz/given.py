@@ -184,7 +184,7 @@ def _read_found(folder: Path) -> None:
     for name in ("found.json", "others.json"):
         detections_of(read_results(folder / name), truth)
     files = {"A": {0: folder / "found.json"}, "B": {0: folder / "others.json"}}
-    stored = to_json(compare(folder / "instances_val.json", files, resamples=20, threads=1))
+    stored = to_json(compare(folder / "instances_val.json", files, resamples=20))
     from_json(stored)
 
 

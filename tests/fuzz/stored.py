@@ -234,7 +234,7 @@ def _make_evaluation(folder: Path) -> None:
     curves = REPOSITORY / "results" / "shapes" / "distributions"
     (folder / "distributions.json").write_bytes(gzip.decompress(min(curves.iterdir()).read_bytes()))
     files = {"A": {0: folder / "found.json"}, "B": {0: folder / "others.json"}}
-    found = compare(folder / "instances_val.json", files, resamples=20, threads=1)
+    found = compare(folder / "instances_val.json", files, resamples=20)
     (folder / "comparison.json").write_text(to_json(found))
 
 

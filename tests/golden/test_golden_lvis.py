@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from coordexp.detection import evaluate_detections
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, mean_precision, unit_weights
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.detection.matching import Matcher
 from coordexp.detection.metrics import measure
 from coordexp.statistics import paired_bootstrap
+from tests.unit.detection.detection_support import average_precision
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "lvis.json").read_text(encoding="utf-8"))
@@ -44,7 +45,7 @@ def test_every_number_is_that_of_lvis_api(golden: dict, tmp_path: Path) -> None:
     assert evaluate_detections(annotations, found).AP_medium == metrics["AP_medium"]
     copies = np.array(scene["copies"], np.uint16)
     for name, which in AVERAGE_PRECISIONS.items():
-        value = mean_precision(Matcher(truth, detections).matches(which.area), which, copies)
+        value = average_precision(Matcher(truth, detections).matches(which.area), which, copies)
         expected = golden["repeated"][{ours: theirs for theirs, ours in NAMES.items()}[name]]
         assert value == pytest.approx(np.nan if expected is None else expected, nan_ok=True, **EXACT)
 
@@ -69,6 +70,6 @@ def test_each_rule_matters(tmp_path: Path) -> None:
             less = type(truth.federated)(**{**vars(truth.federated), name: none})
             others[name] = GroundTruth(**{**vars(truth), "federated": less})
         for name, other in others.items():
-            ap = mean_precision(Matcher(other, detections).matches(), AVERAGE_PRECISIONS["AP"], unit_weights(8))
+            ap = average_precision(Matcher(other, detections).matches(), AVERAGE_PRECISIONS["AP"], [1] * 8)
             changed[name] += abs(ap - golden["once"]["AP"]) > 1e-9
     assert min(changed.values()) > 0

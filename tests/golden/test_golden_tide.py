@@ -28,7 +28,7 @@ def test_every_error_costs_what_tide_says(golden: dict) -> None:
         (unit_weights(10), golden["once"]),
         (np.array(made["copies"], np.uint16), golden["repeated"]),
     ):
-        values = found.measure(weights)[:7]
+        values = found.measure(weights[None])[0, :7]
         values[1:] = np.maximum(values[1:], 0.0)  # TIDE shows no error that costs less than nothing
         assert dict(zip(NAMES, values, strict=True)) == pytest.approx(expected, rel=0, abs=1e-9)
 

@@ -58,20 +58,21 @@ def train(config: ExperimentConfig, *, stop: int | None = None, lines: list[str]
     """Train without the final evaluation and merge; with ``stop``, die after that step's checkpoint."""
     config = with_changes(config, training={"checkpoint_steps": stop or config.training.max_steps})
     print_line = (lambda line: None) if lines is None else lines.append
-    finish, run_module._finish = run_module._finish, lambda run, started: None
+    evaluate, run_module._evaluate = run_module._evaluate, lambda run: None
     try:
-        run_module.train_run(config, reporter=StopsAt(RunFolder.of(config).path, step=stop), print_line=print_line)
+        reporter = StopsAt(RunFolder.of(config).path, step=stop)
+        run_module.train_run(config, reporter=reporter, print_line=print_line, merges=False)
     except KeyboardInterrupt:
         assert stop is not None
     finally:
-        run_module._finish = finish
+        run_module._evaluate = evaluate
 
 
 def numbers(config: ExperimentConfig) -> dict[int, dict[str, float]]:
     """Return by step what was logged, without times."""
     found: dict[int, dict[str, float]] = {}
     for row in read_rows(RunFolder.of(config).metrics):
-        named = {name: value for name, value in row.metrics.items() if "throughput" not in name}
+        named = {name: value for name, value in row.metrics.items() if not name.startswith(("throughput", "final"))}
         found.setdefault(row.step, {}).update(named)
     return found
 

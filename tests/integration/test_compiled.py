@@ -29,7 +29,7 @@ def test_a_first_table_compiles_nothing_that_was_not_compiled(tmp_path):
 
     run("coordexp.doctor.compiled")
     before = compiled(cache)
-    assert len(before) > 40
+    assert before
     run("coordexp", "ablation", "--config", "experiments/tiny.yaml", f"experiment.runs_dir={tmp_path}", *FEW)
     assert (tmp_path / "tiny" / "report" / "report.html").exists()
     assert compiled(cache) == before

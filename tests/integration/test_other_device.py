@@ -42,7 +42,7 @@ def changed(config, **sections):
 
 def numbers_of(config):
     rows = read_rows(RunFolder.of(config).metrics)
-    timed = ("second", "per_second", "throughput", "mfu", "memory")
+    timed = ("second", "per_second", "throughput", "mfu", "memory", "merge_lost")  # and float32's own rounding
     return {
         f"{name} at {row.step}": value
         for row in rows

@@ -209,7 +209,7 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
     [
         (
             _threads,
-            r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads, for a new experiment\.name",
+            r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads",
         ),
         (_half_precision, 'precision.autocast is "bf16" here and "no" there'),
         (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),

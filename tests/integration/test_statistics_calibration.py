@@ -43,7 +43,7 @@ def comparisons(
             seed_spread=seed_spread,
             num_categories=num_categories,
         )
-        yield compare(annotations, files, resamples=RESAMPLES, threads=1)
+        yield compare(annotations, files, resamples=RESAMPLES)
 
 
 def share_found(pairs: list[PairResult]) -> float:

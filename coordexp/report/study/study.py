@@ -1,5 +1,6 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -315,7 +316,8 @@ class _StudyMaker:
         """Compare the runs whose own detections are there; a reading that lacks one of theirs is left out whole."""
         if not own:
             return {}
-        self._cautions = list(self._find_cautions(read_ground_truth(annotations), own))
+        with contextlib.suppress(CoordExpError):  # a file that cannot be read is named where it is compared
+            self._cautions = list(self._find_cautions(read_ground_truth(annotations), own))
         try:
             return self._compared(annotations, {"own": own, **self._other_readings(own)})
         except CoordExpError as error:

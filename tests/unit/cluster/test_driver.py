@@ -15,7 +15,8 @@ def report(commit, run_dir, step):
     path.mkdir(parents=True)
     (path / "weights").write_text(str(step))
     rows = [{"step": step, "time": 1.0, "metrics": {"epoch": 0.5}}]
-    commit.after_report(None, [{"step": step, "rows": rows}, {"step": step, "rows": []}], Checkpoint(str(path)))
+    first, second = ({"step": step, "rows": found, "is_final": False} for found in (rows, []))
+    commit.after_report(None, [first, second], Checkpoint(str(path)))
 
 
 def test_workers_go_on_once_rows_and_checkpoint_are_there_and_old_ones_gone(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from coordexp.detection.average_precision import AveragePrecision, mean_precisions, precisions
 from coordexp.detection.boxes import AREA_RANGES_PX2, IOU_THRESHOLDS, RECALL_LEVELS
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -118,6 +119,15 @@ def write_rows(path: Path, rows: Sequence[DtRow]) -> Path:
 
 def matches_of(given: Scene, rows: Sequence[DtRow], area: str = "all", *, max_detections: int = 100) -> Matches:
     return Matcher(given.truth, as_detections(rows)).matches(area, max_detections=max_detections)
+
+
+def by_category(matches: Matches, which: AveragePrecision, weights: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return ``[K]`` average precisions under one weighting."""
+    return precisions(matches, which.first, which.last, np.array([weights], np.uint16))[0].mean(axis=0)
+
+
+def average_precision(matches: Matches, which: AveragePrecision, weights: Sequence[int] | np.ndarray) -> float:
+    return float(mean_precisions(matches, which, np.array([weights], np.uint16))[0])
 
 
 def crowded_scene(seed: int, *, num_images: int = 12, ties: bool = False) -> tuple[Scene, list[DtRow]]:

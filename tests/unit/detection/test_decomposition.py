@@ -97,8 +97,8 @@ def test_weights_are_repeated_images_and_shared_numbers_agree(seed: int) -> None
     weights = np.random.default_rng(seed).integers(0, 4, len(images)).astype(np.uint16)
     copies = repeated(given, rows, dict(zip(images, weights.tolist(), strict=True)))
     again = Decomposed(copies[0].truth, as_detections(copies[1]))
-    expected = again.measure(unit_weights(again.num_images))
-    assert ours.measure(weights) == pytest.approx(expected, nan_ok=True, abs=1e-12)
+    expected = again.measure(unit_weights(again.num_images)[None])
+    assert ours.measure(weights[None]) == pytest.approx(expected, nan_ok=True, abs=1e-12)
 
 
 def test_without_scores_nothing_is_calibrated() -> None:

@@ -1,7 +1,5 @@
 """The matcher and the counting against pycocotools, bit by bit and copy by copy."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,8 +9,6 @@ from coordexp.detection.average_precision import (
     AVERAGE_PRECISIONS,
     AveragePrecision,
     PrecisionTable,
-    mean_precision,
-    precision_by_category,
     unit_weights,
 )
 from coordexp.detection.detections import Detections
@@ -26,6 +22,8 @@ from tests.unit.detection.detection_support import (
     GtRow,
     Scene,
     as_detections,
+    average_precision,
+    by_category,
     crowded_scene,
     found,
     matches_of,
@@ -50,9 +48,9 @@ def assert_equals_pycocotools(truth: Scene, detections: list[DtRow], weights: np
         for m, most in enumerate(MAX_DETECTIONS):
             matches = matches_of(truth, detections, area, max_detections=most)
             for t in (0, 5, 9):
-                got = precision_by_category(matches, AveragePrecision(area, t, t + 1), used)
+                got = by_category(matches, AveragePrecision(area, t, t + 1), used)
                 np.testing.assert_allclose(got, expected[t, :, a, m], **EXACT)
-            got = precision_by_category(matches, AveragePrecision(area, 0, 10), used)
+            got = by_category(matches, AveragePrecision(area, 0, 10), used)
             np.testing.assert_allclose(got, expected[:, :, a, m].mean(axis=0), **EXACT)
 
 
@@ -119,52 +117,51 @@ def two_images(*, scores: tuple[float, ...] = (0.9, 0.8, 0.7)) -> tuple[Scene, l
     return Scene({1: (640, 480), 2: (640, 480)}, {1: "a", 2: "b"}, truth), rows
 
 
-def by_category(case: tuple[Scene, list[DtRow]], weights: list[int]) -> list[float]:
-    which = AVERAGE_PRECISIONS["AP"]
-    return precision_by_category(matches_of(*case), which, np.array(weights, np.uint16)).tolist()
+def ap_by_category(case: tuple[Scene, list[DtRow]], weights: list[int]) -> list[float]:
+    return by_category(matches_of(*case), AVERAGE_PRECISIONS["AP"], weights).tolist()
 
 
 def test_values_by_hand() -> None:
     # Recall 1/3 at precision 1, 2/3 at 2/3: levels 0 .. .33 (34 of them) give 1, .34 .. .66 (33) give 2/3.
-    first, second = by_category(two_images(), [1, 1])
+    first, second = ap_by_category(two_images(), [1, 1])
     assert first == pytest.approx((34 * 1 + 33 * 2 / 3) / 101, abs=1e-12)
     assert np.isnan(second)  # no ground truth: undefined, not 0
     # Image 1 twice: hits 2 of 4 at precision 1, third hit at 3/5: levels to .50 (51), then to .75 (25).
-    assert by_category(two_images(), [2, 1])[0] == pytest.approx((51 * 1 + 25 * 3 / 5) / 101, abs=1e-12)
+    assert ap_by_category(two_images(), [2, 1])[0] == pytest.approx((51 * 1 + 25 * 3 / 5) / 101, abs=1e-12)
     # Without image 1: one hit of two.
-    assert by_category(two_images(), [0, 1])[0] == pytest.approx(51 / 101, abs=1e-12)
-    assert np.isnan(by_category(two_images(), [0, 0])[0])
+    assert ap_by_category(two_images(), [0, 1])[0] == pytest.approx(51 / 101, abs=1e-12)
+    assert np.isnan(ap_by_category(two_images(), [0, 0])[0])
 
 
 def test_copies_repeat_tied_detections_as_a_block() -> None:
     tied = two_images(scores=(0.9, 0.9, 0.1))
     # Two copies: hit miss hit miss, precision 1, 2/3, then 3/5 at recall 3/4.
-    assert by_category(tied, [2, 1])[0] == pytest.approx((26 * 1 + 25 * 2 / 3 + 25 * 3 / 5) / 101, abs=1e-12)
+    assert ap_by_category(tied, [2, 1])[0] == pytest.approx((26 * 1 + 25 * 2 / 3 + 25 * 3 / 5) / 101, abs=1e-12)
     apart = two_images(scores=(0.9, 0.8, 0.1))
-    assert by_category(apart, [2, 1])[0] > by_category(tied, [2, 1])[0]
+    assert ap_by_category(apart, [2, 1])[0] > ap_by_category(tied, [2, 1])[0]
 
 
 def test_the_hundred_and_first_detection_is_not_looked_at() -> None:
     truth, _ = two_images()
     off, square = (300.0, 300.0, 5.0, 5.0), (0.0, 0.0, 10.0, 10.0)
     misses = [DtRow(1, 1, off, 0.9)] * 99
-    assert by_category((truth, [*misses, DtRow(1, 1, square, 0.1)]), [1, 1])[0] > 0
-    assert by_category((truth, [*misses, misses[0], DtRow(1, 1, square, 0.1)]), [1, 1])[0] == 0
+    assert ap_by_category((truth, [*misses, DtRow(1, 1, square, 0.1)]), [1, 1])[0] > 0
+    assert ap_by_category((truth, [*misses, misses[0], DtRow(1, 1, square, 0.1)]), [1, 1])[0] == 0
 
 
 def test_mean_is_over_categories_with_ground_truth() -> None:
     case = two_images()
-    assert mean_precision(matches_of(*case), AVERAGE_PRECISIONS["AP"], unit_weights(2)) == by_category(case, [1, 1])[0]
+    assert average_precision(matches_of(*case), AVERAGE_PRECISIONS["AP"], [1, 1]) == ap_by_category(case, [1, 1])[0]
 
 
-@pytest.mark.parametrize("damage", ["hit", "ignored", "image"])
+@pytest.mark.parametrize("damage", ["event", "ignored", "image"])
 def test_the_comparison_would_see_a_wrong_matcher(damage: str) -> None:
     """Negative control: one detection's fate changed in each of twenty cases, and some case shows it."""
 
     def damaged(matches: Matches) -> Matches:
-        if damage == "hit":
-            first = np.arange(len(matches.hit)) == 0
-            return matches._replace(hit=np.where(first, matches.hit ^ 1, matches.hit).astype(np.uint16))
+        if damage == "event":
+            left_out = matches.event_start + (matches.event_start == 0)
+            return matches._replace(event_start=np.minimum(left_out, len(matches.event)))
         if damage == "ignored":
             return matches._replace(ignored=matches.ignored | np.uint16(1))
         return matches._replace(image=np.zeros_like(matches.image))
@@ -175,7 +172,7 @@ def test_the_comparison_would_see_a_wrong_matcher(damage: str) -> None:
         truth, detections = random_case(rng)
         weights = rng.integers(0, 4, len(truth.sizes_px)).astype(np.uint16)
         ours = matches_of(truth, detections)
-        right, wrong = (mean_precision(matches, which, weights) for matches in (ours, damaged(ours)))
+        right, wrong = (average_precision(matches, which, weights) for matches in (ours, damaged(ours)))
         seen += right != pytest.approx(wrong, abs=1e-12, nan_ok=True)
     assert seen > 0
 
@@ -287,20 +284,3 @@ def test_overlap_scores_are_of_each_image() -> None:
         2: 1.0,
         3: pytest.approx(0.6),
     }
-
-
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("metric", ["AP", "AP75", "AP_medium"])
-def test_hits_alone_give_what_a_look_at_every_detection_gives(seed: int, metric: str) -> None:
-    truth, rows = crowded_scene(seed, num_images=20, ties=seed % 3 == 0)
-    which = AVERAGE_PRECISIONS[metric]
-    if seed % 2:  # without a crowd nothing is ignored
-        truth = replace(truth, boxes=[box._replace(is_crowd=False) for box in truth.boxes])
-    matches = matches_of(truth, rows, which.area)
-    if metric == "AP" and seed % 2 and seed % 3:
-        assert matches.hits.alone.all()
-    weights = np.random.default_rng(seed).integers(0, 8, 20).astype(np.uint16)
-    table = PrecisionTable.of(matches, weights)
-    for k, value in enumerate(precision_by_category(matches, which, weights)):
-        expected = table.average_precision(which, category=k)
-        assert np.isnan(value) if expected is None else value == pytest.approx(expected, abs=1e-12)

@@ -93,7 +93,7 @@ def test_files_of_the_processors_are_carried_along_unchanged(processor, save, tm
 def test_a_template_in_its_old_place_is_found(processor, save, tmp_path):
     save(processor, tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
-    with pytest.raises(CheckpointError, match=r"no chat template \(expected chat_template.jinja or"):
+    with pytest.raises(CheckpointError, match=r"no chat template; copy chat_template"):
         Processor.from_directory(tmp_path)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
     assert Processor.from_directory(tmp_path).chat_template == "{{ messages }}"

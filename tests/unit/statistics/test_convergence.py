@@ -97,10 +97,3 @@ def test_steps_to_a_goal() -> None:
     found = steps_to(steps, curves, np.array([0.5, 0.3, 0.3, 0.2, 0.0]))
     # At once; on the way up, though it falls again; never; at a point; no goal.
     np.testing.assert_allclose(found, [10, 17.5, np.inf, 20, np.nan])
-
-
-def test_numbers_do_not_depend_on_threads(tmp_path: Path) -> None:
-    annotations, files = experiment(tmp_path, {"A": {0: (0.2, 0.4, 1.0)}, "B": {0: (0.1, 0.2, 0.4)}})
-    assert convergence(annotations, files, range(1, 31), resamples=60, threads=1) == convergence(
-        annotations, files, range(1, 31), resamples=60, threads=4
-    )

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
 from coordexp.detection.kernels import Matches
-from coordexp.detection.pooling import pooled, swap_slopes, swap_sums
 from coordexp.statistics import permutation
-from coordexp.statistics.permutation import holm, swap_draws, swap_test, swapped_differences
+from coordexp.statistics.permutation import holm, pooled, swap_slopes, swap_test, swapped_differences
 from coordexp.statistics.resampling import swapped_images
 from tests.unit.detection.detection_support import SIZE, DtRow, GtRow, Scene, matches_of, random_case
 
@@ -42,14 +41,11 @@ def difference_of_files(truth: Scene, a: list[DtRow], b: list[DtRow], swapped: n
 
 
 def swapped_difference(pair: tuple[Matches, Matches], swapped: np.ndarray) -> float:
-    return float(swapped_differences([pooled(*pair)], AP, swapped[:, None])[0])
+    return float(swapped_differences([pooled(*pair)], AP, swapped[None])[0])
 
 
-def differences(pair: tuple[Matches, Matches], draws: list[np.ndarray]) -> np.ndarray:
-    """Count all draws in one call, each fiftieth also on its own."""
-    found = swapped_differences([pooled(*pair)], AP, np.stack(draws, axis=1))
-    assert found[::50] == pytest.approx([swapped_difference(pair, draw) for draw in draws[::50]], abs=1e-12)
-    return found
+def p_of(pairs: list[tuple[Matches, Matches]], *, resamples: int, seed: int) -> float:
+    return swap_test(pairs, AP, swapped_images(pairs[0][0].num_images, resamples=resamples, seed=seed))
 
 
 @pytest.mark.parametrize("number", range(25))
@@ -68,22 +64,16 @@ def test_p_is_that_of_all_swaps_listed() -> None:
     every = np.array([abs(difference_of_files(truth, a, b, flags)) for flags in swaps])
     assert len(set(np.round(every, 9))) > 10
     share = float(np.mean(every >= every[0] - 1e-12))
-    p = swap_test([(matches_of(truth, a), matches_of(truth, b))], AP, resamples=4000, seed=1)
+    p = p_of([(matches_of(truth, a), matches_of(truth, b))], resamples=4000, seed=1)
     assert p == pytest.approx(share, abs=0.03)
 
 
 def test_identical_groups_have_p_one_and_the_order_does_not_matter() -> None:
     truth, a, b = two_groups(3)
     first, second = matches_of(truth, a), matches_of(truth, b)
-    assert swap_test([(first, first)], AP, resamples=50, seed=0) == 1.0
-    forth, back = (swap_test([pair], AP, resamples=200, seed=0) for pair in ((first, second), (second, first)))
+    assert p_of([(first, first)], resamples=50, seed=0) == 1.0
+    forth, back = (p_of([pair], resamples=200, seed=0) for pair in ((first, second), (second, first)))
     assert forth == back
-
-
-def test_p_does_not_depend_on_threads() -> None:
-    truth, a, b = two_groups(2)
-    pair = (matches_of(truth, a), matches_of(truth, b))
-    assert len({swap_test([pair, pair], AP, resamples=203, seed=5, threads=n) for n in (1, 2, 7)}) == 1
 
 
 def test_draws_end_early_only_where_nothing_differs() -> None:
@@ -93,14 +83,11 @@ def test_draws_end_early_only_where_nothing_differs() -> None:
         truth, a, b = two_groups(number)
         pair = matches_of(truth, a), matches_of(truth, b)
         reported: list[int] = []
-        p = swap_test(
-            [pair], AP, resamples=2000, seed=5, on_progress=lambda done, of, reported=reported: reported.append(done)
-        )
+        draws = swapped_images(len(truth.sizes_px), resamples=2000, seed=5)
+        p = swap_test([pair], AP, draws, on_progress=lambda done, of, reported=reported: reported.append(done))
         assert reported[-1] == 2000
-        num_images = len(truth.sizes_px)
-        observed = abs(swapped_difference(pair, np.zeros(num_images, np.uint8)))
-        draws = differences(pair, [swapped_images(num_images, seed=5, index=i) for i in range(2000)])
-        as_far = np.abs(draws) >= observed - 1e-12
+        observed = abs(swapped_difference(pair, np.zeros_like(draws[0])))
+        as_far = np.abs(swapped_differences([pooled(*pair)], AP, draws)) >= observed - 1e-12
         end = next((n for n in range(250, 2000, 250) if as_far[:n].sum() >= 100), 2000)
         assert p == (1 + as_far[:end].sum()) / (1 + end)
         assert p == pytest.approx((1 + as_far.sum()) / 2001, abs=0.1)
@@ -150,23 +137,19 @@ def many_images(number: int) -> tuple[Scene, tuple[Matches, Matches]]:
 @pytest.mark.parametrize("number", range(6))
 def test_what_is_judged_by_the_sum_over_images_is_judged_as_by_counting(number: int) -> None:
     truth, pair = many_images(number)
-    num_images = len(truth.sizes_px)
-    draws = swap_draws(num_images, resamples=1000, seed=2)
-    slopes = swap_slopes(pooled(*pair), AP.first, AP.last)
-    counted = differences(pair, list(draws.T))
-    sums = slopes.sum() - 2.0 * (slopes @ draws)
-    assert np.corrcoef(sums, counted)[0, 1] > 0.99
-    assert swap_sums(slopes, draws, 250, 1000) == pytest.approx(sums[250:], abs=1e-13)
-    observed = abs(swapped_difference(pair, np.zeros(num_images, np.uint8)))
+    draws, pool = swapped_images(len(truth.sizes_px), resamples=1000, seed=2), pooled(*pair)
+    counted = swapped_differences([pool], AP, draws)
+    assert np.corrcoef(draws @ swap_slopes(pool, AP), counted)[0, 1] < -0.99
+    observed = abs(swapped_difference(pair, np.zeros_like(draws[0])))
     as_far = np.abs(counted) >= observed - 1e-12
     end = next((n for n in range(250, 1000, 250) if as_far[:n].sum() >= 100), 1000)
-    assert swap_test([pair], AP, resamples=1000, seed=2) == (1 + as_far[:end].sum()) / (1 + end)
+    assert swap_test([pair], AP, draws) == (1 + as_far[:end].sum()) / (1 + end)
 
 
 def test_few_draws_are_counted_where_groups_clearly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     count = permutation.swapped_differences
-    monkeypatch.setattr(permutation, "swapped_differences", lambda *x: (counted.append(x[2].shape[1]), count(*x))[1])
+    monkeypatch.setattr(permutation, "swapped_differences", lambda *x: (counted.append(len(x[2])), count(*x))[1])
     _, pair = many_images(100)
-    assert swap_test([pair], AP, resamples=2000, seed=2) == 1 / 2001
+    assert p_of([pair], resamples=2000, seed=2) == 1 / 2001
     assert sum(counted) < 100

@@ -82,7 +82,7 @@ def test_a_comparison_says_it_and_its_draws_are_corrected(tmp_path) -> None:
     annotations, files = write_experiment(
         tmp_path, number=0, num_images=60, effects={"A": 0.0, "B": 0.0}, num_categories=40
     )
-    found = compare(annotations, files, resamples=100, threads=1)
+    found = compare(annotations, files, resamples=100)
     assert found.images_a_category is not None
     assert 1 < found.images_a_category < 5
     ends = found.pairs[0].difference
@@ -95,8 +95,8 @@ def test_what_ap50_is_lost_to_has_the_same_interval_of_ap50(tmp_path) -> None:
     annotations, files = write_experiment(
         tmp_path, number=1, num_images=60, effects={"A": 0.0, "B": 0.3}, num_categories=40
     )
-    whole = compare(annotations, files, metric="AP50", resamples=100, threads=1)
-    parts = decompose(annotations, files, resamples=100, threads=1)
+    whole = compare(annotations, files, metric="AP50", resamples=100)
+    parts = decompose(annotations, files, resamples=100)
     for group in ("A", "B"):
         ours, expected = parts.value[group]["AP50"], whole.value[group]
         assert (ours.low, ours.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
@@ -109,7 +109,7 @@ def test_intervals_of_images_like_cocos_cover(tmp_path) -> None:
         annotations, files = write_experiment(
             tmp_path, number=number, num_images=100, effects={"A": 0.0, "B": 0.0}, num_categories=80
         )
-        found = compare(annotations, files, resamples=100, threads=1)
+        found = compare(annotations, files, resamples=100)
         ends = found.pairs[0].difference
         assert ends.low is not None
         assert ends.high is not None

@@ -96,10 +96,10 @@ def test_seeds_in_common_are_paired() -> None:
 
 
 def test_draws_are_numbered() -> None:
-    weights = image_weights(1000, seed=4, index=7)
-    assert weights.sum() == 1000
-    assert 0.55 < np.count_nonzero(weights) / 1000 < 0.70  # 63 %: with multiplicity, not a shuffled subset
-    np.testing.assert_array_equal(weights, image_weights(1000, seed=4, index=7))
-    assert not np.array_equal(weights, image_weights(1000, seed=4, index=8))
-    assert not np.array_equal(weights, image_weights(1000, seed=5, index=7))
-    assert 0.4 < swapped_images(1000, seed=0, index=0).mean() < 0.6
+    weights = image_weights(1000, resamples=8, seed=4)
+    assert (weights.sum(axis=1) == 1000).all()
+    assert 0.55 < np.count_nonzero(weights[7]) / 1000 < 0.70  # 63 %: with multiplicity, not a shuffled subset
+    np.testing.assert_array_equal(weights, image_weights(1000, resamples=9, seed=4)[:8])
+    assert not np.array_equal(weights[6], weights[7])
+    assert not np.array_equal(weights, image_weights(1000, resamples=8, seed=5))
+    assert 0.4 < swapped_images(1000, resamples=1, seed=0).mean() < 0.6

@@ -82,9 +82,7 @@ def test_a_server_whose_database_is_down_is_one_sentence(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("who", ["user:s3cret", "s3cret", "user:s3cret@more"])
 def test_a_password_in_the_uri_is_refused_and_never_shown(who: str) -> None:
-    with pytest.raises(
-        TrackingError, match="MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
-    ) as caught:
+    with pytest.raises(TrackingError, match="MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN") as caught:
         open_tracker(f"http://{who}@127.0.0.1:{free_port()}", experiment="tiny", artifact_root=None)
     assert "s3cret" not in str(caught.value)
 

@@ -171,5 +171,6 @@ def test_what_is_in_a_file_is_counted(coco):
         "thin": 1,
         "images_without_objects": 1,
         "repeated_file_names": 2,
+        "trimmed_names": 0,
         "rejected_records": 1,
     }

@@ -156,7 +156,7 @@ def test_notes_say_the_ceiling_and_what_is_not_finished(tiny: ExperimentData) ->
     ]
     text = "\n".join(notes(tiny))
     assert "Codec ceiling: AP 0.987" in text
-    assert "Not shown: 1 run(s)" in text
+    assert "Not shown: 1 run of other experiments" in text
 
 
 def test_one_seed_compares_checkpoints_and_two_do_not(tiny: ExperimentData, uri: str) -> None:

@@ -74,8 +74,8 @@ def test_progress_says_as_numbers_what_the_lines_say(log, config, lines):
     assert lines == [
         "A-s0  starts: one process",
         "A-s0  step 10/100  loss 4.000 (text 2.000, coord ce 2.000, box 4.000)  2 img/s  0:18 left",
-        "A-s0  step 10  AP - argmax, AP 0.250 expected on 40 images",
-        "A-s0  final  AP - argmax, AP 0.500 expected on all 400 images",
+        "A-s0  step 10  AP undefined argmax, AP 0.250 expected on 40 images",
+        "A-s0  final  AP undefined argmax, AP 0.500 expected on all 400 images",
     ]
     start, logged, subset, final = read_progress(RunFolder.of(config).progress)
     assert (start.kind, start.step, start.max_steps) == ("start", 0, 100)

@@ -1,0 +1,61 @@
+"""A merge that fails costs nothing that was measured, and the same command tries it again, alone."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coordexp.cli.ablation import run_and_report
+from coordexp.config.schema import ExperimentConfig
+from coordexp.model import load
+from coordexp.runs.folder import RunFolder
+from coordexp.runs.plan import plan_runs
+from coordexp.runs.reporter import read_rows
+from coordexp.tracking.connection import connect
+from coordexp.tracking.publish import tracking_uri
+from tests.integration.training_support import small_config
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def _run(config) -> tuple[int, str]:
+    text = io.StringIO()
+    return run_and_report(config, console=Console(file=text, width=160)), text.getvalue()
+
+
+def test_a_run_without_its_merge_is_finished_with_a_warning_and_merges_later(tmp_path):
+    sections = small_config(Path("embedded"), tmp_path, max_steps=2).model_dump(mode="json")
+    sections["experiment"]["group"] = "A"
+    sections |= {"ablation": {"groups": {"A": {}}}, "cluster": {"executor": "inline"}}
+    config = ExperimentConfig.model_validate(sections)
+    (plan,) = plan_runs(config)
+    folder = RunFolder(plan.run_dir)
+    (folder.merged / "notes").mkdir(parents=True)  # where something else lies, nothing is overwritten
+
+    code, text = _run(config)
+    status = plan.status()
+    assert (code, status.state, status.is_merged) == (0, "finished", False)
+    assert "its adapter was not merged" in status.message
+    assert "its adapter was not merged" in text
+    detections = folder.evaluation("final").decoding("constrained").detections("argmax")
+    written, rows = detections.stat().st_mtime_ns, read_rows(folder.metrics)
+
+    shutil.rmtree(folder.merged)
+    code, text = _run(config)
+    status = plan.status()
+    assert (code, status.state, status.is_merged, status.message[:9]) == (0, "finished", True, "")
+    assert detections.stat().st_mtime_ns == written  # not evaluated again
+    assert load(folder.merged).vocab is not None
+    assert json.loads((folder.merged / "merge_report.json").read_text())["num_offset_rows"] == 1000
+    again = read_rows(folder.metrics)
+    assert again[: len(rows) - 1] == rows[:-1]
+    assert sum("final/steps" in row.metrics for row in again) == 1
+    assert any("final/merge_lost_logits" in row.metrics for row in again)
+    client = connect(tracking_uri(config))
+    experiment = client.get_experiment_by_name(config.experiment.name).experiment_id
+    assert {run.info.status for run in client.search_runs([experiment])} == {"FINISHED"}
+
+    assert "A-s0  finished before" in _run(config)[1]
