@@ -262,7 +262,7 @@ def test_an_id_that_the_hub_does_not_give_is_one_sentence(monkeypatch):
         ("tokenizer.json", lambda f: f.unlink(), "no tokenizer"),
         ("tokenizer.json", lambda f: f.write_text("{"), "tokenizer does not load"),
         ("preprocessor_config.json", lambda f: f.unlink(), "no image processor"),
-        ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json: not readable JSON"),
+        ("preprocessor_config.json", lambda f: f.write_text("{"), "preprocessor_config.json' is not a valid JSON"),
         ("chat_template.jinja", lambda f: f.unlink(), "no chat template; copy chat_template.jinja"),
         ("model.safetensors", lambda f: f.rename(f.with_name("pytorch_model.bin")), "pytorch_model.bin: weights as a"),
     ],
