@@ -64,7 +64,8 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
         raise ResourceError(
             f"one run needs {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} "
             f"GPUs), but the cluster has {resources_text(nodes)}; change cluster.num_workers, cluster.cpus_per_worker "
-            "or cluster.gpus_per_worker"
+            "or cluster.gpus_per_worker (fewer workers go on from the checkpoints if "
+            "training.gradient_accumulation_steps keeps the images of a step)"
         )
     return min(slots, cluster.max_concurrent_runs or slots)
 
