@@ -147,5 +147,7 @@ def is_name(value: object) -> bool:
 
 
 def summary(error: BaseException) -> str:
-    """Return kind and first line of another library's error, for a sentence of ours."""
-    return shortened(f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}")
+    """Return kind and first line of another library's error, for a sentence of ours; of a headline what follows it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return shortened(f"{type(error).__name__}: {said}")

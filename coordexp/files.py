@@ -7,13 +7,11 @@ import gc
 import glob
 import gzip
 import hashlib
-import io
 import json
 import math
 import os
 import re
 import shutil
-import stat
 import tempfile
 import threading
 import zlib
@@ -41,11 +39,6 @@ JsonValue = TypeAliasType("JsonValue", "dict[str, JsonValue] | list[JsonValue] |
 _MAX_INTEGER = 2**63 - 1
 _T = TypeVar("_T")
 _GZIP_MAGIC = b"\x1f\x8b"  # no JSON begins so
-# Of a packed file, whose content is held whole. The largest in use, LVIS's training annotations, unpacks to 1.1 GB; to
-# its packed size real files have a ratio of 4 to 20, equal letters one of 1,000.
-_MAX_UNPACKED_BYTES = 2**31
-_MAX_UNPACKED_RATIO = 50
-_SMALL_UNPACKED_BYTES = 2**26  # of no consequence, whatever it unpacks from
 _SOCKET_BYTES, _SHORT_FOLDER = 107, "/tmp"  # the longest path of a Unix socket, and where one always fits
 _READERS = 8  # files read at once to be hashed, so that a disk elsewhere does not answer one after the other
 
@@ -82,57 +75,25 @@ def write_between(path: Path, begin: str, end: str, text: str) -> None:
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
-def open_file(path: Path) -> io.BufferedReader:
-    """Open a regular file to be read as bytes; nothing else is opened for longer than it takes to see what it is.
-
-    A device has no end, and a pipe that nobody writes to makes its reader wait for ever.
-
-    Raises:
-        OSError: as ``open``; also where ``path`` is a device, a pipe or a socket, or holds what no name of a file can.
-    """
-    try:
-        # Without the second flag, opening a pipe would wait already. It means nothing to a regular file.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except ValueError:
-        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "it is a device or a pipe, and no regular file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a regular file.
-
-    Raises:
-        OSError: as :func:`open_file`.
-    """
-    with open_file(path) as handle:
-        return handle.read()
-
-
 def is_packed(path: Path) -> bool:
     """Return whether gzip has packed a file, whatever it is called.
 
     Raises:
-        OSError: as :func:`open_file`.
+        OSError: as ``open``.
     """
-    with open_file(path) as handle:
+    with path.open("rb") as handle:
         return handle.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
 
 def read_content(path: Path) -> bytes:
-    """Return the bytes of a regular file, unpacked where gzip has packed them.
+    """Return the bytes of a file, unpacked where gzip has packed them.
 
     Raises:
-        DataError: if the file is missing or cannot be read, or unpacks to more than any file in use.
+        DataError: if the file is missing or cannot be read.
     """
     try:
-        content = read_bytes(path)
-        return _unpacked(content, path) if content.startswith(_GZIP_MAGIC) else content
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
     except IsADirectoryError:
@@ -143,21 +104,8 @@ def read_content(path: Path) -> bytes:
         raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
 
 
-def _unpacked(content: bytes, path: Path) -> bytes:
-    """Unpack block by block, and no further than a limit: a few bytes can say any number of equal ones."""
-    most = min(_MAX_UNPACKED_BYTES, max(_MAX_UNPACKED_RATIO * len(content), _SMALL_UNPACKED_BYTES))
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-        found = packed.read(most + 1)
-    if len(found) > most:
-        raise DataError(
-            f"{path}: its {len(content):,} bytes unpack to more than {most:,}, which no packed file of this size "
-            "should; if it is meant, unpack it with gunzip first"
-        )
-    return found
-
-
 def parse_json(content: bytes | str) -> JsonValue:
-    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits, no deeper nesting than Python's parser bears.
+    """Parse JSON strictly: UTF-8, finite numbers, integers of 64 bits.
 
     Raises:
         ValueError: what is wrong and where.
@@ -169,8 +117,6 @@ def parse_json(content: bytes | str) -> JsonValue:
         raise ValueError(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno} column {error.colno}: not valid JSON ({error.msg})") from None
-    except RecursionError:
-        raise ValueError("lists and objects are nested too deeply") from None
 
 
 def parse_model(kind: type[_T], content: bytes | str) -> _T:
@@ -419,7 +365,7 @@ def _is_alive(pid: int) -> bool:
 
 def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, in hex."""
-    with open_file(path) as handle:
+    with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

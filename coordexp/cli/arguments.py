@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.errors import ConfigError, is_name, show
-from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PICTURES, MAX_PROCESSES, MAX_RESAMPLES, MAX_SEED
+from coordexp.limits import MAX_COUNT, MAX_SEED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,26 +71,6 @@ def moved_from_temporary(config: "ExperimentConfig", console: "Console") -> list
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
     return _between(1, MAX_COUNT, text)
-
-
-def num_processes(text: str) -> int:
-    """Parse the number of processes, threads, or CPUs of a process."""
-    return _between(1, MAX_PROCESSES, text)
-
-
-def num_images(text: str) -> int:
-    """Parse the number of images of a set to be drawn."""
-    return _between(1, MAX_IMAGES, text)
-
-
-def resamples(text: str) -> int:
-    """Parse the number of resamples of a bootstrap."""
-    return _between(1, MAX_RESAMPLES, text)
-
-
-def pictures(text: str) -> int:
-    """Parse the number of images of a gallery."""
-    return _between(1, MAX_PICTURES, text)
 
 
 def seed(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import named_files, pictures, resamples, seed
+from coordexp.cli.arguments import named_files, positive, seed
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ComparisonError
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=Path("comparison"), help="folder of the files (%(default)s)")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument(
-        "--resamples", type=resamples, help="of the bootstrap; default: 2000, or 50 for each pair if that is more"
+        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair if that is more"
     )
     parser.add_argument("--seed", type=seed, default=0, help="of the resamples (%(default)s)")
-    parser.add_argument("--pictures", type=pictures, default=24, help="in the gallery (%(default)s)")
+    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -18,14 +18,14 @@ decoding is free, and a box has one reading, so that argmax and expected are equ
 
 import argparse
 import contextlib
+import math
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import num_processes, positive
+from coordexp.cli.arguments import positive
 from coordexp.cli.console import output_console, show
 from coordexp.errors import ConfigError
-from coordexp.limits import MAX_PROCESSES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,13 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "in which {categories} stands for their names",
     )
     parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
-    parser.add_argument("--threads", type=num_processes, help="CPU threads of a process; it can change last digits")
-    parser.add_argument(
-        "--num-workers", type=num_processes, help="processes on Ray, each with the model (default: no Ray)"
-    )
-    parser.add_argument(
-        "--cpus-per-worker", type=num_processes, help="with --num-workers: CPUs, and threads, of each (1)"
-    )
+    parser.add_argument("--threads", type=positive, help="CPU threads of a process; it can change last digits")
+    parser.add_argument("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
+    parser.add_argument("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
     parser.add_argument(
         "--gpus-per-worker", type=_gpus, help="with --num-workers: GPUs of each; a part of one is legal (0)"
     )
@@ -223,6 +219,6 @@ def _progress_bar(
 
 def _gpus(text: str) -> float:
     value = float(text)
-    if not 0 <= value <= MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to {MAX_PROCESSES:,}, got {text}")
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, got {text}")
     return value

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from coordexp.cli.arguments import num_processes, positive
+from coordexp.cli.arguments import positive
 from coordexp.cli.console import output_console, say, show, stage_bars
 
 HELP = "objects in pictures, by a trained checkpoint"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
     parser.add_argument("--prompt", help="the instruction (default: that of training, else the usual one)")
-    parser.add_argument("--threads", type=num_processes, help="CPU threads; it can change last digits")
+    parser.add_argument("--threads", type=positive, help="CPU threads; it can change last digits")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordexp.cli.arguments import add_debug, fraction, num_images, positive, seed
+from coordexp.cli.arguments import add_debug, fraction, positive, seed
 from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.errors import DataError
 from coordexp.shipped import command
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         kind.set_defaults(prepare=_run_annotations, dialect=dialect)
     shapes = kinds.add_parser("shapes", help="generated coloured shapes, as COCO files and as JSONL")
     shapes.add_argument("--output", type=Path, required=True)
-    shapes.add_argument("--num-train", type=num_images, default=2400)
-    shapes.add_argument("--num-val", type=num_images, default=300)
+    shapes.add_argument("--num-train", type=positive, default=2400)
+    shapes.add_argument("--num-val", type=positive, default=300)
     shapes.add_argument("--seed", type=seed, default=0)
     shapes.set_defaults(prepare=_run_shapes)
     for kind in kinds.choices.values():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import named_files, pictures, resamples
+from coordexp.cli.arguments import named_files, positive
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ConfigError, is_name
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
     parser.add_argument(
-        "--resamples", type=resamples, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
+        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
     )
-    parser.add_argument("--pictures", type=pictures, default=24, help="in the gallery; default: 24")
+    parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
     parser.add_argument(
         "--reading",
         action="append",

@@ -179,8 +179,8 @@ def rejected_lines(manifest: "Manifest") -> list[str]:
 
 
 def warning_lines(manifest: "Manifest") -> list[str]:
-    """Return what looks wrong with the whole file, a line each; a manifest of an older version says nothing of it."""
-    warnings = manifest.get("warnings")
+    """Return what looks wrong with the whole file, a line each."""
+    warnings = manifest["warnings"]
     return [f"warning: {sentence}" for sentence in warnings] if isinstance(warnings, list) else []
 
 

@@ -12,7 +12,7 @@ from yaml.reader import ReaderError
 
 from coordexp.config.trees import Tree
 from coordexp.errors import ConfigError
-from coordexp.files import JsonValue, open_file
+from coordexp.files import JsonValue
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_mapping(path: Path) -> Document:
             no text or stands there twice; the message names file and line.
     """
     try:
-        with open_file(path) as handle:
+        with path.open("rb") as handle:
             content = handle.read(_LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:
             raise ConfigError(f"{path}: has more than {_LARGEST_BYTES:,} bytes, which no configuration needs")

@@ -58,10 +58,14 @@ class Prompt:
             )
             ids = tokenizer.encode(str(rendered), add_special_tokens=False)
         except Exception as error:
-            raise TokenizerError(f"the chat template does not render a message to tokens ({summary(error)})") from error
+            raise TokenizerError(
+                f"{tokenizer.name_or_path}: the chat template does not render a message to tokens ({summary(error)})"
+            ) from error
         image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
         if not isinstance(image_token_id, int) or ids.count(image_token_id) != 1:
-            raise TokenizerError(f"the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}")
+            raise TokenizerError(
+                f"{tokenizer.name_or_path}: the chat template must place {IMAGE_TOKEN} exactly once, got: {rendered!r}"
+            )
         place = ids.index(image_token_id)
         return cls(before=tuple(ids[:place]), after=tuple(ids[place + 1 :]), image_token_id=image_token_id)
 

@@ -13,7 +13,6 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from coordexp.errors import DataError, is_text, show
-from coordexp.files import open_file
 
 MAX_IMAGE_PIXELS = 120_000_000
 MAX_IMAGE_SIDE_PX = 32_768
@@ -107,7 +106,7 @@ def size_problem(width: int, height: int) -> str | None:
 @contextmanager
 def _opened(path: Path) -> Generator[Image.Image]:
     try:
-        file = open_file(path)
+        file = path.open("rb")
     except FileNotFoundError:
         raise DataError(f"{path}: image not found") from None
     except OSError as error:

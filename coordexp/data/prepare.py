@@ -23,7 +23,7 @@ from coordexp.data.sources.foreign import refuse_foreign
 from coordexp.data.sources.jsonl import format_record
 from coordexp.data.sources.lvis import LvisCategory, LvisImage
 from coordexp.errors import DataError
-from coordexp.files import kept_model, open_file, replace_directory, write_json
+from coordexp.files import kept_model, replace_directory, write_json
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
@@ -160,7 +160,7 @@ def _identity(spec: PrepareSpec, *, annotations_sha256: str) -> Manifest:
 def _sha256(path: Path, progress: Progress) -> str:
     digest = hashlib.sha256()
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)

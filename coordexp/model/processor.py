@@ -19,10 +19,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3VLConfig
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.data.patches import ImageProcessor
 from coordexp.errors import CheckpointError, DataError, TokenizerError, kind_of, show
-from coordexp.files import JsonValue, parse_model, read_bytes, write_text
-from coordexp.model.chat_template import check_chat_template
+from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.model.checkpoint.directory import foreign_errors, model_config, read_json
-from coordexp.model.checkpoint.fields import ImageFields, ProcessorFields, check_fields
 from coordexp.model.checkpoint.stored_model import Dimensions
 
 if TYPE_CHECKING:
@@ -72,7 +70,6 @@ class Processor:
         model = model_config(directory)  # first: a tokenizer's classes read it, too, and would be blamed for it
         tokenizer = read_tokenizer(directory)
         _require(directory, _IMAGE_PROCESSOR_FILES, what="image processor")
-        _check_image_fields(directory)
         with foreign_errors(f"{directory}: image processor does not load"):
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(directory, local_files_only=True)
         _check_images(image_processor, model, directory)
@@ -192,7 +189,7 @@ class StoredProcessor:
         if _is_overruled(directory):
             return Processor.from_directory(directory)
         try:
-            stated = parse_model(dict[str, JsonValue], read_bytes(directory / _IMAGE_CONFIG))
+            stated = parse_model(dict[str, JsonValue], (directory / _IMAGE_CONFIG).read_bytes())
             known = {"rescale_factor": 1 / 255, "resample": 3} | stated  # what Hugging Face's class begins with
             numbers = TypeAdapter(ImageNumbers).validate_python({k: known[k] for k in ImageNumbers.__annotations__})
         except (OSError, ValueError, KeyError, TypeError):
@@ -201,7 +198,6 @@ class StoredProcessor:
             return Processor.from_directory(directory)
         model = model_config(directory)
         tokenizer = read_tokenizer(directory)
-        _check_image_fields(directory)
         _check_images(numbers, model, directory)
         return cls(tokenizer, numbers)
 
@@ -230,7 +226,6 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         )
     if not isinstance(tokenizer.chat_template, str):
         raise CheckpointError(f"{directory}: the chat template is {kind_of(tokenizer.chat_template)}, expected a text")
-    check_chat_template(tokenizer.chat_template, where=directory)
     return tokenizer
 
 
@@ -243,15 +238,6 @@ def _is_overruled(directory: Path) -> bool:
     """Return whether the image processor stands in the processor's own file, which transformers takes first."""
     file = directory / _PROCESSOR_CONFIG
     return file.is_file() and isinstance(read_json(file).get("image_processor"), dict)
-
-
-def _check_image_fields(directory: Path) -> None:
-    """Hold the settings of the image processor that transformers will read against what they may be."""
-    file, processor_file = directory / _IMAGE_CONFIG, directory / _PROCESSOR_CONFIG
-    if processor_file.is_file():
-        check_fields(ProcessorFields, processor_file, read_json(processor_file))
-    if file.is_file() and not _is_overruled(directory):
-        check_fields(ImageFields, file, read_json(file))
 
 
 def _check_images(processor: ImageProcessor, model: Qwen3VLConfig, directory: Path) -> None:
@@ -279,7 +265,7 @@ def _text_of(file: Path) -> str | None:
 
 def _legacy_template(file: Path) -> str:
     try:
-        return str(parse_model(dict[str, JsonValue], read_bytes(file))["chat_template"])
+        return str(parse_model(dict[str, JsonValue], file.read_bytes())["chat_template"])
     except (OSError, ValueError, KeyError):
         raise CheckpointError(f"{file}: not readable; expected a JSON object with the key chat_template") from None
 

@@ -13,7 +13,7 @@ from coordexp.config.keys import STEP_IMAGES, identity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves, value_at
 from coordexp.errors import ConfigError, ResourceError
-from coordexp.files import JsonValue, nearest_existing, parse_model, read_bytes, write_json
+from coordexp.files import JsonValue, nearest_existing, parse_model, write_json
 from coordexp.metrics import BoxKind
 from coordexp.runs.folder import ExperimentFolder
 
@@ -92,7 +92,7 @@ def read_record(directory: Path) -> ExperimentRecord | None:
     if not path.exists():
         return None
     try:
-        return parse_model(ExperimentRecord, read_bytes(path))
+        return parse_model(ExperimentRecord, path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not a record of an experiment ({error}); --fresh moves it aside") from error
 

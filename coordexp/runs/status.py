@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from coordexp.errors import CoordExpError, shortened
-from coordexp.files import is_disk_full, parse_model, read_bytes, write_json
+from coordexp.files import is_disk_full, parse_model, write_json
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.reporter import read_rows
 
@@ -55,7 +55,7 @@ def read_status(run_dir: Path) -> RunStatus | None:
     """
     path = RunFolder(run_dir).status
     try:
-        return parse_model(RunStatus, read_bytes(path))
+        return parse_model(RunStatus, path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):

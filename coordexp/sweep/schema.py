@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from coordexp.config.schema.fields import Fraction, Name, PositiveInt, Section, Seed
-from coordexp.limits import MAX_RUNS
 
 Number = StrictInt | StrictFloat
 Finite = Annotated[float, Field(strict=True)]
@@ -116,11 +115,6 @@ class SweepConfig(Section):
                 raise ValueError(f"a grid needs space.{without[0]}.num, the number of points along this range")
         elif self.search.num_trials is None:
             raise ValueError(f"search.method: {self.search.method} needs search.num_trials")
-        if self.num_points > MAX_RUNS:
-            raise ValueError(
-                f"the search has {self.num_points:,} trials, expected at most {MAX_RUNS:,}, which one experiment of "
-                "MLflow can hold"
-            )
         return self
 
     @property

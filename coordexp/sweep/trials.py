@@ -277,7 +277,6 @@ def _recorded_study(sweep: Sweep) -> optuna.Study | None:
             f"{folder.sweep_journal}: expected a journal of trials ({error}); --fresh moves it aside"
         ) from error
     wanted = _fixed_settings(sweep)
-    search = {"reading": "expected"} | search  # journals of earlier versions do not say it
     changed = [name for name in wanted if search.get(name) != wanted[name]]
     if changed and folder.begun_runs():
         raise ConfigError(

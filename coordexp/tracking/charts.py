@@ -78,7 +78,7 @@ def chart_of(name: str) -> str | None:
 
 
 def logged(shown: Mapping[str, float]) -> dict[str, float]:
-    """Return a run's metrics as MLflow has them under the names they were logged by; an older name is left as it is."""
+    """Return a run's metrics as MLflow has them under the names they were logged by."""
     found: dict[str, float] = {}
     gradient = _PREFIXES["grad_norm/"]
     for chart, value in shown.items():

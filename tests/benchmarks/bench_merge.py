@@ -59,8 +59,7 @@ def full_size_tokenizer():
     """Return the small tokenizer, filled up to Qwen's 151,669 entries."""
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
-    from coordexp.model.chat_template import EMBEDDED_TEMPLATE
-    from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
+    from coordexp.model.tiny.parts import EMBEDDED_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 
     bpe = json.loads(build_tokenizer().backend_tokenizer.to_str())["model"]
     num_filled = TOKENIZER_ENTRIES - len(SPECIAL_TOKENS)

@@ -1,7 +1,6 @@
 """Files and folders that are whole or absent, also after somebody was killed."""
 
 import gzip
-import os
 import re
 import subprocess
 import sys
@@ -13,17 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from coordexp import files
-from coordexp.config.yaml_file import read_mapping
-from coordexp.data.image_file import read_image
-from coordexp.data.sources.coco_file import read_without_outlines
-from coordexp.data.sources.jsonl import read_jsonl
-from coordexp.errors import CoordExpError, DataError
+from coordexp.errors import DataError
 from coordexp.files import (
     JsonValue,
     kept_json,
     kept_model,
-    open_file,
     parse_json,
     parse_model,
     read_content,
@@ -32,9 +25,7 @@ from coordexp.files import (
     read_model,
     read_once,
     replace_directory,
-    sha256_of_file,
 )
-from coordexp.model.checkpoint.directory import check_config
 
 
 def _dead_pid() -> int:
@@ -131,16 +122,11 @@ def test_a_file_that_two_threads_want_at_once_is_read_once(tmp_path):
     assert read == ["a"]
 
 
-DEEP = "[" * 100_000
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b'{"a": \xff}', "byte 6 is not UTF-8"),
         ('{"a": 1', "line 1 column 8: not valid JSON"),
-        (DEEP, "nested too deeply"),
-        ('{"a": ' * 100_000, "nested too deeply"),
         ("[NaN]", "'NaN' is no finite number"),
         ("[-Infinity]", "'-Infinity' is no finite number"),
         ("[1e999]", "'1e999' is no finite number"),
@@ -194,61 +180,10 @@ def test_a_folder_a_loop_of_links_and_a_file_of_another_encoding_are_named(tmp_p
             read_json_lines(dict[str, str], path)
 
 
-@pytest.mark.timeout(20)
-def test_a_pipe_that_nobody_writes_to_makes_nobody_wait(tmp_path: Path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for read in (open_file, sha256_of_file):
-        with pytest.raises(OSError, match="it is a device or a pipe, and no regular file"):
-            read(pipe)
-
-
-def _check_config(path: Path) -> object:
-    (path.parent / "checkpoint").mkdir()
-    (path.parent / "checkpoint" / "config.json").symlink_to(path)
-    return check_config(path.parent / "checkpoint")
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        read_mapping,
-        read_content,
-        read_json,
-        read_without_outlines,
-        read_image,
-        lambda path: read_jsonl(path, path.parent),
-        lambda path: read_json_lines(int, path),
-        _check_config,
-    ],
-)
-def test_every_reader_refuses_what_is_no_file(read, tmp_path: Path):
-    """The null device ends at once; one that does not would fill the memory."""
-    (tmp_path / "device").symlink_to("/dev/null")
-    with pytest.raises(CoordExpError, match=r"^[^\n]*it is a device or a pipe, and no regular file[^\n]*$"):
-        read(tmp_path / "device")
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
-def test_a_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path):
-    for read in (read_json, read_image, read_without_outlines):
-        with pytest.raises(DataError, match=r"cannot be read \(no file can have this name\)"):
-            read(tmp_path / name)
-
-
-def test_a_packed_file_is_unpacked_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "_SMALL_UNPACKED_BYTES", 1000)
+def test_a_packed_file_of_two_parts_is_unpacked(tmp_path: Path):
     path = tmp_path / "a.json"
     path.write_bytes(gzip.compress(b"[1]") + gzip.compress(b" " * 997))
-    assert read_content(path) == b"[1]" + b" " * 997, "small, whatever its ratio; of two parts, as gzip allows"
-    varied = b" ".join(b"%d" % (number * 7919 % 1000) for number in range(5000))
-    path.write_bytes(gzip.compress(varied))
-    assert read_content(path) == varied, "large, of a usual ratio"
-    path.write_bytes(gzip.compress(b"[" + b" " * 100_000 + b"]"))
-    for read in (read_json, read_without_outlines, lambda path: read_model(list[int], path, what="numbers")):
-        with pytest.raises(DataError, match=r"a.json: its \d+ bytes unpack to more than [\d,]+, which no packed file"):
-            read(path)
-    monkeypatch.setattr(files, "_MAX_UNPACKED_BYTES", 15_000)
-    path.write_bytes(gzip.compress(varied))
-    with pytest.raises(DataError, match="unpack to more than 15,000"):
+    assert read_content(path) == b"[1]" + b" " * 997
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="gzip cannot unpack it"):
         read_content(path)

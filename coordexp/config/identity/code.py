@@ -12,12 +12,11 @@ texts that documents are made of and the layout of a file change nothing.
 
 import ast
 import functools
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordexp.files import sha256_of_file, sha256_of_text
+from coordexp.files import sha256_of_text
 
 PACKAGE = Path(__file__).parents[2]
 _START = Path("train", "run.py")
@@ -71,15 +70,6 @@ def hash_of_sources(folder: Path) -> str:
         for path in folder.rglob("*.py")
     ]
     return sha256_of_text("".join(sorted(lines)))
-
-
-@functools.cache
-def bytes_of_package(package: Path = PACKAGE) -> str:
-    """Return one hash of the bytes of all Python files: where it is equal, every source is. No file is parsed."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()} {sha256_of_file(path)}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Four kinds of differences are compared: keys of the configuration, hashes of what the keys lead to (data, the base's
 weights and each of its files, token stream, evaluation), the code: versions of packages and hashes of our sources; and
-what each run's worker found itself to compute with (``worker``: threads, switches, libraries, settings).
+what each run's worker found itself to compute with (``worker``: threads, precision, switches, versions).
 A hash may differ only where a declared difference explains it: with the factor ``data.structure`` the token
 streams differ, with the factor ``objective`` they must not. A seed explains another order
 of samples, so every pair of runs with one seed must agree in it; it explains no other base. Code may never differ; but
@@ -49,11 +49,6 @@ class KeyDifference:
     other_value: JsonValue
 
     @property
-    def older(self) -> str:
-        """The run that lacks the key."""
-        return self.run if self.value is None else self.other_run
-
-    @property
     def shown(self) -> str:
         """The first value, cut to a table's width."""
         return _shown(self.value)
@@ -72,19 +67,17 @@ _HASHES: dict[str, frozenset[Part]] = {
     "evaluation": frozenset(["evaluation"]),
 }
 _BASE, _DEEPSPEED, WORKER = "base/", "deepspeed/", "worker."
-# Which keys explain what a worker finds; settings of model and processor follow from the base and the images' sizes.
+# Which keys explain what a worker finds.
 _DECIDED_BY: dict[str, tuple[str, ...]] = {
     _DEEPSPEED: ("cluster.strategy",),
-    f"{WORKER}libraries.deepspeed": ("cluster.strategy",),
     f"{WORKER}precision.": ("training.precision", "cluster.strategy"),
     f"{WORKER}threads": ("training.num_threads", "cluster.cpus_per_worker"),
     f"{WORKER}deterministic": ("training.deterministic",),
     f"{WORKER}cudnn.": ("training.deterministic",),
     f"{WORKER}environment.CUBLAS_WORKSPACE_CONFIG": ("training.deterministic",),
-    f"{WORKER}processor.": ("data.min_pixels", "data.max_pixels"),
 }
-_SETTINGS = (_BASE, f"{WORKER}model.", f"{WORKER}processor.")
-_NOT_RECORDED, _GPUS = "files", "cluster.gpus_per_worker"
+_SETTINGS = (_BASE, f"{WORKER}model.")
+_GPUS = "cluster.gpus_per_worker"
 
 
 def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -> Differences:
@@ -93,14 +86,11 @@ def diff(a: Fingerprint | ExperimentConfig, b: Fingerprint | ExperimentConfig) -
     Of configurations all keys are compared, also those that change no number. Of fingerprints the keys are
     ``objective.use_coord_ce``, ``packages.torch``, ``data``, ``weights``, ``tokens``, ``evaluation``,
     ``base/config.json``, ``worker.threads`` and, after all others, sources such as ``coordexp/losses/criterion.py``.
-    What no worker has read yet is not compared; files that an older version did not record count as one difference.
+    What no worker has read yet is not compared.
     """
     left, right = flat_values(a), flat_values(b)
-    if isinstance(a, Fingerprint) and isinstance(b, Fingerprint):
-        if not (a.worker and b.worker):
-            left, right = _without(left, WORKER), _without(right, WORKER)
-        if bool(a.files) != bool(b.files):
-            left, right = _files_as_one(a, left), _files_as_one(b, right)
+    if isinstance(a, Fingerprint) and isinstance(b, Fingerprint) and not (a.worker and b.worker):
+        left, right = _without(left, WORKER), _without(right, WORKER)
     keys = sorted(left.keys() | right.keys(), key=lambda key: (_is_source(key), key))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -196,11 +186,9 @@ def check_comparable(fingerprints: Mapping[str, Fingerprint], factor: Sequence[s
     """
     found = find_differences(fingerprints, factor)
     if found:
-        older = next((item.older for item in found if item.key == _NOT_RECORDED), None)
-        note = f"an older version of coordexp made {older}; another experiment.name, or --fresh, begins anew\n"
         raise ComparisonError(
             f"runs differ in more than the declared factor ({', '.join(factor)}), so they cannot be compared:\n"
-            f"{differences_table(found)}\n{note if older else ''}"
+            f"{differences_table(found)}\n"
             "--allow-differences shows them beside the results instead"
         )
 
@@ -232,11 +220,6 @@ def flat_values(item: Fingerprint | ExperimentConfig) -> dict[str, JsonValue]:
 
 def _without(values: Mapping[str, JsonValue], start: str) -> dict[str, JsonValue]:
     return {key: value for key, value in values.items() if not key.startswith(start)}
-
-
-def _files_as_one(item: Fingerprint, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    kept: dict[str, JsonValue] = {key: value for key, value in values.items() if key not in item.files}
-    return kept | ({_NOT_RECORDED: f"{len(item.files)} hashes"} if item.files else {})
 
 
 def _is_source(key: str) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import platform
 import subprocess
@@ -9,19 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordexp.config.identity.code import PACKAGE, bytes_of_package, code_of_run, is_metric
-from coordexp.config.identity.libraries import installed_version
+from coordexp.config.identity.code import PACKAGE, code_of_run, is_metric
 from coordexp.config.keys import deciding, is_rounding, scientific
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.errors import ComparisonError
-from coordexp.files import JsonValue, parse_model, read_bytes, sha256_of_text
+from coordexp.files import JsonValue, parse_model, sha256_of_text
 
 _EVALUATION = ("coordexp/evaluate/", "coordexp/detection/")
-PACKAGE_BYTES = "package"  # in ``source``
 _PACKAGES = (
-    "accelerate", "deepspeed", "llvmlite", "numba", "numpy", "peft", "pillow", "pycocotools", "ray", "safetensors",
-    "tokenizers", "torch", "transformers",
+    "accelerate", "deepspeed", "flash-attn", "llvmlite", "numba", "numpy", "peft", "pillow", "pycocotools", "ray",
+    "safetensors", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 
@@ -37,13 +36,13 @@ class Fingerprint:
         weights: hash of the base's weights, which no seed changes; None where not known.
         tokens: hash of the order and content of the training sequences; None where not known.
         evaluation: hash of the evaluation's settings and of the sources that evaluate.
-        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither;
-            and one hash of the package's bytes, for a worker to know them again. It is not compared, ``code`` is.
-        files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``; empty where an
-            older version wrote this.
-        worker: what the run's own worker found itself to compute with, at its start: threads, switches, libraries,
-            settings of model and processor; empty until then.
-        machine: hardware and versions around a worker, which may differ between machines; not compared.
+        source: git commit and hash of the uncommitted changes, to find the code again, outside a repository neither.
+            It is not compared, ``code`` is.
+        files: hash of each other file that is read: ``base/config.json``, ``deepspeed/zero2.json``.
+        worker: what the run's own worker found itself to compute with, at its start: threads, precision, switches,
+            versions; empty until then.
+        machine: hardware around a worker and a hash of all installed packages, which may differ between machines; not
+            compared.
         went_on: the values, in turn, of each key of ``config`` that was changed when the run went on: such as change
             rounding only.
     """
@@ -121,7 +120,7 @@ def fingerprint(
         weights=weights,
         tokens=tokens,
         evaluation=sha256_of_text(deciding(config, "evaluation") + json.dumps(evaluating, sort_keys=True)),
-        source=git_state() | {PACKAGE_BYTES: bytes_of_package()},
+        source=git_state(),
         files=dict(files or {}),
     )
 
@@ -133,14 +132,29 @@ def read_fingerprint(path: Path) -> Fingerprint:
         ComparisonError: naming the file, if it is none.
     """
     try:
-        return Fingerprint.from_json(read_bytes(path).decode("utf-8", "replace"))
+        return Fingerprint.from_json(path.read_bytes().decode("utf-8", "replace"))
     except (OSError, ComparisonError) as error:
         raise ComparisonError(f"{path}: expected the fingerprint of a run ({error}); --fresh begins anew") from None
 
 
 def package_versions() -> dict[str, str]:
     """Return the installed versions of Python and of the packages that can change a number."""
-    return {"python": platform.python_version()} | {name: installed_version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | {name: _installed_version(name) for name in _PACKAGES}
+
+
+@functools.cache
+def installed_packages() -> str:
+    """Return a hash of names and versions of all installed packages, as ``pip list`` has them."""
+    found = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
+    return sha256_of_text("\n".join(sorted(found)))[:16]
+
+
+@functools.cache
+def _installed_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from pydantic import Field, StrictBool, model_validator
 
 from coordexp.config.schema.fields import Name, Section, Seed, declaration, key
-from coordexp.limits import MAX_RUNS
 
 
 class Ablation(Section):
@@ -15,7 +14,6 @@ class Ablation(Section):
     seeds: tuple[Seed, ...] = Field(
         default=(0,),
         min_length=1,
-        max_length=MAX_RUNS,
         description="Every group runs with each seed; one tells little, three give a first idea of the spread.",
         json_schema_extra=declaration("plan"),
     )
@@ -32,13 +30,4 @@ class Ablation(Section):
     def _seeds_are_distinct(self) -> "Ablation":
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
-        return self
-
-    @model_validator(mode="after")
-    def _runs_can_be_counted(self) -> "Ablation":
-        if len(self.groups) * len(self.seeds) > MAX_RUNS:
-            raise ValueError(
-                f"{len(self.groups):,} groups with {len(self.seeds):,} seeds are more than {MAX_RUNS:,} runs, which "
-                "one page and one experiment of MLflow cannot hold; divide them over several experiments"
-            )
         return self

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from coordexp.config.schema.fields import NaturalInt, NumCpus, NumGpus, NumProcesses, Positive, Section, key
+from coordexp.config.schema.fields import NaturalInt, NotNegative, Positive, PositiveInt, Section, key
 
 
 class Cluster(Section):
@@ -15,21 +15,21 @@ class Cluster(Section):
         "machine",
         "tune: on Ray, as many runs at once as fit; inline: one after the other, with the same numbers.",
     )
-    num_workers: NumProcesses = key(
+    num_workers: PositiveInt = key(
         1, "rounding", "Processes of one run, one device each; they multiply the batch.", decides=["tokens"]
     )
-    cpus_per_worker: NumCpus = key(
+    cpus_per_worker: Positive = key(
         1, "rounding", "CPUs of a worker, its threads and loader processes; below 1 several runs share one."
     )
-    gpus_per_worker: NumGpus = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
-    max_concurrent_runs: NumProcesses | None = key(
+    gpus_per_worker: NotNegative = key(0.0, "rounding", "GPUs of a worker; below 1 several runs share one.")
+    max_concurrent_runs: PositiveInt | None = key(
         None, "machine", "The most runs at once; null: as many as the cluster has room for."
     )
     max_failures: NaturalInt = key(1, "machine", "Restarts of a run from its last checkpoint.")
     strategy: Literal["ddp", "zero2", "zero3"] = key(
         "ddp", "results", "How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stages 2 and 3."
     )
-    min_workers: NumProcesses | None = key(
+    min_workers: PositiveInt | None = key(
         None, "machine", "A run goes on with as few workers while nodes are missing; null: exactly num_workers."
     )
     max_gpu_hours: Positive | None = key(

@@ -5,26 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
-from coordexp.config.schema.fields import (
-    WHOLE,
-    Fraction,
-    NaturalInt,
-    NumImages,
-    NumPixels,
-    PositiveInt,
-    Section,
-    Seed,
-    Text,
-    key,
-)
-from coordexp.limits import MAX_PROCESSES
+from coordexp.config.schema.fields import WHOLE, Fraction, NaturalInt, PositiveInt, Section, Seed, Text, key
 
 
 class Shapes(Section):
     """The generated data set, for ``data.format: shapes``."""
 
-    num_train: NumImages = key(2400, "results", "Number of generated training images.", decides=["data", "tokens"])
-    num_val: NumImages = key(300, "results", "Number of generated validation images.", decides=["data", "tokens"])
+    num_train: PositiveInt = key(2400, "results", "Number of generated training images.", decides=["data", "tokens"])
+    num_val: PositiveInt = key(300, "results", "Number of generated validation images.", decides=["data", "tokens"])
     max_objects: PositiveInt = key(
         4, "results", "The most objects that a generated image holds.", decides=["data", "tokens"]
     )
@@ -116,10 +104,10 @@ class Data(Section):
         "Tokens of a sample; a longer target loses its end, and the run counts it.",
         decides=["tokens"],
     )
-    min_pixels: NumPixels | None = key(
+    min_pixels: PositiveInt | None = key(
         None, "results", "Smaller images are enlarged to so many pixels; null: the processor's own.", decides=["tokens"]
     )
-    max_pixels: NumPixels | None = key(
+    max_pixels: PositiveInt | None = key(
         None,
         "results",
         "Larger images are shrunk to so many pixels, for fewer tokens; null: the processor's own.",
@@ -156,7 +144,7 @@ class Data(Section):
     packing: StrictBool = key(
         False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
     )
-    num_workers: Annotated[int, Field(strict=True, ge=0, le=MAX_PROCESSES), WHOLE] = key(
+    num_workers: NaturalInt = key(
         0,
         "machine",
         "Loader processes of each rank, 0: none beside it; raise it until throughput/data_wait_fraction is near 0.",

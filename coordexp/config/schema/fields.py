@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from coordexp.limits import MAX_COUNT, MAX_IMAGES, MAX_PIXELS, MAX_PROCESSES, MAX_SEED
+from coordexp.limits import MAX_COUNT, MAX_SEED
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
 Text = Annotated[str, Field(min_length=1)]
@@ -25,11 +25,6 @@ WHOLE = BeforeValidator(_whole)
 PositiveInt = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT), WHOLE]
 NaturalInt = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT), WHOLE]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE]
-NumImages = Annotated[int, Field(strict=True, ge=1, le=MAX_IMAGES), WHOLE]
-NumPixels = Annotated[int, Field(strict=True, ge=1, le=MAX_PIXELS), WHOLE]
-NumProcesses = Annotated[int, Field(strict=True, ge=1, le=MAX_PROCESSES), WHOLE]
-NumCpus = Annotated[float, Field(strict=True, gt=0, le=MAX_PROCESSES)]
-NumGpus = Annotated[float, Field(strict=True, ge=0, le=MAX_PROCESSES)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, ge=0)]
 AboveOne = Annotated[float, Field(strict=True, gt=1)]

@@ -10,19 +10,17 @@ from coordexp.config.schema.fields import (
     BelowOne,
     Fraction,
     NotNegative,
-    NumProcesses,
     Positive,
     PositiveInt,
     Section,
     key,
 )
-from coordexp.limits import MAX_RANK
 
 
 class Lora(Section):
     """Low-rank adapters on linear layers."""
 
-    rank: Annotated[int, Field(strict=True, ge=1, le=MAX_RANK), WHOLE] = key(
+    rank: Annotated[int, Field(strict=True, ge=1), WHOLE] = key(
         16, "results", "Rank of the adapters; it buys capacity with memory.", decides=["weights"]
     )
     alpha: Positive = key(32.0, "results", "Scale of the adapters: they add alpha / rank.", decides=["weights"])
@@ -120,7 +118,7 @@ class Training(Section):
         100, "record", "Steps between checkpoints: what an interruption can cost; a checkpoint also costs time."
     )
     keep_checkpoints: PositiveInt = key(2, "record", "Checkpoints of a run that are kept, the newest ones.")
-    num_threads: NumProcesses | None = key(
+    num_threads: PositiveInt | None = key(
         None, "rounding", "CPU threads of a worker, whose number decides last digits; null: its CPUs."
     )
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordexp.errors import DataError
-from coordexp.files import open_file
 
 _LOOKED_AT = 50  # files of a folder: one may hold a hundred thousand
 _DEPTH = 2  # folders below the one that was named: labels/train, train/labels
@@ -206,7 +205,7 @@ def _names(path: Path) -> bool:
 
 
 def _beginning(path: Path, num: int = 512) -> str:
-    with open_file(path) as file:
+    with path.open("rb") as file:
         return file.read(num).decode("utf-8", "replace")
 
 

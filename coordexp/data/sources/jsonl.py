@@ -22,7 +22,7 @@ from coordexp.data.image_file import ImageFolder, size_problem, stored_size
 from coordexp.data.sample import Objects, Rejections, Sample, Samples, SplitData, fold
 from coordexp.data.sources.coco_file import MAX_ID
 from coordexp.errors import DataError, is_name, kind_of, show
-from coordexp.files import open_file, read_bytes, sha256_of_file, write_json
+from coordexp.files import sha256_of_file, write_json
 
 Flag = Literal["iscrowd", "ignore"]
 _FLAGS: tuple[Flag, ...] = get_args(Flag)
@@ -278,7 +278,7 @@ def _boxes_px_xywh(objects: Objects, sample: Sample) -> list[list[float]]:
 def _is_made_of(path: Path, stamp: Mapping[str, object]) -> bool:
     """Return whether a file is there, made of the same records in the same way."""
     try:
-        found = msgspec.json.decode(read_bytes(path), type=_Made)
+        found = msgspec.json.decode(path.read_bytes(), type=_Made)
     except (OSError, msgspec.MsgspecError):
         return False
     return found.info == stamp
@@ -292,7 +292,7 @@ class _Made(msgspec.Struct):
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with open_file(path) as handle:
+        with path.open("rb") as handle:
             yield from ((number, line) for number, line in enumerate(handle, start=1) if line.strip())
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None

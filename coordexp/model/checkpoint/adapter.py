@@ -22,7 +22,6 @@ from coordexp.coord_tokens.vocab import InitMethod, Structure
 from coordexp.errors import CheckpointError
 from coordexp.files import first_problem
 from coordexp.model.checkpoint.directory import CONFIG_FILE, JsonObject, read_json, tensor_names
-from coordexp.model.checkpoint.fields import LoraFields, check_fields
 from coordexp.model.checkpoint.trained_with import TrainedWith, parse_trained_with
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -117,7 +116,6 @@ def read_adapter(directory: str | Path) -> AdapterInfo:
     config = read_json(directory / ADAPTER_CONFIG)
     if config.get("peft_type") != "LORA":
         raise CheckpointError(f"{directory}: peft_type is {config.get('peft_type')!r}; expected 'LORA' (LoRA or DoRA)")
-    check_fields(LoraFields, directory / ADAPTER_CONFIG, config)
     if config.get("megatron_config"):  # PEFT would import the module that megatron_core names
         raise CheckpointError(f"{directory / ADAPTER_CONFIG}: megatron_config is set; expected a plain LoRA or DoRA")
     file = directory / ADAPTER_WEIGHTS
@@ -235,7 +233,7 @@ def _check_shapes(file: Path, keys: Sequence[str], config: JsonObject) -> None:
 def _trained_base(directory: Path, config: JsonObject, offset: OffsetInfo | None) -> TrainedBase:
     mapping = config.get("auto_mapping")
     made_by = mapping.get(_MADE_BY) if isinstance(mapping, dict) else None
-    if not isinstance(made_by, dict):  # an adapter of PEFT's own making, or of an earlier version
+    if not isinstance(made_by, dict):  # an adapter of PEFT's own making
         made_by = {"structure": None if offset is None else "spec" if offset.num_ids > NUM_BINS else "native"}
     names = {"path": config.get("base_model_name_or_path") or None, "revision": config.get("revision") or None}
     try:

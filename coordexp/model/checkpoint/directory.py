@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 from huggingface_hub import constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, Qwen3VLConfig, Qwen3VLVisionConfig
+from transformers import AutoConfig, Qwen3VLConfig
 
 from coordexp.errors import CheckpointError, CoordExpError, show, summary
-from coordexp.files import parse_json, read_bytes
-from coordexp.model.checkpoint.fields import ModelFields, check_fields
+from coordexp.files import parse_json
 from coordexp.runs.folder import RunFolder
 
 EMBEDDED = "embedded"  # the small base that ships with the package
@@ -136,7 +135,6 @@ def check_config(directory: Path) -> JsonObject:
             f"{file}: quantization_config is {show(config['quantization_config'])}; expected weights that are plain "
             "numbers (bfloat16, float16, float32), such as those of the model that was quantized"
         )
-    check_fields(ModelFields, file, config)
     return config
 
 
@@ -160,15 +158,6 @@ def model_config(directory: Path) -> Qwen3VLConfig:
     with foreign_errors(f"{directory / CONFIG_FILE}: makes no configuration"):
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     assert isinstance(config, Qwen3VLConfig)
-    vision = config.vision_config
-    assert isinstance(vision, Qwen3VLVisionConfig)
-    # transformers takes no features of a layer that is not there, and of one that is named twice once.
-    layers = list(vision.deepstack_visual_indexes)
-    if len(set(layers)) < len(layers) or max(layers, default=0) >= vision.depth:
-        raise CheckpointError(
-            f"{directory / CONFIG_FILE}: vision_config.deepstack_visual_indexes is {show(layers)}; expected some of "
-            f"the vision tower's {vision.depth} layers (0 to {vision.depth - 1}), each once"
-        )
     return config
 
 
@@ -259,7 +248,7 @@ def read_json(file: Path) -> JsonObject:
         CheckpointError: if the file is missing or holds something else.
     """
     try:
-        value = parse_json(read_bytes(file))
+        value = parse_json(file.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{file}: not found; expected a checkpoint directory with {file.name}") from None
     except OSError as error:

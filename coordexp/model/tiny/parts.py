@@ -16,8 +16,19 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import CATEGORIES
 from coordexp.files import replace_directory
-from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 
+EMBEDDED_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- if message.content is string -%}{{- message.content -}}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- else -%}{{- part.text -}}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
 # The 26 added tokens of Qwen3-VL, in its order.
 SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",

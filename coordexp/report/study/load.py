@@ -405,7 +405,7 @@ def plain_id(text: str) -> str:
 
 
 def recorded_reading(run: "Run") -> BoxKind:
-    """Return which boxes of a run are its headline; without the tag, those of the versions before it: expected."""
+    """Return which boxes of a run are its headline."""
     return "argmax" if run.data.tags.get(READING) == "argmax" else "expected"
 
 

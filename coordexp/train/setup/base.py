@@ -103,14 +103,12 @@ def prepare_base(config: ExperimentConfig) -> Path:
 def _replaced(config: ExperimentConfig, before: object, hashes: KnownHashes) -> str | None:
     """Return what changed in the checkpoint that a base was made of, as a sentence's middle; None if nothing did.
 
-    One that is no longer on this machine changes nothing: runs read the base. Nor does one of which an older version
-    noted no hashes.
+    One that is no longer on this machine changes nothing: runs read the base.
     """
     directory = _source_here(config)
     if not isinstance(before, dict) or directory is None:
         return None
-    # An older version noted every file that looked like one of a checkpoint.
-    noted = {name: value for name, value in cast("Mapping[str, object]", before).items() if _is_read(name)}
+    noted = cast("Mapping[str, object]", before)
     now: Mapping[str, object] = _hashes_of(directory, hashes)
     hashes.save()
     # Weights may be cleared out of the hub's cache, and are not asked for again.

@@ -1,47 +1,50 @@
 """Whether a run, seen from inside its own worker, may stand beside the others of its experiment.
 
-The command that starts runs has compared what it could see: keys, code, data, the base. Between that and a run's first
-step lie hours, other machines and their environments. So each worker reads all of it again, and adds what only it can
-know (:mod:`coordexp.train.setup.reading`); what differs ends the run before it takes a step.
+The command that starts runs has compared what it could see: keys, code, data, the base. A worker adds what only it
+knows: versions of packages and what torch and accelerate really compute with. What differs from the other runs ends
+the run before it takes a step.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch.backends import cuda, cudnn, mkldnn
 
-from coordexp.config.identity.code import bytes_of_package, code_of_run
-from coordexp.config.identity.differences import WORKER, KeyDifference, diff, find_differences, outside_factor
-from coordexp.config.identity.fingerprint import PACKAGE_BYTES, Fingerprint, read_fingerprint
-from coordexp.config.identity.libraries import changed_since_installed
+from coordexp.config.identity.differences import WORKER, find_differences
+from coordexp.config.identity.fingerprint import Fingerprint, installed_packages, package_versions, read_fingerprint
 from coordexp.config.schema import ExperimentConfig
+from coordexp.coord_tokens.offset_adapter import inner_model
 from coordexp.errors import ComparisonError, CoordExpError
 from coordexp.files import JsonValue, write_text
 from coordexp.runs import ranks
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.status import has_taken_step, read_status
-from coordexp.train.setup.base import base_hashes
 from coordexp.train.setup.components import Components
-from coordexp.train.setup.prepare import data_hash, settings_hashes
-from coordexp.train.setup.reading import read_machine, read_worker
 
 _NAMED = 4
-_LIBRARY = f"{WORKER}libraries."
+# What torch's libraries read by themselves, and no switch of torch shows.
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "NCCL_ALGO", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+)  # fmt: skip
 
 
 def confirm_comparable(config: ExperimentConfig, parts: Components, accelerator: Accelerator) -> None:
-    """Read again what decides this run's numbers, compare it, and add what the worker found to ``fingerprint.json``.
+    """Compare what this worker computes with to the experiment's other runs, and add it to ``fingerprint.json``.
 
     Every rank calls it, after its process was set up and before it trains. A run that was started by itself, without
     a fingerprint, is compared with nothing. With ``ablation.allow_differences`` all is recorded and nothing refused.
 
     Raises:
-        ComparisonError: if files changed since the command looked at them, the ranks differ from each other, or this
-            worker differs from those of the experiment's other runs outside ``ablation.factor``.
-        CoordExpError: if what is read again is damaged by now.
-        OSError: if it cannot be read; every rank ends then, the others with a ComparisonError.
+        ComparisonError: if the ranks differ from each other, or this worker differs from those of the experiment's
+            other runs outside ``ablation.factor``.
+        OSError: if a fingerprint cannot be read; every rank ends then, the others with a ComparisonError.
     """
-    readings = ranks.gather_to_first([read_worker(config, parts, accelerator)])
+    readings = ranks.gather_to_first([read_worker(parts, accelerator)])
     refusal: Exception | None = None
     if ranks.rank() == 0 and RunFolder.of(config).fingerprint.is_file():
         try:
@@ -55,48 +58,86 @@ def confirm_comparable(config: ExperimentConfig, parts: Components, accelerator:
         raise ComparisonError(sentence)
 
 
+def read_worker(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
+    """Return what a run's numbers follow from and only its own process knows, by names as ``threads``.
+
+    Args:
+        parts: of the run, before they train; their process has been set up.
+        accelerator: of the trainer.
+    """
+    on_gpu = torch.cuda.is_available()
+    found: dict[str, JsonValue] = {"device": "cuda" if on_gpu else "cpu"}
+    if not on_gpu:  # a GPU's numbers do not depend on them
+        found["threads"] = torch.get_num_threads()
+    found["model.dtype"] = str(inner_model(parts.model).dtype).removeprefix("torch.")
+    found |= _switches() | _precision(parts, accelerator)
+    found |= {f"environment.{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    return found | {f"packages.{name}": version for name, version in package_versions().items()}
+
+
+def _switches() -> dict[str, JsonValue]:
+    """Return torch's switches of precision and of algorithms."""
+    matmul = cuda.matmul
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul.reduced_bfloat16_sums": bool(matmul.allow_bf16_reduced_precision_reduction),
+        "matmul.reduced_float16_sums": bool(matmul.allow_fp16_reduced_precision_reduction),
+        "cudnn.enabled": bool(cudnn.enabled),
+        "cudnn.allow_tf32": bool(cudnn.allow_tf32),
+        "cudnn.benchmark": bool(cudnn.benchmark),
+        "cudnn.deterministic": bool(cudnn.deterministic),
+        "mkldnn.enabled": bool(mkldnn.enabled),
+        "attention.kernels": [
+            name
+            for name, is_on in (
+                ("flash", cuda.flash_sdp_enabled()),
+                ("memory_efficient", cuda.mem_efficient_sdp_enabled()),
+                ("cudnn", cuda.cudnn_sdp_enabled()),
+                ("math", cuda.math_sdp_enabled()),
+            )
+            if is_on
+        ],
+    }
+
+
+def _precision(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
+    """Return what accelerate made of the precision and the strategy that were asked for."""
+    kind = accelerator.distributed_type
+    # How many processes there are may change from one start to the next, see strategy.is_elastic.
+    is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+    own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
+    return {
+        "precision.autocast": "bf16" if own_autocast else str(accelerator.mixed_precision),
+        "precision.strategy": "ddp" if is_replicated else kind.value.lower(),
+    }
+
+
+def _machine() -> dict[str, str]:
+    """Return what is around a process and differs between machines that are equally good, to be shown only."""
+    found = {"cpu": torch.backends.cpu.get_cpu_capability(), "torch_threads": str(torch.get_num_threads())}
+    if torch.cuda.is_available():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda), "cudnn": str(cudnn.version())}
+    return found | {"installed_packages": installed_packages()}
+
+
 def _confirm(config: ExperimentConfig, readings: Sequence[Mapping[str, JsonValue]]) -> None:
     folder, allowed = RunFolder.of(config), config.ablation.allow_differences
     stored = read_fingerprint(folder.fingerprint)
-    if not allowed:
-        _check_unchanged(stored, _read_again(config, stored), run=folder.name)
-        for rank, reading in enumerate(readings[1:], start=1):
-            _check_worker({"rank 0": replace(stored, worker=readings[0])}, f"rank {rank}", stored, reading, config)
-    current = replace(stored, worker=readings[0], machine=read_machine())
-    if not allowed:
-        _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
+    current = replace(stored, worker=readings[0], machine=_machine())
+    if allowed:
+        write_text(folder.fingerprint, current.to_json() + "\n")
+        return
+    for rank, reading in enumerate(readings[1:], start=1):
+        _check_worker({"rank 0": current}, f"rank {rank}", stored, reading, config)
+    _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
     write_text(folder.fingerprint, current.to_json() + "\n")
-    try:
-        # Once more: a run that began at the same time may have looked before this one had written.
-        if not allowed:
-            _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
+    try:  # once more: a run that began at the same time may have looked before this one had written
+        _check_worker(_others(config, stored), folder.name, stored, readings[0], config)
     except ComparisonError:
         write_text(folder.fingerprint, stored.to_json() + "\n")
         raise
-
-
-def _read_again(config: ExperimentConfig, stored: Fingerprint) -> Fingerprint:
-    """Return the stored fingerprint with everything in it that lies in files as it is now."""
-    experiment = ExperimentFolder.of(config)
-    base = base_hashes(experiment.base(config), known=experiment.hashes)
-    same_code = bytes_of_package() == stored.source.get(PACKAGE_BYTES)
-    return replace(
-        stored,
-        data=data_hash(config),
-        weights=base.weights,
-        files={**base.files, **settings_hashes(config)},
-        code=stored.code if same_code else code_of_run(tuple(config.objective.extra)),
-    )
-
-
-def _check_unchanged(stored: Fingerprint, now: Fingerprint, *, run: str) -> None:
-    changed = list(outside_factor(diff(stored, now), ()))  # a metric that was added since changes no other number
-    if changed:
-        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-        raise ComparisonError(
-            f"{run}: what it reads has changed since the command looked at it, so that it would not be comparable: "
-            f"{', '.join(changed[:_NAMED])}{more}; put that back, or choose another experiment.name, or --fresh"
-        )
 
 
 def _others(config: ExperimentConfig, stored: Fingerprint) -> dict[str, Fingerprint]:
@@ -133,24 +174,14 @@ def _check_worker(
     ]
     if not found:
         return
+    hint = ""
+    if any(item.key == f"{WORKER}threads" for item in found):
+        hint = " (training.num_threads sets the threads)"
     shown = "; ".join(
         f"{item.key.removeprefix(WORKER)} is {item.other_shown} here and {item.shown} there" for item in found[:_NAMED]
     )
     more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     raise ComparisonError(
-        f"{name} would not be comparable with {found[0].run}: {shown}{more}{_hint(found)}; make it alike and give the "
+        f"{name} would not be comparable with {found[0].run}: {shown}{more}{hint}; make it alike and give the "
         "same command again, or ablation.allow_differences: true"
     )
-
-
-def _hint(found: Sequence[KeyDifference]) -> str:
-    """Return what helps, for what has a known cure."""
-    keys = [item.key for item in found]
-    hints: list[str] = []
-    if f"{WORKER}threads" in keys:
-        hints.append("training.num_threads sets the threads")
-    for key in keys:
-        if key.startswith(_LIBRARY) and (files := changed_since_installed(key.removeprefix(_LIBRARY))):
-            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            hints.append(f"{files[0]}{more} {'are' if more else 'is'} not as installed")
-    return "".join(f" ({hint})" for hint in hints)

@@ -11,7 +11,7 @@ from typing import cast
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ConfigError, TrainingError
-from coordexp.files import JsonValue, parse_json, read_bytes
+from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
 
@@ -105,7 +105,7 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
         return None
     path = find_experiment(Path("experiments") / "deepspeed" / f"{strategy}.json", folder="deepspeed")
     try:
-        settings = parse_json(read_bytes(path))
+        settings = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable JSON ({error})") from None
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None

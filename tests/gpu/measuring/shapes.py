@@ -18,11 +18,10 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
-from coordexp.model.chat_template import EMBEDDED_TEMPLATE
 from coordexp.model.image_forward import install_image_forward
 from coordexp.model.loading import check_attention, spare_attention_plans
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.parts import SPECIAL_TOKENS, build_tokenizer
+from coordexp.model.tiny.parts import EMBEDDED_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.forward import TermForward, check_adapter_ids
 from coordexp.train.setup.components import Components, param_groups, with_adapters
 from coordexp.train.setup.encoding import build_encoding, read_split

@@ -44,11 +44,6 @@ def test_a_chart_is_read_back_under_the_name_it_was_logged_by(name: str) -> None
     assert logged({str(chart_of(name)): 0.5}) == {name: 0.5}
 
 
-def test_what_an_earlier_version_recorded_is_still_read() -> None:
-    older = {"constrained/expected/AP": 0.4, "learning_rate": 1.0, "throughput/mfu": 0.1, TERM: 2.0}
-    assert logged(older) == older
-
-
 def test_the_numbers_of_a_comparison_are_one_section() -> None:
     (family,) = (family for family in FAMILIES if family.name.startswith("comparison/"))
     assert "/" in family.name.removeprefix("comparison/")

@@ -366,24 +366,6 @@ def test_the_machine_is_shown_and_not_compared():
     assert one.short == other.short
 
 
-def test_a_fingerprint_of_an_older_version_is_named_as_such():
-    values = json.loads(_run().to_json())
-    for name in ("files", "worker", "machine"):
-        del values[name]
-    old = Fingerprint.from_json(json.dumps(values))
-    check_comparable({"A": old, "B": old}, FACTOR)
-    new = dataclasses.replace(
-        _run(), files={"base/config.json": "1", "base/tokenizer.json": "2"}, worker={"threads": 1}
-    )
-    with pytest.raises(ComparisonError) as caught:
-        check_comparable({"A-s0 (before)": old, "A-s0": new}, FACTOR)
-    assert str(caught.value).splitlines()[1:] == [
-        '  files  A-s0 (before): null  A-s0: "2 hashes"',
-        "an older version of coordexp made A-s0 (before); another experiment.name, or --fresh, begins anew",
-        "--allow-differences shows them beside the results instead",
-    ]
-
-
 def test_nothing_to_compare_is_comparable():
     check_comparable({}, FACTOR)
     check_comparable({"A-s0": _run()}, FACTOR)

@@ -130,9 +130,6 @@ def test_what_no_run_reads_may_lie_beside_a_checkpoint(tmp_path, checkpoint):
     for name in ("LICENSE.txt", "notes.json", "trained_with.json", "model.safetensors.index.json"):
         (checkpoint / name).write_text("{}")
     assert prepare_base(config) == base
-    stamp = json.loads((base / "base.json").read_text())
-    _edit(base / "base.json", source=stamp["source"] | {"eval.json": "of an older version"})
-    assert prepare_base(config) == base
     hashes = base_hashes(checkpoint, known=tmp_path / "hashes.json")
     assert sorted(hashes.files) == [
         "base/chat_template.jinja", "base/config.json", "base/generation_config.json",
