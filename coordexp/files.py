@@ -117,6 +117,8 @@ def parse_json(content: bytes | str) -> JsonValue:
         raise ValueError(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno} column {error.colno}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply to be read") from None
 
 
 def parse_model(kind: type[_T], content: bytes | str) -> _T:

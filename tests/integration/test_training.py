@@ -8,9 +8,6 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 
-from coordexp.config.identity.fingerprint import fingerprint, read_fingerprint
-from coordexp.errors import ComparisonError
-from coordexp.files import write_text
 from coordexp.model.checkpoint.adapter import read_adapter
 from coordexp.model.checkpoint.trained_with import TrainedWith, read_trained_with
 from coordexp.model.loading import load
@@ -21,7 +18,6 @@ from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.train.run import Run, make_trainer, train_run
 from coordexp.train.setup.components import build_components
-from coordexp.train.setup.prepare import prepare_experiment
 from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
 from tests.model_support import weights_hash
@@ -182,19 +178,6 @@ def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
     assert weights_hash(tmp_path / "merged") == weights_hash(merged)
     with pytest.raises(ValueError, match=r"coord_offsets_need_coordexp_model_load.* not found"):
         PeftModel.from_pretrained(load(copy).model, newest)
-
-
-def test_a_run_that_would_not_be_comparable_takes_no_step(base, tmp_path):
-    config = prepared(small_config(base, tmp_path))
-    folder = RunFolder.of(config)
-    seen = prepare_experiment(config)
-    identity = fingerprint(config, data="another", weights=seen.weights_hash, files=seen.files)
-    write_text(folder.fingerprint, identity.to_json())
-    with pytest.raises(ComparisonError, match=r"C-s0: what it reads has changed since .*: data; put that back"):
-        train_run(config, reporter=LocalReporter(folder.path), print_line=lambda _: None)
-    assert not folder.checkpoints.exists()
-    assert not folder.metrics.exists()
-    assert read_fingerprint(folder.fingerprint) == identity  # what the worker found is not kept
 
 
 def test_in_bfloat16_adapters_leave_casts_to_autocast(base, tmp_path):

@@ -131,7 +131,7 @@ def test_prepare_shapes_leaves_other_folders_alone(capsys: pytest.CaptureFixture
     assert (tmp_path / "photo.jpg").read_bytes() == b"mine"
     with pytest.raises(SystemExit):
         main(["prepare", "shapes", "--output", str(tmp_path / "x"), "--num-train", "0"])
-    assert "expected a number from 1 to 1,000,000, got '0'" in capsys.readouterr().err
+    assert "expected a number from 1 to 2,147,483,647, got '0'" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

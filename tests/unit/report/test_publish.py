@@ -116,7 +116,6 @@ def test_a_number_or_detection_that_was_changed_is_found(published: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda n: n["computed"].update(resamples=10**12), "computed.resamples: Input should be less than or equal to"),
         (
             lambda n: n["computed"].update(resamples=-5),
             "computed.resamples: Input should be greater than or equal to 1",

@@ -302,7 +302,7 @@ def test_wrong_inputs(make_base, make_adapter, tmp_path):
         ({"base_model_name_or_path": "/gone/base"}, "/gone/base: no such checkpoint"),
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern is"),
         ({"bias": "all"}, "bias is 'all'"),
-        ({"lora_alpha": None}, "lora_alpha is missing \\(Input should be a valid number"),
+        ({"lora_alpha": None}, "lora_alpha is None, expected a number"),
     ]
     for changes, message in cases:
         with_config(**changes)
