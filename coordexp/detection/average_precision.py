@@ -3,7 +3,6 @@
 Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``T`` thresholds, ``L`` = 101 recall levels.
 """
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,8 +100,6 @@ def tied_precision(matches: "Matches") -> float | None:
 
 
 _DRAWS_AT_ONCE = 128
-_one_at_a_time = threading.Lock()
-"""A call uses all cores, and one of numba's ways to share them (workqueue) ends the program at a second call beside."""
 
 
 def precisions(matches: "Matches", first: int, last: int, weights_RN: "Weights") -> Floats:
@@ -117,8 +114,7 @@ def precisions(matches: "Matches", first: int, last: int, weights_RN: "Weights")
     from coordexp.detection.kernels import fill_average_precisions  # here: numba takes half a second
 
     values = np.empty((len(weights_RN), last - first, len(matches.start) - 1))
-    with _one_at_a_time:
-        fill_average_precisions(matches, first, weights_RN, values)
+    fill_average_precisions(matches, first, weights_RN, values)
     return values
 
 

@@ -22,8 +22,11 @@ Legend of shapes: ``R`` weightings, ``N`` images, ``K`` categories, ``D`` detect
 recall levels. Sets of thresholds are bits of an integer, bit 0 being the lowest.
 """
 
+import os
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numba
 import numpy as np
@@ -39,8 +42,6 @@ Index = NDArray[np.int32]
 Weights = NDArray[np.uint16]
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_in_parallel = cast(Callable[[int], range], numba.prange)
 
 
 class Matches(NamedTuple):
@@ -114,15 +115,15 @@ class Matches(NamedTuple):
         )
 
 
-def compiled(function: Callable[P, R], *, parallel: bool = False) -> Callable[P, R]:
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function at its first call, and keep the machine code beside the source or in the user's cache.
 
     Where neither can be written (a read-only image, no home), each process compiles for itself.
     """
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy", parallel=parallel)(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # numba's word for "no place for a cache"
-        return numba.njit(nogil=True, error_model="numpy", parallel=parallel)(function)
+        return numba.njit(nogil=True, error_model="numpy")(function)
 
 
 @compiled
@@ -232,10 +233,22 @@ def _fill_one(matches: Matches, first: int, weights: Weights, out: Floats) -> No
             out[t, k] = total / NUM_LEVELS
 
 
-def _fill_all(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
-    """Set ``out`` ``[R, T, K]`` to average precisions under each row of weights, on all cores."""
-    for r in _in_parallel(len(weights_RN)):
+@compiled
+def _fill_some(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
+    for r in range(len(weights_RN)):
         _fill_one(matches, first, weights_RN[r], out[r])
 
 
-fill_average_precisions = compiled(_fill_all, parallel=True)
+def fill_average_precisions(matches: Matches, first: int, weights_RN: Weights, out: Floats) -> None:
+    """Set ``out`` ``[R, T, K]`` to average precisions under each row of weights, on all cores.
+
+    In Python threads, since the compiled loop releases the GIL. numba's own parallel loops would set OpenMP's number of
+    threads for the calling thread, and with it torch's: in a run, the forward passes behind them rounded otherwise.
+    """
+    num = max(1, min(len(weights_RN), os.cpu_count() or 1))
+    ends = [len(weights_RN) * part // num for part in range(num + 1)]
+    with ThreadPoolExecutor(num) as pool:
+        parts = [slice(*ends_of) for ends_of in pairwise(ends)]
+        done = [pool.submit(_fill_some, matches, first, weights_RN[part], out[part]) for part in parts]
+        for one in done:
+            one.result()
