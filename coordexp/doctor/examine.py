@@ -25,7 +25,7 @@ from coordexp.doctor.machine import (
     examine_loading,
     examine_tracking,
 )
-from coordexp.doctor.memory import EVALUATION, MERGE, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
+from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
@@ -206,11 +206,8 @@ def judge_memory(
 
 
 def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
-    """Say what lowers the largest of the peaks."""
-    largest = max(needed.totals, key=needed.totals.__getitem__)
-    if largest == MERGE:
-        return "set model.dtype: bfloat16, or run on a machine with room for the trained and the merged model"
-    if largest == EVALUATION:
+    """Say what lowers the larger of the two peaks."""
+    if max(needed.totals, key=needed.totals.__getitem__) == EVALUATION:
         return "lower evaluation.batch_size, evaluation.max_new_tokens or data.max_pixels"
     if not run.training.gradient_checkpointing:
         return "set training.gradient_checkpointing: true, or lower training.per_device_batch_size or data.max_pixels"

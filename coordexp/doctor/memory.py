@@ -57,7 +57,7 @@ from coordexp.model.loading import AttnImplementation
 from coordexp.model.lora import Tuning
 from coordexp.train.setup.components import with_adapters
 
-TRAINING, EVALUATION, MERGE = "training", "evaluation", "merge"  # the phases
+TRAINING, EVALUATION = "training", "evaluation"  # the phases; a merge holds the model once
 _CONTEXT_BYTES_GPU = 800 * 2**20
 _PROCESS_BYTES_CPU = 700 * 2**20
 _FRAGMENTATION = 0.05
@@ -121,7 +121,7 @@ class MemoryEstimate:
     """Memory of one device with one run's worker on it.
 
     Attributes:
-        phases: bytes of each part of training, of evaluation and, on a CPU, of the merge; the largest one counts.
+        phases: bytes of each part of training and of evaluation; the larger one counts.
     """
 
     phases: Mapping[str, Mapping[str, int]]
@@ -168,12 +168,7 @@ def estimate(
     config = inner_model(model).config
     assert isinstance(config, Qwen3VLConfig)
     worker = _Worker(Dimensions.of(config), run, ParameterCounts.of(model), on_gpu)
-    # A GPU that has no room for the merged model goes without the comparison of logits.
-    merge = {} if on_gpu else {MERGE: worker.merge()}
-    return [
-        MemoryEstimate({TRAINING: worker.training(size), EVALUATION: worker.evaluation(size), **merge})
-        for size in sizes
-    ]
+    return [MemoryEstimate({TRAINING: worker.training(size), EVALUATION: worker.evaluation(size)}) for size in sizes]
 
 
 class _Worker:
@@ -241,10 +236,6 @@ class _Worker:
             "logits": 4 * 4 * batch * text.vocab_size,
         }
         return _with_fragmentation(parts)
-
-    def merge(self) -> dict[str, int]:
-        """The trained model, and the merged one as transformers loads it."""
-        return self._process() | {"weights": self._counts.num_bytes, "merged weights": self._counts.num_bytes}
 
     def _process(self) -> dict[str, int]:
         return {"CUDA context": _CONTEXT_BYTES_GPU} if self._on_gpu else {"Python and libraries": _PROCESS_BYTES_CPU}

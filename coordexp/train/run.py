@@ -245,6 +245,7 @@ def _merge(run: Run) -> Finish:
             overwrite=True,
             samples=_merge_samples(parts),
             trained_with=parts.encoding.trained_with,
+            gives_up=True,
         )
     except (CoordExpError, OSError, RuntimeError) as error:  # of which torch's lack of memory is one
         note_traceback(folder.path)

@@ -89,7 +89,7 @@ def merge(
         progress("logits of the adapter", 0, 1)
         adapted = load(directory, info.directory, dtype=dtype).model
         before = _logits_of_both(adapted, samples)
-        del adapted
+        nn.Module.to(adapted, "meta")  # its weights make room for the merged model's
         return _merge(info, directory, building, samples, before, dtype=dtype, base_dtype="auto", progress=progress)
 
 
@@ -102,11 +102,12 @@ def merge_model(
     overwrite: bool = False,
     samples: Sequence[Inputs] | None = None,
     trained_with: TrainedWith | None = None,
+    gives_up: bool = False,
 ) -> MergeReport:
     """Merge a model that is in memory, as at the end of a run; one trained in full is saved as it is.
 
-    Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded beside the model to be
-    compared with it on the model's device. The model keeps its mode, its device and its adapters.
+    Its adapter is saved and merged on disk. The result has the model's dtype, and is loaded on the model's device to be
+    compared with it. The model keeps its mode, its device and its adapters, unless ``gives_up``.
 
     Args:
         model: a PeftModel or a plain model, in any wrappers.
@@ -116,6 +117,7 @@ def merge_model(
         overwrite: replace an ``output`` that exists.
         samples: model inputs on which to say what rounding loses; None for a generated picture with coord tokens.
         trained_with: of a model trained in full; an adapter says it itself.
+        gives_up: free an adapted model's weights once its logits are known, so that memory never holds two models.
 
     Returns:
         What was done, also stored as ``merge_report.json`` in ``output``.
@@ -130,11 +132,14 @@ def merge_model(
             return _save_whole(inner, processor, building, trained_with)
     dtype = _name_of_dtype(inner)
     samples = samples or default_samples(processor)
-    before = _logits_of_both(peft, samples, device=inner.device)
+    device = inner.device
+    before = _logits_of_both(peft, samples, device=device)
     with tempfile.TemporaryDirectory(prefix="coordexp_adapter.") as scratch:
         save_adapter(peft, scratch)
         info = read_adapter(scratch)
         source = base_of(info, base)
+        if gives_up:
+            nn.Module.to(model, "meta")
         with building_of(checked_output(output, overwrite=overwrite, inputs=(source,))) as building:
             return _merge(
                 info,
@@ -144,7 +149,7 @@ def merge_model(
                 before,
                 dtype=dtype,
                 base_dtype=dtype,
-                device=inner.device,
+                device=device,
             )
 
 
