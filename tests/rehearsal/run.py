@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class Stage:
     Attributes:
         name: what it was for.
         seconds: of the wall.
-        all_bytes: of memory in all its processes at the peak; what they share counts once.
+        all_bytes: of memory in all its processes at the peak; what they share counts once, and pages of mapped files
+            (a checkpoint that is read) do not count: the system drops them where it needs the room.
         largest_bytes: in the largest of them.
         output: that it printed.
     """
@@ -104,30 +106,43 @@ class Rehearsal:
         run_dirs = {group: self.runs / NAME / f"{group}-s0" for group in GROUPS}
         merged = {group: str(run_dir / "merged") for group, run_dir in run_dirs.items()}
 
+        predict = ("predict", "--model", merged["C"], "--output", str(self.folder / "predictions"))
+        merge = ("merge", "--adapter", str(run_dirs["C"] / "checkpoints" / "step_000002"), "--dtype=float32")
+        outputs = {group: self.folder / f"evaluated-{group}" for group in GROUPS}
+        evaluate = ("-m", "coordexp", "evaluate", *truth, "--generations", str(self.answers()))
+        evaluations = [
+            (f"evaluate {group}", *evaluate, "--model", merged[group], "--output", str(output))
+            for group, output in outputs.items()
+        ]
+        detections = [f"{group}={outputs[group]}/free/detections.{box}.json" for group, box in GROUPS.items()]
+
         self.stage("checkpoint", "-m", "tests.rehearsal.checkpoint", "write", self.size, str(self.model))
-        self.stage("doctor", "-m", "coordexp", "doctor", "--format=json", *experiment)
-        self.stage("plan", "-m", "coordexp", "ablation", "--dry-run", *experiment)
+        self.stages_at_once(
+            ("doctor", "-m", "coordexp", "doctor", "--format=json", *experiment),
+            ("plan", "-m", "coordexp", "ablation", "--dry-run", *experiment),
+        )
         self.stage("ablation", "ray_jobs/ablation.py", *experiment)
-        again = self.stage("ablation again", "ray_jobs/ablation.py", *experiment)
+        again, *_ = self.stages_at_once(
+            ("ablation again", "ray_jobs/ablation.py", *experiment),
+            ("merge", "-m", "coordexp", *merge, "--output", str(self.folder / "C-float32")),
+            ("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values()),
+            ("predict", "-m", "coordexp", *predict, "--max-new-tokens=24", *pictures[:2]),
+            *evaluations,
+        )
         if not all(f"{group}-s0  finished before" in again.output for group in GROUPS):
             raise StageError(f"ablation again: expected both runs to be finished before, got {again.output}")
-        self.stage("report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}")
+        self.stages_at_once(
+            ("report", "-m", "coordexp.report", NAME, f"--runs-dir={self.runs}"),
+            ("compare", "-m", "coordexp", "compare", *truth, "--output", str(self.folder / "comparison"), *detections),
+        )
         table = (self.runs / NAME / "report" / "report.csv").read_text()
         if missing := [group for group in GROUPS if f"\n{NAME},group,{group}," not in table]:
             raise StageError(f"report: expected a row of each group, missing {missing} in {table}")
-        self.stage("transformers", "-m", "tests.rehearsal.checkpoint", "load", pictures[0], *merged.values())
-        predict = ("predict", "--model", merged["C"], "--output", str(self.folder / "predictions"))
-        self.stage("predict", "-m", "coordexp", *predict, "--max-new-tokens=24", *pictures[:2])
-        merge = ("merge", "--adapter", str(run_dirs["C"] / "checkpoints" / "step_000002"), "--dtype=float32")
-        self.stage("merge", "-m", "coordexp", *merge, "--output", str(self.folder / "C-float32"))
-        detections: list[str] = []
-        for group, box in GROUPS.items():
-            output = self.folder / f"evaluated-{group}"
-            evaluate = ("evaluate", "--model", merged[group], *truth, "--output", str(output))
-            self.stage(f"evaluate {group}", "-m", "coordexp", *evaluate, "--generations", str(self.answers()))
-            detections.append(f"{group}={output}/free/detections.{box}.json")
-        compare = ("compare", *truth, "--output", str(self.folder / "comparison"), *detections)
-        self.stage("compare", "-m", "coordexp", *compare)
+
+    def stages_at_once(self, *stages: tuple[str, ...]) -> list[Stage]:
+        """Run stages that do not wait for one another: one a processor where the model is small, else in turn."""
+        with ThreadPoolExecutor(2 if self.size == "small" else 1) as pool:
+            return list(pool.map(lambda stage: self.stage(*stage), stages))
 
     def answers(self) -> Path:
         """Write the annotated objects as another engine's answers: random weights name no category by themselves."""
@@ -151,9 +166,8 @@ class Rehearsal:
         Raises:
             StageError: if it does not end with 0.
         """
-        print(f"{name:20}", end="", flush=True)
         self.commands.append(arguments)
-        log = self.folder / f"{len(self.stages):02}-{name.replace(' ', '-')}.log"
+        log = self.folder / f"{name.replace(' ', '-')}.log"
         with log.open("w") as handle:
             process = subprocess.Popen(
                 [sys.executable, *arguments], cwd=ROOT, env=_environment(), stdout=handle, stderr=subprocess.STDOUT
@@ -168,7 +182,9 @@ class Rehearsal:
         done = Stage(name, seconds, all_bytes, largest_bytes, log.read_text())
         self.stages.append(done)
         print(
-            f"{seconds:8.1f} s  {all_bytes / _GIB:6.2f} GiB in all, {largest_bytes / _GIB:.2f} in the largest process"
+            f"{name:20}{seconds:8.1f} s  {all_bytes / _GIB:6.2f} GiB in all, "
+            f"{largest_bytes / _GIB:.2f} in the largest process",
+            flush=True,
         )
         if code:
             raise StageError(f"{name}: exit code {code}, {log}\n{done.output[-3000:]}")
@@ -207,9 +223,8 @@ class _Peak:
             except psutil.NoSuchProcess:
                 return
             for process in processes:
-                with contextlib.suppress(psutil.Error):  # it has just ended
-                    memory = process.memory_full_info()
-                    sizes.append(memory.pss if psutil.LINUX else memory.uss)
+                with contextlib.suppress(psutil.Error, OSError):  # it has just ended
+                    sizes.append(_own_bytes(process))
             self._all_bytes = max(self._all_bytes, sum(sizes))
             self._largest_bytes = max(self._largest_bytes, max(sizes))
 
@@ -218,6 +233,15 @@ class _Peak:
         self._over.set()
         self._thread.join()
         return self._all_bytes, self._largest_bytes
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Return the memory of a process without the pages of mapped files."""
+    if not psutil.LINUX:
+        return process.memory_full_info().uss
+    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    kib = {line.split()[0]: int(line.split()[1]) for line in lines[1:]}
+    return 1024 * (kib["Pss_Anon:"] + kib["Pss_Shmem:"])
 
 
 def write_pictures(folder: Path) -> None:
