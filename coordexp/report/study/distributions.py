@@ -100,14 +100,7 @@ def group_curves(
     aliases = _aliases(runs[0], artifacts) if runs else {}
 
     key = content_key([("annotations", annotations), *files.items()], aliases)
-    curves = cache.get(
-        "curves",
-        key,
-        lambda: choose_curves(annotations, files, aliases=aliases),
-        write=lambda found: _CURVES.dump_python(found, mode="json"),
-        read=_CURVES.validate_python,
-    )
-    return curves, missing
+    return cache.get("curves", key, _CURVES, lambda: choose_curves(annotations, files, aliases=aliases)), missing
 
 
 def choose_curves(
