@@ -11,7 +11,6 @@ from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ConfigError, is_name
 from coordexp.errors import show as show_value
-from coordexp.files import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,8 +84,7 @@ def run(options: argparse.Namespace) -> None:
     elif options.watch:
         _watch(options, output_console())
     else:
-        with collector_paused():  # it would walk again and again over what libraries have imported
-            _report(options, output_console(), error_console())
+        _report(options, output_console(), error_console())
 
 
 def _check(directory: Path, console: "Console") -> None:
@@ -97,11 +95,13 @@ def _check(directory: Path, console: "Console") -> None:
 
 
 def _watch(options: argparse.Namespace, console: "Console") -> None:
-    from coordexp.report.watch.sources import watched
+    from functools import partial
+
+    from coordexp.report.watch.sources import read_experiment, watched
     from coordexp.report.watch.watch import watch
 
-    source = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
-    watch(source.read, console, interval=options.interval)
+    directory = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
+    watch(partial(read_experiment, directory), console, interval=options.interval)
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:

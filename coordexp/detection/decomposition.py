@@ -58,14 +58,14 @@ class Measure:
         head: how tables and charts call it.
         description: one line.
         direction: which direction is better.
-        ends: where it lies whatever the images, a share by default; None: anywhere.
+        ends: where it lies whatever the images, a share by default.
     """
 
     name: str
     head: str
     description: str
     direction: Direction = "lower"
-    ends: tuple[float, float] | None = (0.0, 1.0)
+    ends: tuple[float, float] = (0.0, 1.0)
 
 
 def _rank_name(low: int, high: int | None, between: str) -> str:

@@ -59,9 +59,7 @@ def report_experiment(
         readings: which boxes of a group are its headline, where that is not as recorded.
 
     Raises:
-        TrackingError: if MLflow cannot be used or has no such runs.
-        ComparisonError: if the runs cannot be compared.
-        ResourceError: if the files cannot be written.
+        CoordExpError: if MLflow cannot be used, the runs cannot be compared or the files cannot be written.
     """
     data = read_by(load_experiment(uri, experiment, runs_dir=output.parent.parent), readings or {})
     if seeds is not None:
@@ -77,18 +75,10 @@ def report_experiment(
 def study_of(
     data: ExperimentData, *, output: Path, runs_dir: Path, console: Console, settings: Settings | None = None
 ) -> tuple[Study, Artifacts]:
-    """Make the study of runs, with a progress bar where people look on.
-
-    Args:
-        data: the runs.
-        output: directory of the report, which keeps what took long.
-        runs_dir: where experiments lie on this machine.
-        console: where the bar is drawn.
-        settings: how.
+    """Make the study of runs found in ``runs_dir`` or MLflow, with a progress bar; ``output`` keeps what took long.
 
     Raises:
-        CoordExpError: as :func:`coordexp.report.study.study.make_study`.
-        ResourceError: if ``output`` cannot be written.
+        CoordExpError: as :func:`coordexp.report.study.study.make_study`, or if ``output`` cannot be written.
     """
     with writing(output):
         artifacts = Artifacts(data, cache=output / ".artifacts", runs_dir=runs_dir)
@@ -171,15 +161,7 @@ def _progress(console: Console) -> Generator[OnProgress]:
 
 
 def record_report(study: Study, files: Sequence[Path], artifacts: Artifacts) -> bool:
-    """Store a report with the ablation it is about.
-
-    Args:
-        study: what was found out.
-        files: the report's files.
-        artifacts: finds the annotations, which are stored too, so that a report can be made on any machine.
-
-    Returns:
-        False if the study is not of one ablation, so that there is no run to store it with.
+    """Store a report and its annotations with the ablation it is about; return False where there is no single one.
 
     Raises:
         TrackingError: if MLflow does not take it.
@@ -215,9 +197,9 @@ def comparison_metrics(study: Study) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     if (comparison := study.comparison) is not None:
         for group, estimate in comparison.value.items():
-            found |= _estimate(f"comparison/{metric_part(group)}/{comparison.metric}", estimate)
+            found |= _estimate(f"comparison/{_metric_part(group)}/{comparison.metric}", estimate)
         for pair in comparison.pairs:
-            lead = f"comparison/{metric_part(pair.a)}_minus_{metric_part(pair.b)}"
+            lead = f"comparison/{_metric_part(pair.a)}_minus_{_metric_part(pair.b)}"
             found |= _estimate(f"{lead}/{comparison.metric}", pair.difference) | {f"{lead}/p_holm": pair.p_holm}
     return found
 
@@ -226,10 +208,6 @@ def description(study: Study, *, page: str) -> str:
     """Return what MLflow shows above an ablation: the verdict, where the page is, AP of the groups, their differences.
 
     Tables are left out whole where MLflow would cut them: those of the differences of many groups.
-
-    Args:
-        study: what was found out.
-        page: the page's address within MLflow's own pages.
     """
     text = "\n\n".join(filter(None, (study.verdict, f"[The whole report]({page})")))
     for table in comparison_tables(better_first(study)):
@@ -238,7 +216,7 @@ def description(study: Study, *, page: str) -> str:
     return text
 
 
-def metric_part(name: str) -> str:
+def _metric_part(name: str) -> str:
     """Return a group's name as MLflow accepts it in the name of a metric."""
     return _NOT_IN_NAMES.sub("_", name)
 

@@ -14,7 +14,7 @@ from coordexp.errors import ComparisonError
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, read_matches, resampled
 from coordexp.statistics.intervals import estimate
 from coordexp.statistics.resampling import OnProgress, check_plan
-from coordexp.statistics.results import Convergence, CurvePoint, Estimate
+from coordexp.statistics.results import Convergence, CurvePair, CurvePoint, Estimate
 from coordexp.statistics.seeds import difference_parts, group_part, total, two_level
 
 FRACTIONS = (0.5, 0.75, 0.9)
@@ -120,7 +120,7 @@ def _describe(
 ) -> Convergence:
     shared = np.array(sorted(set.intersection(*(set(curve.steps.tolist()) for curve in curves.values()))))
     areas = {group: curve.area(shared) for group, curve in curves.items()} if len(shared) else {}
-    steps_to, difference = _all_steps_to(curves, seed=seed)
+    steps_to, differences = _all_steps_to(curves, seed=seed)
     return Convergence(
         curves={
             group: tuple(
@@ -135,33 +135,36 @@ def _describe(
             for group, curve in curves.items()
         },
         area={group: total([group_part(area)], seed=seed).estimate.of_precision() for group, area in areas.items()},
-        area_difference={
-            (a, b): total(difference_parts(areas[a], areas[b]), seed=seed).estimate.of_difference()
-            for a, b in combinations(areas, 2)
-        },
         steps_to=steps_to,
-        steps_to_difference=difference,
+        pairs=tuple(
+            CurvePair(
+                a,
+                b,
+                total(difference_parts(areas[a], areas[b]), seed=seed).estimate.of_difference() if areas else None,
+                differences[a, b],
+            )
+            for a, b in combinations(curves, 2)
+        ),
     )
 
 
 def _all_steps_to(
     curves: Mapping[str, _Curve], *, seed: int
-) -> tuple[dict[float, dict[str, Estimate | None]], dict[float, dict[tuple[str, str], Estimate]]]:
+) -> tuple[dict[float, dict[str, Estimate | None]], dict[tuple[str, str], dict[float, Estimate]]]:
     """The goal is a share of the best group's last value; in a resample, of the same group's there."""
     values = {group: curve.values.mean(axis=0)[None] for group, curve in curves.items()}
     draws = {group: _curve_draws(curve, seed=seed) for group, curve in curves.items()}
     best = max(curves, key=lambda group: float(values[group][0, -1]))
     reached: dict[float, dict[str, Estimate | None]] = {}
-    differences: dict[float, dict[tuple[str, str], Estimate]] = {}
+    differences: dict[tuple[str, str], dict[float, Estimate]] = {pair: {} for pair in combinations(curves, 2)}
     for fraction in FRACTIONS:
         goal, goals = fraction * values[best][:, -1], fraction * draws[best][:, -1]
         at = {group: float(steps_to(curve.steps, values[group], goal)[0]) for group, curve in curves.items()}
         spread = {group: steps_to(curve.steps, draws[group], goals) for group, curve in curves.items()}
-        there = [group for group, step in at.items() if np.isfinite(step)]
-        reached[fraction] = {g: estimate(at[g], spread[g]) if g in there else None for g in curves}
-        differences[fraction] = {
-            (a, b): estimate(at[a] - at[b], _minus(spread[a], spread[b])) for a, b in combinations(there, 2)
-        }
+        reached[fraction] = {g: estimate(at[g], spread[g]) if np.isfinite(at[g]) else None for g in curves}
+        for (a, b), found in differences.items():
+            if np.isfinite(at[a]) and np.isfinite(at[b]):
+                found[fraction] = estimate(at[a] - at[b], _minus(spread[a], spread[b]))
     return reached, differences
 
 

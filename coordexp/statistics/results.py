@@ -199,24 +199,44 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class CurvePair:
+    """How two groups differ in how fast they get better, ``a - b``.
+
+    Attributes:
+        a: a group's name.
+        b: another's.
+        area: of mean heights; None where groups share no step.
+        steps_to: fraction -> difference of steps; absent where one never gets there.
+    """
+
+    a: str
+    b: str
+    area: Estimate | None
+    steps_to: Mapping[float, Estimate]
+
+    def reversed(self) -> "CurvePair":
+        """Return the pair with the other group first."""
+        steps = {fraction: found.reversed() for fraction, found in self.steps_to.items()}
+        return CurvePair(self.b, self.a, self.area and self.area.reversed(), steps)
+
+
+@dataclass(frozen=True)
 class Convergence:
     """How fast groups get better.
 
     Attributes:
         curves: points by group.
         area: mean height of the curve over the steps all groups share, by group.
-        area_difference: ``(a, b)`` -> difference of areas, the earlier group first.
         steps_to: fraction (.5, .75, .9) of the best group's final metric -> group -> steps; None if never reached.
             The curve is a straight line between points. An interval without upper end is open: in more
             than one resample in forty the group never gets there.
-        steps_to_difference: fraction -> ``(a, b)`` -> difference of steps; absent where one never gets there.
+        pairs: every pair of groups, the earlier one first.
     """
 
     curves: Mapping[str, tuple[CurvePoint, ...]]
     area: Mapping[str, Estimate]
-    area_difference: Mapping[tuple[str, str], Estimate]
     steps_to: Mapping[float, Mapping[str, Estimate | None]]
-    steps_to_difference: Mapping[float, Mapping[tuple[str, str], Estimate]]
+    pairs: tuple[CurvePair, ...]
 
 
 _COMPARISON = TypeAdapter(Comparison)

@@ -29,7 +29,7 @@ from coordexp.model.processor import Processor, StoredProcessor
 from coordexp.report.publish import check
 from coordexp.report.study.load import load_experiment
 from coordexp.report.text.notes import next_commands, remarks
-from coordexp.report.watch.sources import FolderSource
+from coordexp.report.watch.sources import read_experiment
 from coordexp.runs.commit import commit_checkpoint, drop_uncommitted
 from coordexp.runs.experiment import move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -195,7 +195,7 @@ def _read_run(folder: Path) -> None:
     config = _config(folder)
     experiment = ExperimentFolder.of(config)
     run = experiment.run("A", 0)
-    FolderSource(experiment.path).read(10.0)
+    read_experiment(experiment.path, 10.0)
     read_recorded(run)
     read_hardware(run)
     stop_reason(run.path)
@@ -209,7 +209,7 @@ def _read_run(folder: Path) -> None:
     status = read_status(run.path)
     assert status is not None
     assert status.state == "finished"
-    FolderSource(experiment.path).read(10.0)
+    read_experiment(experiment.path, 10.0)
 
 
 # What an evaluation leaves.

@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from coordexp.errors import plain, plain_lines
-from coordexp.report.charts.drawing import INK, PALETTE, PAPER, RULE, SOFT, WIDTH, Chart, Look, tips_of
+from coordexp.report.charts.drawing import INK, PALETTE, PAPER, RULE, SOFT, Chart, Look, tips_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
 
-_TITLE, _LEGEND, _GAP = 26, 26, 16
-_PNG_DPI = 200
-_EMPTY_HEIGHT = 50
+WIDTH = 360
+_EMPTY, _EMPTY_HEIGHT = "nothing to draw yet", 50
 _VARIABLES = {color: f"var(--{name})" for name, color in PALETTE.items()}
 _COLOR = re.compile("|".join(_VARIABLES))
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
-_UNREAD = {"metadata", "style", "clipPath", "clip-path", "version"}
+_LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
 _HREF = "{http://www.w3.org/1999/xlink}href"
 
 
@@ -63,6 +61,13 @@ def figure_style() -> Generator[None]:
         yield
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """Return a figure of so many pixels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+
+
 def chart_svg(chart: Chart, *, label: str) -> str:
     """Return a chart as an ``<svg>`` for the page, which has the title and the legend itself.
 
@@ -70,14 +75,14 @@ def chart_svg(chart: Chart, *, label: str) -> str:
         chart: the chart.
         label: its name for a screen reader, another one for each chart of a page.
     """
-    if chart.is_empty:
+    if chart.draw is None:
         return (
             f'<svg class="chart" viewBox="0 0 {WIDTH} {_EMPTY_HEIGHT}" role="img" aria-label="{escape(label)}"><text '
-            f'x="{WIDTH / 2}" y="30" text-anchor="middle" style="fill: var(--soft)">nothing to draw yet</text></svg>'
+            f'x="{WIDTH / 2}" y="30" text-anchor="middle" style="fill: var(--soft)">{_EMPTY}</text></svg>'
         )
     with figure_style():
-        figure = _new_figure(WIDTH, chart.height_px())
-        _place(figure, chart, x=0, y=0)
+        figure = new_figure(WIDTH, chart.height)
+        chart.draw(figure.add_subplot())
         return inline_svg(figure, label=label)
 
 
@@ -93,27 +98,29 @@ def write_charts(charts: Sequence[Chart], stem: Path, *, title: str, groups: Map
     from matplotlib.lines import Line2D
 
     columns = min(2, len(charts))
-    lines = [charts[start : start + columns] for start in range(0, len(charts), columns)]
-    heights = [max(_height(chart) for chart in line) + _TITLE + _GAP for line in lines]
-    width, height = columns * WIDTH + (columns - 1) * _GAP, _TITLE + sum(heights) + (_LEGEND if groups else 0)
+    rows = [charts[start : start + columns] for start in range(0, len(charts), columns)]
+    heights = [max(chart.height if chart.draw else _EMPTY_HEIGHT for chart in row) + 26 for row in rows]
     with figure_style():
-        figure = _new_figure(width, height)
+        figure = new_figure(columns * WIDTH, sum(heights) + 60)
         figure.patch.set_facecolor(PAPER)
-        figure.text(10 / width, 1 - 17 / height, plain(title), fontsize=12, color=INK)
-        y = float(_TITLE)
-        for line, room in zip(lines, heights, strict=True):
-            for column, chart in enumerate(line):
-                x = column * (WIDTH + _GAP)
-                figure.text((x + 10) / width, 1 - (y + 17) / height, chart.title, weight="bold", color=INK)
-                _place(figure, chart, x=x, y=y + _TITLE)
-            y += room
-        if groups:
-            looks = {group: Look.of(index) for group, index in groups.items()}
-            handles = [
-                Line2D([], [], color=look.color, linestyle=look.line, marker=look.marker, linewidth=1.9, label=group)
-                for group, look in looks.items()
-            ]
-            figure.legend(handles=handles, loc="lower left", ncols=8, handlelength=3, borderaxespad=0.3)
+        figure.suptitle(plain(title), fontsize=12, color=INK, x=0.02, ha="left")
+        panels = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights).flat
+        for at, axes in enumerate(panels):
+            draw = charts[at].draw if at < len(charts) else None
+            if at < len(charts):
+                axes.set_title(charts[at].title)
+            if draw is None:
+                axes.set_axis_off()
+                axes.text(0.5, 0.5, _EMPTY if at < len(charts) else "", ha="center", transform=axes.transAxes)
+            else:
+                draw(axes)
+        looks = {group: Look.of(index) for group, index in groups.items()}
+        handles = [
+            Line2D([], [], color=look.color, linestyle=look.line, marker=look.marker, linewidth=1.9, label=group)
+            for group, look in looks.items()
+        ]
+        if handles:
+            figure.legend(handles=handles, loc="outside lower left", ncols=4 * columns, handlelength=3)
         return save_figure(figure, stem)
 
 
@@ -124,9 +131,7 @@ def save_figure(figure: "Figure", stem: Path) -> list[Path]:
     """
     paths = [stem.with_name(f"{stem.name}.{form}") for form in ("png", "svg")]
     png, svg = (path.with_name(f".{path.name}.tmp") for path in paths)
-    figure.savefig(png, dpi=_PNG_DPI, format="png")
-    # The layout of the first serves the second.
-    figure.set_layout_engine("none")
+    figure.savefig(png, dpi=200, format="png")
     root = _svg_of(figure)
     root.set("xmlns", "http://www.w3.org/2000/svg")
     root.set("style", "font-family: 'DejaVu Sans', Arial, Helvetica, sans-serif")
@@ -141,88 +146,49 @@ def inline_svg(figure: "Figure", *, label: str) -> str:
 
     To be called within :func:`figure_style`. Its ids begin with the label, so they are the figure's own on any page.
     """
-    root = _svg_of(figure)
     prefix = "".join(f"{ord(char):x}." if not char.isalnum() or not char.isascii() else char for char in label)
+    root = _svg_of(figure, prefix=f"{prefix}-")
     for element in root.iter():
-        if "id" in element.attrib:
-            element.set("id", f"{prefix}-{element.get('id')}")
-        if element.get("href", "").startswith("#"):
-            element.set("href", f"#{prefix}-{element.attrib['href'][1:]}")
         if "style" in element.attrib:
             element.set("style", _COLOR.sub(lambda found: _VARIABLES[found[0]], element.attrib["style"]))
     root.attrib = {"class": "chart", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": plain(label)}
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _new_figure(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width / 72, height / 72), dpi=72)
-
-
-def _height(chart: Chart) -> float:
-    return _EMPTY_HEIGHT if chart.is_empty else chart.height_px()
-
-
-def _place(figure: "Figure", chart: Chart, *, x: float, y: float) -> None:
-    """Draw a chart into a figure, its upper left corner at ``x`` and ``y``."""
-    width, height = figure.get_size_inches() * 72
-    if chart.is_empty:
-        figure.text((x + WIDTH / 2) / width, 1 - (y + 30) / height, "nothing to draw yet", ha="center")
-        return
-    inner = WIDTH - chart.left - chart.right, chart.height_px() - chart.top - chart.bottom
-    bottom = height - y - chart.height_px() + chart.bottom
-    chart.draw(figure.add_axes(((x + chart.left) / width, bottom / height, inner[0] / width, inner[1] / height)))
-
-
-def _svg_of(figure: "Figure") -> ElementTree.Element:
-    """Return a figure as SVG without what matplotlib writes and nobody reads, and with tooltips.
-
-    A style sheet would be the whole page's, ids that nothing refers to could meet others, and clipping is not needed:
-    axes reach around all they show.
-    """
+def _svg_of(figure: "Figure", *, prefix: str = "") -> ElementTree.Element:
+    """Return a figure as SVG with tips, and without metadata and its style sheet, which would be the whole page's."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     # XML cannot hold control characters, which a name on a server or an answer of a model may.
     root = ElementTree.fromstring(plain_lines(buffer.getvalue()))
-    used = {element.attrib[_HREF][1:] for element in root.iter() if _HREF in element.attrib}
-    _clean(root, used)
     root.set("stroke-linejoin", "round")
+    for element in list(root.iter()):
+        element.tag = element.tag.rpartition("}")[2]
+        texts, name = tips_of(element.get("id", "")), element.attrib.pop("id", "")
+        if element.tag != "g" and name:  # nothing refers to a group
+            element.set("id", prefix + name)
+        if _HREF in element.attrib:
+            element.set("href", element.attrib.pop(_HREF).replace("#", f"#{prefix}", 1))
+        if "clip-path" in element.attrib:
+            element.set("clip-path", element.attrib["clip-path"].replace("#", f"#{prefix}"))
+        if "d" in element.attrib:
+            element.set("d", _LONG_NUMBER.sub(r"\1", element.attrib["d"]))
+        if "style" in element.attrib:  # text inherits the page's font
+            element.set("style", re.sub(r"font-family: [^;]*;? ?", "", element.attrib["style"]))
+        if element.tag != "text":
+            element.text = None
+        element.tail = None
+        _add_titles(element, texts)
+        element[:] = [child for child in element if child.tag.rpartition("}")[2] not in ("metadata", "style")]
     return root
 
 
-def _clean(element: ElementTree.Element, used: set[str]) -> None:
-    element.tag = element.tag.rpartition("}")[2]
-    element.text = element.text if element.tag == "text" else None
-    element.tail = None
-    texts = tips_of(element.get("id", ""))
-    element.attrib = dict(_clean_attributes(element.attrib, used))
-    children: list[ElementTree.Element] = []
-    for child in list(element):
-        _clean(child, used)
-        if child.tag not in _UNREAD and (len(child) or child.tag not in ("defs", "g")):
-            children += list(child) if child.tag == "g" and not child.attrib else [child]
-    element[:] = children
-    if texts:
-        marks = list(element.iter("use"))
-        for target, text in zip(marks or [element], texts, strict=False):
-            title = ElementTree.Element("title")
-            title.text = plain_lines(text)
-            target.insert(0, title)
-        if not marks:
-            element.set("class", "tips")
-
-
-def _clean_attributes(attributes: Mapping[str, str], used: set[str]) -> Iterator[tuple[str, str]]:
-    for name, value in attributes.items():
-        if name == _HREF:
-            yield "href", value
-        elif name == "style":
-            # The font is the page's, which a text inherits.
-            yield name, re.sub(r"font-family: [^;]*;? ?", "", value)
-        elif name in ("d", "x", "y", "transform", "viewBox"):
-            short = _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
-            if not short.startswith("rotate(-0 "):
-                yield name, " ".join(short.split())
-        elif name not in _UNREAD and (name != "id" or value in used):
-            yield name, value
+def _add_titles(element: ElementTree.Element, texts: Sequence[str]) -> None:
+    """Put texts where pointing at an element shows them: one to each of its markers, else at the whole."""
+    marks = [mark for mark in element.iter() if mark.tag.rpartition("}")[2] == "use"]
+    for target, text in zip(marks or [element], texts, strict=False):
+        title = ElementTree.Element("title")
+        title.text = plain_lines(text)
+        target.insert(0, title)
+    if texts and not marks:
+        element.set("class", "tips")

@@ -1,7 +1,5 @@
 """A picture with the boxes of a prediction, and beside it the distributions of their coordinates."""
 
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +9,7 @@ from coordexp.errors import plain
 from coordexp.evaluate.distributions import UNITS, BinCurve
 from coordexp.evaluate.predict import PredictedObject, Prediction
 from coordexp.report.charts.drawing import INK, PAPER, SOFT, Look
-from coordexp.report.charts.output import figure_style, save_figure
+from coordexp.report.charts.output import figure_style, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +20,7 @@ _UNIT = "bin (thousandths\nof the side)"
 _PICTURE_PX, _ROW_PX, _MAX_ROW_PX, _CURVE_PX = 420, 110, 240, 130
 _HEADROOM = 1.25
 _MIN_SPAN = 40  # bins
-_TAIL = 0.003  # of the probability, at either end, need not be drawn
+_LEAST = 0.01  # of the likeliest bin: what is below need not be drawn
 
 
 def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
@@ -34,13 +32,11 @@ def draw_prediction(prediction: Prediction, stem: Path) -> list[Path]:
     Raises:
         DataError: if the picture cannot be read.
     """
-    from matplotlib.figure import Figure
-
     shown = [item for item in prediction.objects if item.distributions][:_MAX_SHOWN]
     width = _PICTURE_PX + (4 * _CURVE_PX + 30 if shown else 0)
     height = max(_PICTURE_PX * prediction.height / prediction.width, _ROW_PX * len(shown)) + 60
     with figure_style():
-        figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+        figure = new_figure(width, height)
         figure.patch.set_facecolor(PAPER)
         left, right = figure.add_gridspec(1, 2, width_ratios=(_PICTURE_PX, width - _PICTURE_PX or 1))
         _draw_boxes(figure.add_subplot(left), prediction)
@@ -79,12 +75,9 @@ def _draw_boxes(axes: "Axes", prediction: Prediction) -> None:
             str(number + 1), item.expected_px[:2], color=PAPER, fontsize=10, va="top",
             bbox={"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"},
         )  # fmt: skip
-    axes.set_title(_heading(prediction.objects), loc="left", fontsize=11)
-
-
-def _heading(objects: Sequence[PredictedObject]) -> str:
-    count = "no object" if not objects else f"{len(objects)} object{'s' * (len(objects) > 1)}"
-    return f"{count}; full: the mean, dashed: the most likely bin" if objects else count
+    num = len(prediction.objects)
+    count = f"{num or 'no'} object{'s' * (num > 1)}"
+    axes.set_title(f"{count}; full: the mean, dashed: the most likely bin" if num else count, loc="left", fontsize=11)
 
 
 def _draw_curve(axes: "Axes", item: PredictedObject, curve: BinCurve, *, at: int, color: str) -> None:
@@ -95,18 +88,11 @@ def _draw_curve(axes: "Axes", item: PredictedObject, curve: BinCurve, *, at: int
     axes.step(bins, probs, where="mid", color=color, linewidth=1.2)
     axes.axvline(mean, color=INK, linewidth=1.2)
     axes.axvline(item.bins[at], color=INK, linewidth=1.2, linestyle=(0, (3, 2)))
-    low, high = _ends(bins, probs)
-    low, high = min(low, item.bins[at]), max(high, item.bins[at])
+    drawn = [k for k, p in zip(bins, probs, strict=True) if p > _LEAST * max(probs)]
+    low, high = min(*drawn, item.bins[at]), max(*drawn, item.bins[at])
     room = max(0.08 * (high - low), (_MIN_SPAN - (high - low)) / 2)
     axes.set_xlim(max(-1.0, low - room), min(float(NUM_BINS), high + room))
     axes.set_ylim(0, max(probs, default=1.0) * _HEADROOM)
     axes.set_yticks([])
     axes.tick_params(labelsize=8, color=SOFT)
     axes.locator_params(axis="x", nbins=3)
-
-
-def _ends(bins: range, probs: Sequence[float]) -> tuple[int, int]:
-    """Return the first and last bin of what is drawn of a distribution."""
-    total, so_far = sum(probs), list(itertools.accumulate(probs))
-    low = next((k for k, mass in zip(bins, so_far, strict=True) if mass > _TAIL * total), 0)
-    return low, next((k for k, mass in zip(bins, so_far, strict=True) if mass >= (1 - _TAIL) * total), NUM_BINS - 1)

@@ -5,18 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.metrics import loss_head, subset_headline
-from coordexp.report.charts.drawing import AxisRange, Chart, ChartRow, HeatMap, LineChart, RowChart, RowMark, Series
+from coordexp.report.charts.drawing import Chart, Line, Look, Row, line_chart, map_chart, mark_at, row_chart
 from coordexp.report.charts.output import write_charts
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.data import ExperimentData, RunData
-from coordexp.report.study.distributions import BinProbabilities, EdgeDistributions
+from coordexp.report.study.distributions import EdgeDistributions
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import interval, num_objects, pair_name, written
-from coordexp.statistics.results import Estimate
+from coordexp.statistics.results import CurvePoint, Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LOSS_TITLES = {
     "total_loss": "Total loss (other terms in every group)",
@@ -27,11 +30,9 @@ LOSS_TITLES = {
 _MAX_ROWS, _MAX_MARKS = 24, 96
 _ROWS_OF_ONE_CHART, _ROWS_OF_A_PART = 6, 4
 _MANY_PAIRS = 6
-_WITH_LABELS = ("groups", "differences")  # whose rows say which group they are of
 _BANDS = "Bands: lowest and highest seed."
 _STARS = "Stars: all validation images, at the end."
 _MARGIN_BINS = 20
-_EDGE_HEIGHT = 170
 
 
 def write_plots(study: Study, output: Path) -> list[Path]:
@@ -54,6 +55,7 @@ def write_plots(study: Study, output: Path) -> list[Path]:
         path
         for stem, (title, charts) in found.items()
         if charts
+        # The rows of these two say which group they are of.
         for path in write_charts(
             charts, output / stem, title=title, groups={} if stem in ("groups", "differences") else groups
         )
@@ -69,22 +71,40 @@ def ap_charts(study: Study) -> list[Chart]:
     """Return AP by each group's reading over steps, images and tokens, with bands where there are intervals."""
     if not study.data.trained:
         return []
-    title, x, y = "AP on the subset", AxisRange("optimizer step", 0.0), AxisRange("AP", 0.0)
-    stars = _final_points(study.data)
+    title, stars = "AP on the subset", _final_points(study.data)
     note = f" {_STARS}" if stars else ""
     if study.convergence is None:
         lines = _mean_lines(study.data, lambda run: subset_headline(run.reading), marked=True)
-        return [LineChart(title=title, series=[*lines, *stars], x=x, y=y, note=_BANDS + note)]
-    numbers = group_numbers(study)
-    series = [
-        _estimate_line(group, numbers[group], [(float(point.step), point.metric) for point in points])
-        for group, points in study.convergence.curves.items()
-    ]
-    first = LineChart(
-        title=title, series=[*series, *stars], x=x, y=y, note=f"Bands: 95 % intervals over images and seeds.{note}"
-    )
-    others = (_at_equal(study, "num_images", "images"), _at_equal(study, "num_supervised_tokens", "supervised tokens"))
-    return [first, *(chart for chart in others if chart is not None)]
+        return [line_chart(title, [*lines, *stars], x="optimizer step", y="AP", note=_BANDS + note)]
+    numbers, curves = group_numbers(study), study.convergence.curves
+
+    def lines_over(used: Callable[[CurvePoint], float | None]) -> list[Line]:
+        known = {
+            group: [(x, point.metric) for point in points if (x := used(point)) is not None]
+            for group, points in curves.items()
+        }
+        return [
+            Line(
+                group,
+                numbers[group],
+                [(x, metric.value) for x, metric in points],
+                band=[(x, m.low, m.high) for x, m in points if m.low is not None and m.high is not None],
+                marked=True,
+            )
+            for group, points in known.items()
+            if points
+        ]
+
+    lines = [*lines_over(lambda point: float(point.step)), *stars]
+    note = f"Bands: 95 % intervals over images and seeds.{note}"
+    charts = [line_chart(title, lines, x="optimizer step", y="AP", note=note)]
+    for words, lines in (
+        ("images", lines_over(lambda point: point.num_images)),
+        ("supervised tokens", lines_over(lambda point: point.num_supervised_tokens)),
+    ):
+        if lines:
+            charts.append(line_chart(f"The same over {words}", lines, x=words, y="AP"))
+    return charts
 
 
 def loss_charts(study: Study) -> list[Chart]:
@@ -93,29 +113,29 @@ def loss_charts(study: Study) -> list[Chart]:
     for name in study.data.loss_names if study.data.trained else ():
         lines = _mean_lines(study.data, lambda _, name=name: f"train_{name}")
         points = [
-            replace(item, label=f"{item.label}, validation", band=(), joined=False)
-            for item in _mean_lines(study.data, lambda _, name=name: f"eval_{name}", marked=True)
+            replace(line, label=f"{line.label}, validation", band=(), style={"linestyle": "none"})
+            for line in _mean_lines(study.data, lambda _, name=name: f"eval_{name}", marked=True)
         ]
         title = LOSS_TITLES.get(name, f"Loss term {loss_head(name)}")
         if len(study.data.groups) == 1:
             title = title.partition(" (")[0]
-        note = f"Means over seeds. {_BANDS}" if any(item.band for item in lines) else ""
-        x, y = AxisRange("optimizer step", 0.0), AxisRange("loss")
-        charts.append(LineChart(title=title, series=[*lines, *points], x=x, y=y, note=note))
+        note = f"Means over seeds. {_BANDS}" if any(line.band for line in lines) else ""
+        ylim = (None, None)
+        charts.append(line_chart(title, [*lines, *points], x="optimizer step", y="loss", ylim=ylim, note=note))
     return charts
 
 
 def gradient_charts(study: Study) -> list[Chart]:
     """Return the norms of the gradients before clipping, and the limit where all runs have one."""
     lines = _mean_lines(study.data, lambda _: "grad_norm")
+    if not lines:
+        return []
     limits = {run.number("training.max_grad_norm") for run in study.data.runs}
     limit = limits.pop() if len(limits) == 1 else None
-    end = max((x for item in lines for x, _ in item.points), default=0.0)
-    if limit is not None and lines:
-        lines.append(Series("limit", None, [(0.0, limit), (end, limit)]))
-    x, y = AxisRange("optimizer step", 0.0), AxisRange("norm", 0.0)
+    if limit is not None:
+        lines.append(Line("limit", None, [(0.0, limit), (max(x for line in lines for x, _ in line.points), limit)]))
     note = "Above the limit a step is scaled down to it."
-    return [LineChart(title="Gradient norm before clipping", series=lines, x=x, y=y, note=note)] if lines else []
+    return [line_chart("Gradient norm before clipping", lines, x="optimizer step", y="norm", note=note)]
 
 
 def group_charts(study: Study) -> list[Chart]:
@@ -125,34 +145,29 @@ def group_charts(study: Study) -> list[Chart]:
         return []
     numbers = group_numbers(study)
     rows = [
-        ChartRow(
-            group,
-            [RowMark(group, numbers[group], found.value, found.low, found.high)],
-            note=f"{written(found.value)}  {interval(found)}",
-        )
+        Row(group, [(group, numbers[group], found)], f"{written(found.value)}  {interval(found)}")
         for group, found in sorted(comparison.value.items(), key=lambda item: -item[1].value)
     ]
     num_seeds = max(map(len, comparison.seeds.values()))
     seeds = f", mean of {num_seeds} seeds" if num_seeds > 1 else ""
     title = f"{comparison.metric} on {comparison.num_images:,} images{seeds}, 95 % intervals"
-    return [RowChart(title=title, rows=rows, x=AxisRange(comparison.metric, 0.0))]
+    return [row_chart(title, rows, x=comparison.metric, xlim=(0.0, None))]
+
+
+def difference_row(label: str, name: str, found: Estimate) -> Row:
+    """Return a row with a difference, which is of no group."""
+    return Row(label, [(name, None, found)], f"{written(found.value, signed=True)}  {interval(found, signed=True)}")
 
 
 def forest_charts(study: Study) -> list[Chart]:
     """Return the pairwise differences."""
     if study.comparison is None or not study.comparison.pairs:
         return []
-    rows: list[ChartRow] = []
-    for pair in study.comparison.pairs:
-        found, name = pair.difference, pair_name(pair)
-        mark = RowMark(name, None, found.value, found.low, found.high)
-        rows.append(
-            ChartRow(name, (mark,), note=f"{written(found.value, signed=True)}  {interval(found, signed=True)}")
-        )
-    title = f"Difference of {study.comparison.metric}, 95 % intervals"
-    x = AxisRange(f"difference of {study.comparison.metric}")
+    rows = [difference_row(pair_name(pair), pair_name(pair), pair.difference) for pair in study.comparison.pairs]
+    metric = study.comparison.metric
     note = "Right of the line the group named first is higher; an interval across it leaves that open."
-    return [RowChart(title=title, rows=rows, x=x, zero=True, note=note)]
+    title = f"Difference of {metric}, 95 % intervals"
+    return [row_chart(title, rows, x=f"difference of {metric}", zero=True, note=note)]
 
 
 def best_charts(study: Study) -> list[Chart]:
@@ -171,40 +186,43 @@ def iou_charts(study: Study) -> list[Chart]:
     """Return the histogram of IoU."""
     numbers = group_numbers(study)
     ious = [(group, part.iou) for group, part in study.breakdowns.items() if part.iou is not None]
-    series = [
-        Series(
+    if not ious:
+        return []
+    lines = [
+        Line(
             group,
             numbers[group],
             [*zip(item.edges, item.fractions, strict=False), (item.edges[-1], item.fractions[-1])],
-            steps=True,
+            style={"drawstyle": "steps-post"},
         )
         for group, item in ious
     ]
-    x, y = AxisRange("IoU of matched pairs", 0.0, 1.0), AxisRange("fraction of pairs", 0.0)
     counts = ", ".join(f"{group} {item.num:,}" for group, item in ious)
     note = f"Only boxes that found an object, at IoU .1 or more: {counts} pairs."
-    return [LineChart(title="IoU of matched pairs", series=series, x=x, y=y, note=note)] if series else []
+    title = "IoU of matched pairs"
+    return [line_chart(title, lines, x=title, y="fraction of pairs", xlim=(0.0, 1.0), note=note)]
 
 
 def calibration_charts(study: Study) -> list[Chart]:
     """Return precision by score."""
     numbers = group_numbers(study)
-    series = [
-        Series(group, numbers[group], part.calibration, marked=True)
+    lines = [
+        Line(group, numbers[group], part.calibration, marked=True)
         for group, part in study.breakdowns.items()
         if part.calibration
     ]
-    diagonal = Series("score is precision", None, [(0.0, 0.0), (1.0, 1.0)])
-    x, y = AxisRange("mean score", 0.0, 1.0), AxisRange("precision at IoU .50", 0.0, 1.0)
-    note = "On the diagonal, a score is the chance that the box is right."
-    return [LineChart(title="Calibration", series=[diagonal, *series], x=x, y=y, note=note)] if series else []
+    if not lines:
+        return []
+    diagonal, one = Line("score is precision", None, [(0.0, 0.0), (1.0, 1.0)]), (0.0, 1.0)
+    note, y = "On the diagonal, a score is the chance that the box is right.", "precision at IoU .50"
+    return [line_chart("Calibration", [diagonal, *lines], x="mean score", y=y, xlim=one, ylim=one, note=note)]
 
 
 def box_charts(study: Study) -> list[Chart]:
     """Return what single boxes show: IoU, calibration, width of the distributions, true against predicted."""
     numbers = group_numbers(study)
     widths = [
-        Series(group, numbers[group], part.width_by_error, marked=True)
+        Line(group, numbers[group], part.width_by_error, marked=True)
         for group, part in study.breakdowns.items()
         if part.width_by_error
     ]
@@ -214,16 +232,14 @@ def box_charts(study: Study) -> list[Chart]:
             "A group that knows where it is wrong rises to the right. "
             "Each point stands in the middle of its range of errors; the last is 200 to 1000."
         )
-        x, y = AxisRange("error of the coordinate, bins", 0.0), AxisRange("mean standard deviation, bins", 0.0)
-        title = "Width of the coordinate distribution by error"
-        charts.append(LineChart(title=title, series=widths, x=x, y=y, note=note))
-    for group, part in study.breakdowns.items():
-        if part.maps:
-            title = f"{group}: true and predicted coordinates"
-            note = "All four coordinates of matched pairs; stronger is more, by the logarithm."
-            charts.append(
-                HeatMap(title=title, counts=part.maps, group=numbers[group], x="predicted", y="true", note=note)
-            )
+        title, x = "Width of the coordinate distribution by error", "error of the coordinate, bins"
+        charts.append(line_chart(title, widths, x=x, y="mean standard deviation, bins", note=note))
+    note = "All four coordinates of matched pairs; stronger is more, by the logarithm."
+    charts += [
+        map_chart(f"{group}: true and predicted coordinates", part.maps, numbers[group], note=note)
+        for group, part in study.breakdowns.items()
+        if part.maps
+    ]
     return charts
 
 
@@ -254,30 +270,29 @@ def edge_charts(edge: EdgeDistributions, numbers: Mapping[str, int]) -> list[Cha
     ]
     low = max(min(*seen, edge.true_bin) - _MARGIN_BINS, 0)
     high = min(max(*seen, edge.true_bin) + _MARGIN_BINS, NUM_BINS - 1)
+
+    def draw(axes: "Axes", group: str) -> None:
+        curve, color = edge.by_group[group], Look.of(numbers[group]).color
+        kept = dict(zip(curve.bins, curve.probabilities, strict=True))
+        heights = [kept.get(k, 0.0) for k in range(low, high + 1)]  # what was left out has none worth drawing
+        axes.fill_between(range(low, high + 1), heights, color=color, alpha=0.17, linewidth=0)
+        axes.plot(range(low, high + 1), heights, color=color, linewidth=1.9)
+        mark_at(axes, edge.true_bin, f"true bin {edge.true_bin}")
+        axes.set_xlim(low, high)
+        axes.set_ylim(0, max(curve.probabilities) * 1.05)
+        axes.set_xlabel("coord bin")
+        axes.set_ylabel("probability")
+        axes.locator_params(nbins=5)
+
     return [
-        LineChart(
-            title=group,
-            series=[Series(group, numbers[group], _outline(curve, low, high), filled=True)],
-            x=AxisRange("coord bin", low, high),
-            y=AxisRange("probability", 0.0, max(curve.probabilities) * 1.05),
-            marks=((edge.true_bin, f"true bin {edge.true_bin}"),),
-            height=_EDGE_HEIGHT,
-            note=f"mean {curve.expected:.0f}, mode {curve.mode}, true {edge.true_bin}",
+        Chart(
+            group,
+            lambda axes, group=group: draw(axes, group),
+            f"mean {curve.expected:.0f}, mode {curve.mode}, true {edge.true_bin}",
+            height=170,
         )
         for group, curve in edge.by_group.items()
     ]
-
-
-def _outline(curve: BinProbabilities, low: int, high: int) -> list[tuple[float, float]]:
-    """Return the curve with the bins that were left out at zero, without points on a level line."""
-    kept = dict(zip(curve.bins, curve.probabilities, strict=True))
-    points = [(float(k), kept.get(k, 0.0)) for k in range(low, high + 1)]
-    inner = [
-        point
-        for before, point, after in zip(points, points[1:], points[2:], strict=False)
-        if not before[1] == point[1] == after[1]
-    ]
-    return [points[0], *inner, points[-1]]
 
 
 def _rows_by_label(
@@ -285,7 +300,7 @@ def _rows_by_label(
     parts: Mapping[str, Mapping[str, float | None]],
     numbers: Mapping[str, int],
     objects: Mapping[str, int],
-) -> list[RowChart]:
+) -> list[Chart]:
     """Return rows of marks; many rows in charts of one scale and about one height, which stand beside each other."""
     spread: dict[str, float] = {}
     for label in dict.fromkeys(label for part in parts.values() for label in part):
@@ -294,56 +309,34 @@ def _rows_by_label(
             spread[label] = max(values) - min(values)
     most = min(_MAX_ROWS, max(1, _MAX_MARKS // max(1, len(parts))))  # a row is as high as it has groups
     chosen = set(sorted(spread, key=lambda label: -spread[label])[:most])
-    rows = [
-        ChartRow(
-            label,
-            [RowMark(group, numbers[group], part.get(label)) for group, part in parts.items()],
-            note=num_objects(objects[label]),
-        )
+    found = {
+        label: [
+            (group, numbers[group], None if (ap := part.get(label)) is None else Estimate(ap))
+            for group, part in parts.items()
+        ]
         for label in spread
         if label in chosen
-    ]
+    }
+    rows = [Row(label, marks, num_objects(objects[label])) for label, marks in found.items()]
     note = f"The {len(rows)} of {len(spread)} in which groups differ most." if len(rows) < len(spread) else ""
-    values = [mark.value for row in rows for mark in row.marks if mark.value is not None]
-    x = AxisRange("AP", 0.0, max(values, default=0.0) * 1.05 or None)
+    highest = max((ap.value for marks in found.values() for *_, ap in marks if ap is not None), default=0.0)
     num = 1 if len(rows) <= _ROWS_OF_ONE_CHART else math.ceil(len(rows) / _ROWS_OF_A_PART)
     return [
-        RowChart(title=title if num == 1 else f"{title}, {at + 1} of {num}", rows=part, x=x, note=note)
+        row_chart(
+            title if num == 1 else f"{title}, {at + 1} of {num}",
+            rows[at * len(rows) // num : (at + 1) * len(rows) // num],
+            x="AP",
+            xlim=(-0.02 * highest, highest * 1.05 or None),
+            note=note,
+        )
         for at in range(num)
-        if (part := rows[at * len(rows) // num : (at + 1) * len(rows) // num])
+        if rows
     ]
 
 
-def _at_equal(study: Study, name: Literal["num_images", "num_supervised_tokens"], words: str) -> LineChart | None:
-    """Return AP over what had been consumed, if that is known."""
-    if study.convergence is None:
-        return None
-    numbers = group_numbers(study)
-    series: list[Series] = []
-    for group, points in study.convergence.curves.items():
-        used = [(point.num_images if name == "num_images" else point.num_supervised_tokens, point) for point in points]
-        known = [(count, point.metric) for count, point in used if count is not None]
-        if known:
-            series.append(_estimate_line(group, numbers[group], known))
-    x, y = AxisRange(words, 0.0), AxisRange("AP", 0.0)
-    return LineChart(title=f"The same over {words}", series=series, x=x, y=y) if series else None
-
-
-def _estimate_line(group: str, number: int, points: Sequence[tuple[float, Estimate]]) -> Series:
-    return Series(
-        label=group,
-        group=number,
-        points=[(x, metric.value) for x, metric in points],
-        band=[
-            (x, metric.low, metric.high) for x, metric in points if metric.low is not None and metric.high is not None
-        ],
-        marked=True,
-    )
-
-
-def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str], *, marked: bool = False) -> list[Series]:
+def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str], *, marked: bool = False) -> list[Line]:
     """Return for each group the mean of a curve over seeds at each step, with the lowest and highest as band."""
-    found: list[Series] = []
+    found: list[Line] = []
     for index, (group, runs) in enumerate(data.groups.items()):
         by_step: dict[int, list[float]] = {}
         for run in runs:
@@ -353,17 +346,16 @@ def _mean_lines(data: ExperimentData, name_of: Callable[[RunData], str], *, mark
         band = [(float(step), min(values), max(values)) for step, values in sorted(by_step.items())]
         several = any(len(values) > 1 for values in by_step.values())
         if points:
-            found.append(Series(group, index, points, band=band if several else (), marked=marked))
+            found.append(Line(group, index, points, band=band if several else (), marked=marked))
     return found
 
 
-def _final_points(data: ExperimentData) -> list[Series]:
+def _final_points(data: ExperimentData) -> list[Line]:
     """Return AP on all validation images at the end, mean over seeds."""
-    found: list[Series] = []
+    found: list[Line] = []
     for index, (group, runs) in enumerate(data.groups.items()):
         there = [run for run in runs if run.headline in run.metrics and run.foreign is None]
-        ends = [(run.step, run.metrics[run.headline]) for run in there]
-        if ends:
-            at = (float(max(step for step, _ in ends)), fmean(ap for _, ap in ends))
-            found.append(Series(f"{group}, all images", index, [at], marked=True, joined=False, marker="*"))
+        if there:
+            at = (float(max(run.step for run in there)), fmean(run.metrics[run.headline] for run in there))
+            found.append(Line(f"{group}, all images", index, [at], style={"marker": "*", "markersize": 15}))
     return found

@@ -6,7 +6,7 @@ import hashlib
 import importlib.metadata
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -26,97 +26,25 @@ from coordexp.report.charts.study_charts import (
     loss_charts,
 )
 from coordexp.report.charts.why_charts import why_charts
-from coordexp.report.page.words_beside import words_beside
 from coordexp.report.study.better_first import better_first
 from coordexp.report.study.fairness import Fairness
-from coordexp.report.study.gallery import GalleryImage
 from coordexp.report.study.study import Study
 from coordexp.report.text.about import about_lines, terms_table
-from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.heads import meaning, words_of
 from coordexp.report.text.notes import next_commands, notes, summary
 from coordexp.report.text.render import all_tables
-from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
-from coordexp.report.text.tables import Table, bucket_notes, convergence_tables, study_tables
+from coordexp.report.text.run_tables import (
+    answer_tables,
+    ends_tables,
+    gradients_table,
+    headline_table,
+    quality_tables,
+)
+from coordexp.report.text.tables import bucket_notes, convergence_tables, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.verdict import FILES, RUNS, brief_verdict
 
 _HASH = 10
-
-
-@dataclass(frozen=True)
-class FairnessView:
-    """The fairness table as the page shows it."""
-
-    sentence: str
-    names: tuple[str, ...]
-    rows: Sequence[object]
-
-
-@dataclass(frozen=True)
-class DrawnChart:
-    """A chart as the page shows it."""
-
-    title: str
-    svg: Markup
-    note: str
-
-
-@dataclass(frozen=True)
-class DrawnEdge:
-    """The distributions of one edge of one object."""
-
-    title: str
-    charts: Sequence[DrawnChart]
-
-
-@dataclass(frozen=True)
-class Page:
-    """What the template reads."""
-
-    title: str
-    brief: str
-    verdict: str
-    summary: str
-    about: Sequence[tuple[str, str]]
-    terms: Table | None
-    undeclared: bool
-    missing: Sequence[str]
-    sections: Sequence[tuple[str, str]]
-    groups: Sequence[tuple[str, int]]
-    style: dict[str, int]
-    layer: dict[str, int]
-    has_statistics: bool
-    has_runs: bool
-    result_tables: Sequence[Table]
-    convergence_tables: Sequence[Table]
-    headline: Table
-    free: Sequence[Table]
-    stop: Sequence[Table]
-    quality: Sequence[Table]
-    gradients: Sequence[Table]
-    runs: Sequence[Table]
-    notes: Sequence[str]
-    forest: Sequence[DrawnChart]
-    is_compared: bool
-    why_title: str
-    why_sentences: Sequence[str]
-    why_charts: Sequence[DrawnChart]
-    why_tables: Sequence[Table]
-    curves: Sequence[DrawnChart]
-    boxes: Sequence[DrawnChart]
-    breakdowns: Sequence[DrawnChart]
-    gallery: Sequence[GalleryImage]
-    gallery_seed: str
-    num_images: int
-    edges: Sequence[DrawnEdge]
-    in_digits: Sequence[str]
-    fairness: FairnessView | None
-    commands: Sequence[tuple[str, str]]
-    words: Sequence[tuple[str, str]]
-    footer: str
-    script: Markup
-    script_hash: str
 
 
 def render_page(study: Study) -> str:
@@ -124,72 +52,69 @@ def render_page(study: Study) -> str:
     return page_template("page.html.jinja").render(page=_page(study))
 
 
-def _page(study: Study) -> Page:
+def _page(study: Study) -> dict[str, object]:
+    """Return what the template reads."""
     brief = _brief(study)
     study, data = better_first(study), study.data
     styles = group_numbers(study)
     quality = quality_tables(data)
     found, convergence = study_tables(study), convergence_tables(study)
-    return Page(
-        title=data.title,
-        brief=_unbroken(brief),
-        verdict=_numbers(study.verdict, brief),
-        summary=summary(data),
-        about=about_lines(study),
-        terms=terms_table(study.about),
-        undeclared=study.fairness is not None and not study.fairness.comparable,
-        missing=study.missing,
-        sections=_sections(study, has_quality=bool(quality)),
-        groups=tuple(styles.items()),
-        style=styles,
-        layer={group: index + 1 for group, index in styles.items()},
-        has_statistics=study.comparison is not None,
-        has_runs=bool(data.trained),
-        result_tables=found[: len(found) - len(convergence)],
-        convergence_tables=convergence,
-        headline=replace(headline_table(data), notes=bucket_notes(study)),
-        free=free_tables(data),
-        stop=stop_tables(data),
-        quality=quality,
-        gradients=gradients_table(data),
-        runs=[table for table in (runs_table(data), files_table(data)) if table.rows],
-        notes=notes(data),
-        forest=_drawn([*group_charts(study), *best_charts(study)]),
-        is_compared=len(data.groups) > 1,
-        why_title=why_title(study),
-        why_sentences=why_sentences(study),
-        why_charts=_drawn(why_charts(study)),
-        why_tables=why_tables(study),
-        curves=_drawn([*ap_charts(study), *loss_charts(study), *gradient_charts(study)]),
-        boxes=_drawn(box_charts(study)),
-        breakdowns=_drawn(breakdown_charts(study)),
-        gallery=study.gallery,
-        gallery_seed="" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
-        num_images=study.num_images,
-        edges=_edges(study),
-        in_digits=() if study.about is None else study.about.in_digits,
-        fairness=_fairness(study.fairness) if study.fairness is not None and len(data.runs) > 1 else None,
-        commands=next_commands(data),
-        words=words_of(all_tables(study)),
-        footer=f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
-        script=Markup(_script()),  # ours, from the package
-        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
-    )
+    fairness = study.fairness if len(data.runs) > 1 else None
+    return {
+        "title": data.title,
+        "brief": _unbroken(brief),
+        "verdict": _numbers(study.verdict, brief),
+        "summary": summary(data),
+        "about": about_lines(study),
+        "terms": terms_table(study.about),
+        "undeclared": study.fairness is not None and not study.fairness.comparable,
+        "missing": study.missing,
+        "sections": _sections(study, has_quality=bool(quality)),
+        "groups": tuple(styles.items()),
+        "has_statistics": study.comparison is not None,
+        "has_runs": bool(data.trained),
+        "result_tables": found[: len(found) - len(convergence)],
+        "convergence_tables": convergence,
+        "headline": replace(headline_table(data), notes=bucket_notes(study)),
+        "answers": answer_tables(data),
+        "quality": quality,
+        "gradients": gradients_table(data),
+        "runs": ends_tables(data),
+        "notes": notes(data),
+        "forest": _drawn([*group_charts(study), *best_charts(study)]),
+        "is_compared": len(data.groups) > 1,
+        "why_title": why_title(study),
+        "why_sentences": why_sentences(study),
+        "why_charts": _drawn(why_charts(study)),
+        "why_tables": why_tables(study),
+        "curves": _drawn([*ap_charts(study), *loss_charts(study), *gradient_charts(study)]),
+        "boxes": _drawn(box_charts(study)),
+        "breakdowns": _drawn(breakdown_charts(study)),
+        "gallery": study.gallery,
+        "gallery_seed": "" if len({run.seed for run in data.runs}) == 1 else "; of each group the first seed is shown",
+        "num_images": study.num_images,
+        "edges": [
+            (title, _drawn(edge_charts(edge, styles), of=f"{title}, group "))
+            for edge in study.coord_curves
+            for title in [f"{edge.coordinate} of {edge.desc}, image {edge.image_id}"]
+        ],
+        "in_digits": () if study.about is None else study.about.in_digits,
+        "fairness": None if fairness is None else _with_short_hashes(fairness),
+        "commands": next_commands(data),
+        "words": words_of(all_tables(study)),
+        "footer": f"coordexp {importlib.metadata.version('coordexp')}. This file needs no network and no other file.",
+        "script": Markup(_script()),  # ours, from the package
+        "script_hash": f"sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}",
+    }
 
 
-def _drawn(charts: Sequence[Chart], *, of: str = "") -> list[DrawnChart]:
+def _drawn(charts: Sequence[Chart], *, of: str = "") -> list[dict[str, str]]:
     """Draw charts; ``of`` tells one that has only a group's name as title from others with it."""
-    drawn = [(chart, chart_svg(chart, label=of + chart.title)) for chart in charts]  # where all text was escaped
-    return [DrawnChart(chart.title, Markup(svg), chart.note) for chart, svg in drawn]
-
-
-def _edges(study: Study) -> list[DrawnEdge]:
-    numbers = group_numbers(study)
-    found: list[DrawnEdge] = []
-    for edge in study.coord_curves:
-        title = f"{edge.coordinate} of {edge.desc}, image {edge.image_id}"
-        found.append(DrawnEdge(title, _drawn(edge_charts(edge, numbers), of=f"{title}, group ")))
-    return found
+    # All text was escaped where it was drawn.
+    return [
+        {"title": chart.title, "svg": Markup(chart_svg(chart, label=of + chart.title)), "note": chart.note}
+        for chart in charts
+    ]
 
 
 def _brief(study: Study) -> str:
@@ -228,9 +153,9 @@ def _sections(study: Study, *, has_quality: bool) -> list[tuple[str, str]]:
     return [(name, title) for name, title, is_there in sections if is_there]
 
 
-def _fairness(fairness: Fairness) -> FairnessView:
+def _with_short_hashes(fairness: Fairness) -> Fairness:
     rows = [replace(row, values=tuple((name, _short(value)) for name, value in row.values)) for row in fairness.rows]
-    return FairnessView(sentence=fairness.sentence, names=fairness.checked, rows=rows)
+    return replace(fairness, rows=tuple(rows))
 
 
 def _short(value: str) -> str:
@@ -254,6 +179,4 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(
-        name, globals={"palette": PALETTE, "num_looks": NUM_LOOKS, "meaning": meaning, "words_beside": words_beside}
-    )
+    return environment.get_template(name, globals={"palette": PALETTE, "num_looks": NUM_LOOKS, "meaning": meaning})

@@ -21,11 +21,9 @@ class TermUsed:
     """A loss term of positive weight.
 
     Attributes:
-        name: as configurations and logs call it.
         weight: what multiplies it in the total loss.
         words: what it is, in a sentence.
-        formula: its sum over a batch.
-        unit: the sum is divided by the number of these.
+        formula: its sum over a batch, which is divided by the number of ``unit``.
         knobs: its settings, "" where it has none.
     """
 
@@ -127,8 +125,7 @@ def _data(run: RunData) -> str:
     if run.params.get("data.format") == "shapes":
         train, val = run.number("data.shapes.num_train"), run.number("data.shapes.num_val")
         return "" if train is None or val is None else f"drawn shapes: {train:,.0f} images to train, {val:,.0f} to test"
-    files = (run.params.get(f"data.{split}_annotations", "") for split in ("train", "val"))
-    train, val = (Path(file).name for file in files)
+    train, val = (Path(run.params.get(f"data.{split}_annotations", "")).name for split in ("train", "val"))
     return f"trained on {train}, tested on {val}" if train and val else val
 
 
@@ -137,9 +134,9 @@ def _training(runs: tuple[RunData, ...]) -> str:
     finished = [run for run in runs if run.state == "finished"]
     if not finished:
         return ""
-    steps = f"{fmean(run.step for run in finished):,.0f} steps a run"
     images = [sum(values) for run in finished if (values := run.values("num_images"))]
-    return steps + (f", {fmean(images):,.0f} images with repeats" if images else "")
+    repeats = f", {fmean(images):,.0f} images with repeats" if images else ""
+    return f"{fmean(run.step for run in finished):,.0f} steps a run{repeats}"
 
 
 def _decoding(run: RunData) -> str:
@@ -149,12 +146,9 @@ def _decoding(run: RunData) -> str:
 def _dates(runs: tuple[RunData, ...]) -> str:
     starts = [run.started for run in runs if run.started is not None]
     ends = [run.ended for run in runs if run.ended is not None]
-    if not starts:
-        return ""
-    first, *last = (
-        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in (min(starts), *sorted(ends)[-1:])
-    )
-    return f"{first}{''.join(f' to {end}' for end in last)} UTC"
+    times = [*([min(starts)] if starts else []), *([max(ends)] if starts and ends else [])]
+    shown = " to ".join(datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M") for at in times)
+    return shown and f"{shown} UTC"
 
 
 def _hours(runs: tuple[RunData, ...]) -> str:
@@ -163,8 +157,5 @@ def _hours(runs: tuple[RunData, ...]) -> str:
     )
     if not train:
         return ""
-    return f"{_shown(train)} of training, all runs added up" + (f"; {_shown(whole)} with evaluation" if whole else "")
-
-
-def _shown(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    shown = [f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}" for hours in (train, whole)]
+    return f"{shown[0]} of training, all runs added up" + (f"; {shown[1]} with evaluation" if whole else "")

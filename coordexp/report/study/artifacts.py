@@ -14,7 +14,7 @@ from coordexp.data.sources.source import Source, recorded_source
 from coordexp.detection.detections import read_detections, write_detections
 from coordexp.detection.ground_truth import GroundTruth
 from coordexp.errors import DataError, TrackingError
-from coordexp.files import parse_model
+from coordexp.files import read_json_lines
 from coordexp.metrics import BOX_KINDS
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.runs.folder import DecodingFolder, ExperimentFolder, RunFolder
@@ -41,13 +41,7 @@ class Artifacts:
     """Finds files of runs; a file that is nowhere is None, never an error."""
 
     def __init__(self, data: ExperimentData, *, cache: Path, runs_dir: Path) -> None:
-        """Look nothing up yet.
-
-        Args:
-            data: the runs.
-            cache: directory for what MLflow sends; made when needed.
-            runs_dir: where experiments lie on this machine, should a run's own path be another machine's.
-        """
+        """Look nothing up yet; what MLflow sends is kept in ``cache``, experiments lie in ``runs_dir``."""
         self._uri = data.uri
         self._cache = cache
         self._runs_dir = runs_dir
@@ -72,10 +66,6 @@ class Artifacts:
         if local is not None and (local / path).is_file():
             return local / path
         return self._fetched(run.run_id, path.as_posix(), ended=run.ended)
-
-    def is_fetched(self, path: Path) -> bool:
-        """Return whether a file is a copy that MLflow sent."""
-        return path.is_relative_to(self._cache)
 
     def config(self, run: RunData) -> Tree:
         """Return a run's ``config.yaml``, or nothing where it is not there.
@@ -205,9 +195,4 @@ def image_ids_of(path: Path) -> list[int]:
     Raises:
         DataError: if a line is something else.
     """
-    # Not splitlines: a description may hold any line end but this one.
-    try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        return sorted(parse_model(_Image, line).image_id for line in lines)
-    except ValueError as error:
-        raise DataError(f"{path}: expected an object with an image_id in every line ({error})") from error
+    return sorted(image.image_id for image in read_json_lines(_Image, path))

@@ -1,14 +1,12 @@
 """A study as people read it: in every pair the group that is higher by the headline stands first."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from coordexp.report.study.study import Study
-from coordexp.statistics.results import Comparison, Convergence, Estimate, PairParts, PairResult
+from coordexp.statistics.results import CurvePair, PairParts, PairResult
 
-_Pair = TypeVar("_Pair", PairResult, PairParts)
-_Couple = tuple[str, str]
+_Pair = TypeVar("_Pair", PairResult, PairParts, CurvePair)
 
 
 def better_first(study: Study) -> Study:
@@ -20,45 +18,19 @@ def better_first(study: Study) -> Study:
     """
     if study.comparison is None:
         return study
-    order = _Order.of(study.comparison)
+    value = {group: -estimate.value for group, estimate in study.comparison.value.items()}
+    couples = [(p.a, p.b) if p.difference.value >= 0 else (p.b, p.a) for p in study.comparison.pairs]
+    couples.sort(key=lambda couple: (value[couple[0]], value[couple[1]]))
+
+    def ordered(pairs: tuple[_Pair, ...]) -> tuple[_Pair, ...]:
+        there = {(pair.b, pair.a): pair.reversed() for pair in pairs} | {(pair.a, pair.b): pair for pair in pairs}
+        return tuple(there[couple] for couple in couples if couple in there)
+
     parts, curves = study.decomposition, study.convergence
     return replace(
         study,
-        comparison=order.comparison(study.comparison),
-        readings={name: order.comparison(found) for name, found in study.readings.items()},
-        decomposition=parts and replace(parts, pairs=order.pairs(parts.pairs)),
-        convergence=curves and order.convergence(curves),
+        comparison=replace(study.comparison, pairs=ordered(study.comparison.pairs)),
+        readings={name: replace(found, pairs=ordered(found.pairs)) for name, found in study.readings.items()},
+        decomposition=parts and replace(parts, pairs=ordered(parts.pairs)),
+        convergence=curves and replace(curves, pairs=ordered(curves.pairs)),
     )
-
-
-@dataclass(frozen=True)
-class _Order:
-    """Couples of groups, the better first, in the order in which they are shown."""
-
-    couples: tuple[_Couple, ...]
-
-    @staticmethod
-    def of(comparison: Comparison) -> "_Order":
-        found = [(pair.a, pair.b) if pair.difference.value >= 0 else (pair.b, pair.a) for pair in comparison.pairs]
-        value = {group: -estimate.value for group, estimate in comparison.value.items()}
-        return _Order(tuple(sorted(found, key=lambda couple: (value[couple[0]], value[couple[1]]))))
-
-    def comparison(self, found: Comparison) -> Comparison:
-        return replace(found, pairs=self.pairs(found.pairs))
-
-    def convergence(self, found: Convergence) -> Convergence:
-        steps = {fraction: self._differences(couples) for fraction, couples in found.steps_to_difference.items()}
-        return replace(found, area_difference=self._differences(found.area_difference), steps_to_difference=steps)
-
-    def pairs(self, pairs: tuple[_Pair, ...]) -> tuple[_Pair, ...]:
-        there = {(pair.a, pair.b): pair for pair in pairs}
-        reversed_ = {(pair.b, pair.a): pair for pair in pairs}
-        return tuple(
-            there[couple] if couple in there else reversed_[couple].reversed()
-            for couple in self.couples
-            if couple in there or couple in reversed_
-        )
-
-    def _differences(self, found: Mapping[_Couple, Estimate]) -> dict[_Couple, Estimate]:
-        whole = {**found, **{(b, a): estimate.reversed() for (a, b), estimate in found.items()}}
-        return {couple: whole[couple] for couple in self.couples if couple in whole}

@@ -50,11 +50,7 @@ class Breakdown:
 
 
 def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str, Breakdown]:
-    """Return a breakdown for each group whose runs kept an analysis of their boxes, by the group's own reading.
-
-    Args:
-        runs: finished runs.
-        artifacts: finds files.
+    """Return a breakdown for each group whose finished runs kept an analysis of their boxes, by its own reading.
 
     Raises:
         DataError: if a file is malformed.
@@ -68,13 +64,11 @@ def group_breakdowns(runs: Sequence[RunData], artifacts: Artifacts) -> dict[str,
 
 
 def make_breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
-    """Return the mean over seeds; a value counts where it is defined.
-
-    Args:
-        parts: the same kind of boxes, one entry a seed; at least one.
-    """
+    """Return the mean over seeds, one part each; a value counts where it is defined."""
+    counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
+    total, maps = sum(counts), [item.counts for part in parts for item in part.coordinates.values()]
     return Breakdown(
-        iou=_histogram(parts),
+        iou=IouShares(parts[0].matched_iou.edges, tuple(n / total for n in counts), total) if total else None,
         calibration=_points(parts, lambda part: [(b.mean_score, b.fraction_correct, b.count) for b in part.score_bins]),
         width_by_error=_points(
             parts, lambda part: [((b.low + b.high) / 2, b.mean_width, b.count) for b in part.width_by_error]
@@ -85,16 +79,8 @@ def make_breakdown(parts: Sequence[BoxAnalysis]) -> Breakdown:
         num_by_category={item.name: item.num_gt for item in parts[0].categories},
         num_by_size={item.name: item.num_gt for item in parts[0].sizes},
         num_by_count={_count_name(item): item.num_gt for item in parts[0].object_counts},
-        maps=_maps(parts),
+        maps=tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*maps, strict=True)),
     )
-
-
-def _histogram(parts: Sequence[BoxAnalysis]) -> IouShares | None:
-    counts = [sum(column) for column in zip(*(part.matched_iou.counts for part in parts), strict=True)]
-    total = sum(counts)
-    if not total:
-        return None
-    return IouShares(parts[0].matched_iou.edges, tuple(count / total for count in counts), total)
 
 
 def _points(
@@ -112,11 +98,6 @@ def _points(
     return tuple(found)
 
 
-def _maps(parts: Sequence[BoxAnalysis]) -> tuple[tuple[int, ...], ...]:
-    maps = [item.counts for part in parts for item in part.coordinates.values()]
-    return tuple(tuple(sum(cells) for cells in zip(*rows, strict=True)) for rows in zip(*maps, strict=True))
-
-
 def _count_name(item: CountResult) -> str:
     if item.high is None:
         return f"{item.low} or more objects"
@@ -126,10 +107,8 @@ def _count_name(item: CountResult) -> str:
 
 
 def _means(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: _mean([part.get(name) for part in parts]) for name in names}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    found: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        there = [value for part in parts if (value := part.get(name)) is not None]
+        found[name] = sum(there) / len(there) if there else None
+    return found

@@ -34,10 +34,8 @@ class ForeignFile:
         detections: the same in COCO's results format; another file where the given one is in another frame.
         annotations: what it was measured on; where they were packed, a file that pycocotools reads too.
         analysis: what was measured on it, as an evaluation leaves it.
-        num_detections: boxes in it.
-        num_images: images with at least one of them.
-        frame: how its boxes and categories were read.
         scores: the range of its scores, or that it has none.
+        frame: how its boxes and categories were read.
         remarks: what a reader must know to read its numbers rightly, a sentence each.
     """
 
@@ -59,24 +57,18 @@ class RunData:
     Attributes:
         run_id: MLflow's id.
         group: group name as the report shows it, unique over experiments.
-        seed: seed.
-        state: where it stands.
-        step: steps done, as far as MLflow knows.
         message: why it failed, or "".
         run_dir: its directory on the machine that ran it, or "".
         metrics: the last value of every metric.
         params: the resolved configuration, flat.
         curves: points by metric name, in order of steps; losses, AP on the subset, and what a step consumed.
-        experiment: the MLflow experiment it belongs to.
         parent_id: MLflow's id of the ablation it belongs to, or "".
         key: what tells this life of the run from others with its name, or "".
         not_finite: names of metrics whose last value is infinite or no number; they are not in ``metrics``.
         reading: which of its boxes are the headline.
         foreign: the file that stands here for a run, if there was none.
         hardware: what generated its final answers, or "".
-        started: when it started, in seconds since 1970, where that is known.
-        ended: when it ended.
-        commit: of the code that trained it, or "".
+        started: in seconds since 1970, where that is known; ``ended`` likewise.
         family: equal seeds of groups of one family are the same seed, those of two are not.
         annotations: how the SHA-256 of the annotations it was evaluated on begins, or "".
     """
@@ -177,12 +169,7 @@ class ExperimentData:
 
 
 def read_by(data: ExperimentData, readings: Mapping[str, BoxKind]) -> ExperimentData:
-    """Return the same runs, the headline of some groups read otherwise.
-
-    Args:
-        data: the runs.
-        readings: group as the report shows it -> boxes; a group that is not among the runs changes nothing.
-    """
+    """Return the same runs, the headline of some groups read otherwise."""
     runs = tuple(replace(run, reading=readings.get(run.group, run.reading)) for run in data.runs)
     return replace(data, runs=runs)
 
@@ -198,29 +185,23 @@ def by_group(runs: Iterable[RunData]) -> dict[str, list[RunData]]:
 def consumption(data: ExperimentData, steps: Mapping[str, Collection[int]]) -> dict[str, dict[str, dict[int, float]]]:
     """Return ``num_images`` and ``num_supervised_tokens`` -> group -> step -> how many by then, mean over seeds.
 
-    A row of a run counts what came since the row before it. Between rows the total is a straight line.
-
-    Args:
-        data: the runs.
-        steps: by group, the steps to know it at; those after a run's last row are left out.
+    A row of a run counts what came since the row before it; between rows the total is a straight line. Steps after a
+    run's last row are left out.
     """
-    names = ("num_images", "num_supervised_tokens")
-    return {
-        name: {group: _totals_at(data.groups[group], name, sorted(chosen)) for group, chosen in steps.items()}
-        for name in names
-    }
-
-
-def _totals_at(runs: list[RunData], name: str, steps: list[int]) -> dict[int, float]:
-    found: dict[int, list[float]] = {}
-    for run in runs:
-        points = run.curves.get(name, ())
-        totals = [(0, 0.0), *zip((p.step for p in points), accumulate(p.value for p in points), strict=True)]
-        for (before, low), (after, high) in pairwise(totals):
-            for step in steps:
-                if before < step <= after:
-                    found.setdefault(step, []).append(low + (high - low) * (step - before) / (after - before))
-    return {step: fmean(values) for step, values in sorted(found.items())}
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for name in ("num_images", "num_supervised_tokens"):
+        for group, chosen in steps.items():
+            at: dict[int, list[float]] = {}
+            for run in data.groups[group]:
+                points = run.curves.get(name, ())
+                totals = [(0, 0.0), *zip((p.step for p in points), accumulate(p.value for p in points), strict=True)]
+                for (before, low), (after, high) in pairwise(totals):
+                    for step in sorted(chosen):
+                        if before < step <= after:
+                            value = low + (high - low) * (step - before) / (after - before)
+                            at.setdefault(step, []).append(value)
+            found.setdefault(name, {})[group] = {step: fmean(values) for step, values in sorted(at.items())}
+    return found
 
 
 def missing_runs(data: ExperimentData) -> list[str]:

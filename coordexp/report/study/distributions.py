@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter
 
+from coordexp.config.trees import value_at
 from coordexp.coord_tokens.bins import NUM_BINS, encode_array
 from coordexp.detection.boxes import iou_table, to_boxes_norm_xyxy, to_boxes_px_xywh
 from coordexp.detection.categories import CategoryIndex
@@ -62,15 +64,10 @@ class EdgeDistributions:
     @property
     def distance(self) -> float:
         """Largest total variation distance between two groups, in [0, 1]."""
-        curves = [dict(zip(curve.bins, curve.probabilities, strict=True)) for curve in self.by_group.values()]
-        return max(
-            (
-                sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2
-                for i, a in enumerate(curves)
-                for b in curves[:i]
-            ),
-            default=0.0,
-        )
+        dense = np.zeros((len(self.by_group), NUM_BINS))
+        for row, curve in zip(dense, self.by_group.values(), strict=True):
+            row[list(curve.bins)] = curve.probabilities
+        return max((float(np.abs(a - b).sum()) / 2 for a, b in combinations(dense, 2)), default=0.0)
 
 
 _CURVES = TypeAdapter(tuple[EdgeDistributions, ...])
@@ -97,17 +94,10 @@ def group_curves(
     missing = (
         [f"Coordinate distributions of {', '.join(lacking)}: their first runs have not kept any."] if lacking else []
     )
-    aliases = _aliases(runs[0], artifacts) if runs else {}
-
+    given = value_at(artifacts.config(runs[0]), "evaluation.aliases") if runs else None
+    aliases = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
     key = content_key([("annotations", annotations), *files.items()], aliases)
-    curves = cache.get(
-        "curves",
-        key,
-        lambda: choose_curves(annotations, files, aliases=aliases),
-        write=lambda found: _CURVES.dump_python(found, mode="json"),
-        read=_CURVES.validate_python,
-    )
-    return curves, missing
+    return cache.get("curves", key, _CURVES, lambda: choose_curves(annotations, files, aliases=aliases)), missing
 
 
 def choose_curves(
@@ -130,7 +120,10 @@ def choose_curves(
         return ()
     truth = read_ground_truth(annotations)
     categories = CategoryIndex(truth.categories, aliases=aliases)
-    found = {group: _by_image(Distributions.read(path)) for group, path in files.items()}
+    found = {
+        group: {image.image_id: image.objects for image in Distributions.read(path).images}
+        for group, path in files.items()
+    }
     shared = set[int].intersection(*(set(images) for images in found.values()))
     best: dict[int, EdgeDistributions] = {}
     for row in np.flatnonzero(~truth.is_crowd).tolist():
@@ -145,11 +138,9 @@ def choose_curves(
             if image_id not in best or edge.distance > best[image_id].distance:
                 best[image_id] = edge
     ranked = sorted(best.values(), key=lambda edge: (-edge.distance, edge.image_id))
-    return tuple(_spread(ranked, count))
-
-
-def _by_image(distributions: Distributions) -> dict[int, Sequence[ObjectCurves]]:
-    return {image.image_id: image.objects for image in distributions.images}
+    if len(ranked) <= count:
+        return tuple(ranked)
+    return tuple(ranked[round(at * (len(ranked) - 1) / (count - 1))] for at in range(count))
 
 
 def _object_on(
@@ -177,36 +168,14 @@ def _edges(row: int, objects: Mapping[str, ObjectCurves], truth: GroundTruth) ->
     sizes_px = truth.sizes_of(truth.image_ids[row : row + 1])
     corners = to_boxes_norm_xyxy(truth.boxes_px_xywh[row : row + 1], sizes_px)[0]
     true_bins = encode_array(np.clip(corners, 0.0, 1.0)).tolist()
-    return [
-        EdgeDistributions(
-            image_id=image_id,
-            desc=truth.categories[int(truth.category_ids[row])],
-            coordinate=name,
-            true_bin=true_bins[at],
-            by_group={group: _curve(item, at) for group, item in objects.items()},
-        )
-        for at, name in enumerate(COORDINATES)
-    ]
-
-
-def _curve(item: ObjectCurves, at: int) -> BinProbabilities:
-    curve = item.curves[at]
-    total = sum(curve.units)
-    return BinProbabilities(
-        bins=tuple(range(curve.start, curve.start + len(curve.units))),
-        probabilities=tuple(unit / total for unit in curve.units),
-        expected=item.expected[at] * NUM_BINS,
-    )
-
-
-def _spread(ranked: Sequence[EdgeDistributions], count: int) -> list[EdgeDistributions]:
-    """Take some evenly, the first and the last among them."""
-    if len(ranked) <= count:
-        return list(ranked)
-    return [ranked[round(index * (len(ranked) - 1) / (count - 1))] for index in range(count)]
-
-
-def _aliases(run: RunData, artifacts: Artifacts) -> Mapping[str, str]:
-    evaluation = artifacts.config(run).get("evaluation")
-    aliases = evaluation.get("aliases") if isinstance(evaluation, dict) else None
-    return {str(key): str(value) for key, value in aliases.items()} if isinstance(aliases, dict) else {}
+    found: list[EdgeDistributions] = []
+    for at, name in enumerate(COORDINATES):
+        by_group: dict[str, BinProbabilities] = {}
+        for group, item in objects.items():
+            curve, total = item.curves[at], sum(item.curves[at].units)
+            bins = tuple(range(curve.start, curve.start + len(curve.units)))
+            probabilities = tuple(unit / total for unit in curve.units)
+            by_group[group] = BinProbabilities(bins, probabilities, expected=item.expected[at] * NUM_BINS)
+        category = truth.categories[int(truth.category_ids[row])]
+        found.append(EdgeDistributions(image_id, category, name, true_bins[at], by_group))
+    return found

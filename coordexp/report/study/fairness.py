@@ -8,7 +8,7 @@ from coordexp.config.identity.differences import diff, find_differences, flat_va
 from coordexp.config.identity.fingerprint import Fingerprint, read_fingerprint
 from coordexp.config.keys import is_rounding
 from coordexp.config.schema import Ablation
-from coordexp.config.trees import Tree, value_at, within
+from coordexp.config.trees import value_at, within
 from coordexp.errors import ComparisonError
 from coordexp.report.study.artifacts import NAMES, Artifacts
 from coordexp.report.study.data import ExperimentData, RunData
@@ -63,36 +63,32 @@ class Fairness:
     @property
     def sentence(self) -> str:
         """What the table means."""
-        if not self.foreign:
-            return f"{self._of_runs}{self._of_machines}"
-        them = ", ".join(self.foreign)
-        were, a_file = ("was", "a file") if len(self.foreign) == 1 else ("were", "files")
-        trained = f"{self._of_runs}{self._of_machines}"
-        return f"{trained} Foreign: {them} {were} not trained under equal settings, but given as {a_file}."
-
-    @property
-    def _of_machines(self) -> str:
-        rounded = f" Last digits may differ by {'; '.join(self.rounding)}." if self.rounding else ""
-        if len(self.hardware) < 2:
-            return rounded
-        return f"{rounded} They ran on different hardware, which can change last digits: {', '.join(self.hardware)}."
+        parts = [self._of_runs]
+        if self.unchecked and self.checked:
+            parts.append(f"Without a fingerprint: {', '.join(self.unchecked)}.")
+        if self.rounding:
+            parts.append(f"Last digits may differ by {'; '.join(self.rounding)}.")
+        if len(self.hardware) > 1:
+            machines = ", ".join(self.hardware)
+            parts.append(f"They ran on different hardware, which can change last digits: {machines}.")
+        if self.foreign:
+            parts.append(f"Foreign: {', '.join(self.foreign)}, of whose training nothing is known.")
+        return " ".join(parts)
 
     @property
     def _of_runs(self) -> str:
         factor = ", ".join(self.factor)
         if not self.checked:
             return "No run has left a fingerprint yet, so nothing is known about what differs."
-        unknown = f" Without a fingerprint: {', '.join(self.unchecked)}." if self.unchecked else ""
         if len(self.checked) == 1:
-            return f"There is one run, so that nothing can differ.{unknown}"
+            return "There is one run, so that nothing can differ."
         if self.comparable and not self.rows:
-            return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included.{unknown}"
+            return f"The {len(self.checked)} runs differ in nothing, the declared factor ({factor}) included."
         if self.comparable:
-            return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor}).{unknown}"
+            return f"The {len(self.checked)} runs differ in nothing but the declared factor ({factor})."
         undeclared = [row.key for row in self.rows if not row.declared]
         more = f" and {len(undeclared) - _NAMED} more" if len(undeclared) > _NAMED else ""
-        named = ", ".join(undeclared[:_NAMED]) + more
-        return f"Besides the declared factor ({factor}) the runs differ in: {named}.{unknown}"
+        return f"Besides the declared factor ({factor}) the runs differ in: {', '.join(undeclared[:_NAMED])}{more}."
 
 
 def check_fairness(data: ExperimentData, artifacts: Artifacts) -> Fairness:
@@ -142,11 +138,7 @@ def _processor(machine: Mapping[str, str]) -> str:
 
 
 def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
-    """Return a run's fingerprint, or None if it has none yet.
-
-    Raises:
-        ComparisonError: if its file is no fingerprint.
-    """
+    """Return a run's fingerprint, or None if it has none yet."""
     path = artifacts.file(run, NAMES.fingerprint)
     if path is None:
         return None
@@ -160,18 +152,10 @@ def _fingerprint_of(run: RunData, artifacts: Artifacts) -> Fingerprint | None:
 
 def _factor(runs: Sequence[RunData], artifacts: Artifacts) -> tuple[str, ...]:
     """Return the factors the runs' experiments declared."""
-    found: dict[str, None] = {}
-    for run in runs:
-        found |= dict.fromkeys(_factor_of(artifacts.config(run)))
-    return tuple(found) or Ablation().factor
-
-
-def _factor_of(config: Tree) -> Sequence[str]:
-    ablation = config.get("ablation")
-    factor = ablation.get("factor") if isinstance(ablation, dict) else None
-    return [str(key) for key in factor] if isinstance(factor, list) else []
+    found = [value_at(artifacts.config(run), "ablation.factor") for run in runs]
+    keys = dict.fromkeys(str(key) for factor in found if isinstance(factor, list) for key in factor)
+    return tuple(keys) or Ablation().factor
 
 
 def _written(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text.strip('"')
+    return json.dumps(value, ensure_ascii=False).strip('"')

@@ -1,10 +1,7 @@
 """Files of detections that no run of ours made, as rows of a study: measured as an evaluation measures its own."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -68,25 +65,21 @@ def foreign_rows(
             f"Files by group: {numbers}. As the numbers differ, no two files are taken for the same seed: groups are "
             "compared as independent samples, which shows less. Give as many of each, in the same order, to pair them."
         )
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # sorting and matching leave the interpreter's lock
-        rows: list[Future[RunData]] = []
-        for group, several in files.items():
-            for seed, results in enumerate(several):
-                folder, frame = scratch / f"foreign-{len(rows)}", frames.get(group, Frame())
-                also = (unpaired,) if unpaired and not rows else ()
-                kind = partial(_row, frame=frame, params=params, annotations=plain, folder=folder, also=also)
-                rows.append(pool.submit(kind, group, seed, results, truth))
-        made = [row.result() for row in rows]
-    return [replace(run, family=f"files of {run.group}" if unpaired else "files") for run in made]
+    rows: list[RunData] = []
+    for group, several in files.items():
+        for seed, results in enumerate(several):
+            run = _row(group, seed, results, truth, frame=frames.get(group, Frame()), folder=scratch / str(len(rows)))
+            found = run.foreign
+            assert found is not None
+            remarks = (*found.remarks, unpaired) if unpaired and not rows else found.remarks
+            family = f"files of {group}" if unpaired else "files"
+            found = replace(found, annotations=plain, remarks=remarks)
+            rows.append(replace(run, params=params, family=family, foreign=found))
+    return rows
 
 
 def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Path:
     """Return the annotations on which files of other detectors can be compared with an experiment.
-
-    Args:
-        data: the runs.
-        output: directory of the report, which keeps what MLflow sends.
-        runs_dir: where experiments lie on this machine.
 
     Raises:
         DataError: if they are not here.
@@ -103,14 +96,7 @@ def annotations_for(data: ExperimentData, *, output: Path, runs_dir: Path) -> Pa
 def with_files(
     data: ExperimentData, files: Files, annotations: Path, *, frames: Mapping[str, Frame], scratch: Path
 ) -> ExperimentData:
-    """Return an experiment with files of other detectors as further groups, behind its own.
-
-    Args:
-        data: the runs.
-        files: by the name of their group.
-        annotations: what the runs were evaluated on.
-        frames: in which the files of a group stand, where that is not COCO's.
-        scratch: folder for what is measured; made when needed.
+    """Return an experiment with files of other detectors as further groups, behind its own; :func:`foreign_rows`.
 
     Raises:
         DataError: if a file is wrong.
@@ -146,18 +132,7 @@ def _refuse_twins(files: Sequence[Results]) -> None:
         seen[key] = found.path
 
 
-def _row(
-    group: str,
-    seed: int,
-    results: Results,
-    truth: GroundTruth,
-    *,
-    frame: Frame,
-    params: Mapping[str, str],
-    annotations: Path,
-    folder: Path,
-    also: tuple[str, ...],
-) -> RunData:
+def _row(group: str, seed: int, results: Results, truth: GroundTruth, *, frame: Frame, folder: Path) -> RunData:
     path, is_plain = results.path, results.is_plain and frame == Frame()
     detections = detections_of(results, truth, frame)
     if tied := most_are_equal(detections.scores):
@@ -172,15 +147,15 @@ def _row(
     found = ForeignFile(
         path=path,
         detections=path if is_plain else folder / "detections.json",
-        annotations=annotations,
+        annotations=truth.path,
         analysis=DecodingFolder(folder).analysis,
         num_detections=len(detections),
         num_images=len(np.unique(detections.image_ids)),
         scores=f"{scores.min():.3g} to {scores.max():.3g}" if detections.has_scores and len(scores) else "none",
         frame=str(frame),
-        remarks=(*_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0), *also),
+        remarks=tuple(_remarks(path, detections, tied=tied, is_nothing=metrics.get("constrained/expected/AP") == 0)),
     )
-    return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, params=params, foreign=found)
+    return RunData(run_id="", group=group, seed=seed, state="finished", metrics=metrics, foreign=found)
 
 
 def most_are_equal(scores: Floats) -> bool:

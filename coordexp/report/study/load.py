@@ -16,7 +16,6 @@ from coordexp.config.schema.fields import Seed
 from coordexp.config.schema.tracking import address_problem
 from coordexp.errors import TrackingError, show
 from coordexp.files import parse_model, read_model
-from coordexp.metrics import BoxKind
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
 from coordexp.report.study.folders import read_folders, recorded_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
@@ -43,21 +42,16 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-MLFLOW_STATES: dict[str, State] = {
+_STATES: dict[str, State] = {
     "SCHEDULED": "waiting",
     "RUNNING": "running",
     "FINISHED": "finished",
     "FAILED": "failed",
     "KILLED": "stopped",
 }
-
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
 _MAX_NAME = 100
-
-
-class NothingRecordedError(TrackingError):
-    """MLflow has no such experiment, or no run in it, yet."""
 
 
 def load_experiment(
@@ -77,26 +71,17 @@ def load_experiment(
     """
     found = name
     try:
-        client = open_client(uri)
+        client = _open_client(uri)
         with tracking_errors(uri, "read the experiment"):
-            experiment = find_experiment(client, uri, name)
+            experiment = _find_experiment(client, uri, name)
             found = experiment.name
-            folder = _folder(runs_dir, found)
-            return _read(client, uri, experiment, folder, is_named=is_named)
+            return _read(client, uri, experiment, _folder(runs_dir, found), is_named=is_named)
     except TrackingError as error:
         folder = _folder(runs_dir, found)
         here = None if folder is None else read_folders(folder, uri=uri)
         if here is None:
             raise
         return replace(here, origin=(f"{error}. This is what {folder} holds.",))
-
-
-def _folder(runs_dir: Path | None, name: str | None) -> Path | None:
-    """Return the folder of an experiment if it is here; without a name, the one that was begun last."""
-    if runs_dir is None:
-        return None
-    there = [found.path for found in experiments_in(runs_dir) if name in (None, found.name)]
-    return max(there, key=lambda path: ExperimentFolder(path).record.stat().st_mtime, default=None)
 
 
 def load_experiments(
@@ -110,12 +95,11 @@ def load_experiments(
     read = [load_experiment(uri, name, runs_dir=runs_dir, is_named=is_named) for name in dict.fromkeys(names)]
     if len(read) == 1:
         return read[0]
-    runs = [replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs]
     ceilings = {data.shared.get("codec_ceiling/AP") for data in read}
     return ExperimentData(
         name=" and ".join(data.name for data in read),
         uri=uri,
-        runs=tuple(runs),
+        runs=tuple(replace(run, group=f"{data.name}/{run.group}") for data in read for run in data.runs),
         shared=read[0].shared if len(ceilings) == 1 else {},
         origin=tuple(text for data in read for text in data.origin),
         others=tuple(text for data in read for text in data.others),
@@ -123,19 +107,14 @@ def load_experiments(
 
 
 def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
-    """Read chosen runs, of any experiments.
+    """Read chosen runs of any experiments, by MLflow's ids.
 
     Names are made distinct by the experiment's name, and where that is not enough by the start of the run's id.
-
-    Args:
-        uri: as for :func:`load_experiment`.
-        title: the report's title.
-        run_ids: MLflow's ids.
 
     Raises:
         TrackingError: if MLflow cannot be used, or a run is not there or is no run of a group and seed.
     """
-    client = open_client(uri)
+    client = _open_client(uri)
     with tracking_errors(uri, "read the runs"):
         found = [client.get_run(run_id) for run_id in dict.fromkeys(run_ids)]
         for run in found:
@@ -144,71 +123,53 @@ def load_runs(uri: str, title: str, run_ids: Sequence[str]) -> ExperimentData:
                     f"MLflow run {run.info.run_id} ({run.info.run_name}) has no group and seed: "
                     "expected the id of a run of coordexp, not of the ablation above it"
                 )
-        experiments = {run.info.experiment_id: "" for run in found}
-        for experiment_id in experiments:
-            experiments[experiment_id] = client.get_experiment(experiment_id).name
-        runs = [_run(client, run, experiments[run.info.experiment_id]) for run in found]
-    return ExperimentData(name=title, uri=uri, runs=tuple(_distinct(runs)))
-
-
-def _distinct(runs: Sequence[RunData]) -> list[RunData]:
-    """Prefix a group's name where two runs would share name and seed."""
-    experiments_of: dict[str, set[str]] = {}
-    for run in runs:
-        experiments_of.setdefault(run.group, set()).add(run.experiment)
-    named = [
-        replace(run, group=f"{run.experiment}/{run.group}") if len(experiments_of[run.group]) > 1 else run
-        for run in runs
-    ]
+        names = {key: client.get_experiment(key).name for key in {run.info.experiment_id for run in found}}
+        runs = [_run(client, run, names[run.info.experiment_id]) for run in found]
+    experiments = {group: {run.experiment for run in runs if run.group == group} for group in {r.group for r in runs}}
+    named = [replace(r, group=f"{r.experiment}/{r.group}") if len(experiments[r.group]) > 1 else r for r in runs]
     count = Counter(run.name for run in named)
-    return [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
+    named = [replace(run, group=f"{run.group}#{run.run_id[:6]}") if count[run.name] > 1 else run for run in named]
+    return ExperimentData(name=title, uri=uri, runs=tuple(named))
 
 
-def open_client(uri: str) -> "MlflowClient":
-    """Return a client of what is there already.
+def _folder(runs_dir: Path | None, name: str | None) -> Path | None:
+    """Return the folder of an experiment if it is here; without a name, the one that was begun last."""
+    there = [] if runs_dir is None else [e.path for e in experiments_in(runs_dir) if name in (None, e.name)]
+    return max(there, key=lambda path: ExperimentFolder(path).record.stat().st_mtime, default=None)
 
-    Raises:
-        TrackingError: if MLflow cannot be used; a :class:`NothingRecordedError` where the database is not there yet.
-    """
+
+def _open_client(uri: str) -> "MlflowClient":
     path = sqlite_path(uri)
     if path is not None and address_problem(uri) is None and not path.is_file():
-        raise NothingRecordedError(
-            f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri"
-        )
+        raise TrackingError(f"there is no MLflow database at {path}: run an ablation first, or give --tracking-uri")
     return connect(uri)
 
 
-def find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
-    """Return an experiment, or for None the one in which a run was started last.
-
-    Raises:
-        NothingRecordedError: if there is none at all yet.
-        TrackingError: if there are only others; the sentence names the nearest one.
-    """
+def _find_experiment(client: "MlflowClient", uri: str, name: str | None) -> "Experiment":
+    """Return an experiment, or for None the one in which a run was started last."""
     known = {item.name: item for item in client.search_experiments(filter_string=f"tags.{EXPERIMENT_TAG} = 'ablation'")}
     where = f"MLflow at {server_of(uri)}"
     if name in known:
         return known[name]
-    deleted = client.get_experiment_by_name(name) if name is not None else None
-    if deleted is not None and deleted.lifecycle_stage != "active":
-        raise NothingRecordedError(
-            f"experiment {name!r} was deleted in {where}; `mlflow experiments restore --experiment-id "
-            f"{plain_id(deleted.experiment_id)}` brings it back"
-        )
-    if name is not None and known:
-        raise TrackingError(f"{where} has no experiment {name!r}; {nearest_of(name, sorted(known))}")
     if name is not None:
-        raise NothingRecordedError(f"{where} has no experiment {name!r}, and none of another name")
+        deleted = client.get_experiment_by_name(name)
+        if deleted is not None and deleted.lifecycle_stage != "active":
+            raise TrackingError(
+                f"experiment {name!r} was deleted in {where}; `mlflow experiments restore --experiment-id "
+                f"{plain_id(deleted.experiment_id)}` brings it back"
+            )
+        others = nearest_of(name, sorted(known)) if known else "it has none of another name either"
+        raise TrackingError(f"{where} has no experiment {name!r}; {others}")
     by_id = {item.experiment_id: item for item in known.values()}
     newest = _search(client, list(by_id), limit=1) if by_id else []
     if not newest:
-        raise NothingRecordedError(
+        raise TrackingError(
             f"{where} has no run of coordexp yet: run an ablation first, or give another --tracking-uri"
         )
     return by_id[newest[0].info.experiment_id]
 
 
-def newest_runs(
+def _newest_runs(
     client: "MlflowClient", experiment_id: str, *, key: str = ""
 ) -> "tuple[Run | None, list[Run], list[Run]]":
     """Return the ablation's own run, its newest run of each group and seed, and the runs that are not shown.
@@ -261,16 +222,13 @@ def _read(
 ) -> ExperimentData:
     record = None if folder is None else recorded_experiment(folder)
     key = "" if record is None else f"{experiment.name}/{record.instance}"
-    parent, shown, others = newest_runs(client, experiment.experiment_id, key=key)
+    parent, shown, others = _newest_runs(client, experiment.experiment_id, key=key)
     beside: tuple[str, ...] = ()
     if folder is not None and key and parent is None and others and is_named:
         beside = (f"{folder} holds another experiment of this name: coordexp report without --tracking-uri shows it.",)
-        folder, (parent, shown, others) = None, newest_runs(client, experiment.experiment_id)
+        folder, (parent, shown, others) = None, _newest_runs(client, experiment.experiment_id)
     runs = [_run(client, run, experiment.name) for run in shown]
-    not_begun = waiting_runs(parent, {(run.group, run.seed) for run in runs})
-    reason = parent.data.tags.get(WHY_NOT_BEGUN, "") if parent else ""
-    left = RunData("", "", 0, "stopped" if reason else "waiting", message=reason, experiment=experiment.name)
-    runs += [replace(left, group=group, seed=seed) for group, seed in not_begun]
+    runs += _waiting(parent, experiment.name, {(run.group, run.seed) for run in runs})
     here = None if folder is None else read_folders(folder, uri=uri)
     lost: list[str] = []
     for run in () if here is None else here.runs:
@@ -283,7 +241,7 @@ def _read(
             lost.append(run.name)
     where = f"MLflow at {server_of(uri)}"
     if not runs:
-        raise NothingRecordedError(f"experiment {experiment.name!r} in {where} has no runs yet")
+        raise TrackingError(f"experiment {experiment.name!r} in {where} has no runs yet")
     data = ExperimentData(
         name=experiment.name,
         uri=uri,
@@ -313,17 +271,43 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
     )
 
 
+def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str, int]]) -> list[RunData]:
+    """Return the runs that an ablation's own run announces and that have not begun, so are not there."""
+    text = parent.data.tags.get(PLANNED, "") if parent else ""
+    if parent is None or not text:
+        return []
+    try:
+        planned = parse_model(dict[str, list[Seed]], text)
+    except ValueError as error:
+        raise TrackingError(
+            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds by group ({error})"
+        ) from None
+    why = parent.data.tags.get(WHY_NOT_BEGUN, "")
+    return [
+        RunData("", group, seed, "stopped" if why else "waiting", message=why, experiment=experiment)
+        for group, seeds in planned.items()
+        for seed in seeds
+        if _is_group(group) and (group, seed) not in begun
+    ]
+
+
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
-    shown, tags = run.data.metrics, run.data.tags
-    run_id, group = plain_id(run.info.run_id), group_tag(run)
+    """Return a run; anyone may edit tags, so that those that become parts of paths and commands are checked."""
+    shown, tags, run_id = run.data.metrics, run.data.tags, plain_id(run.info.run_id)
+    group = tags.get("group", "")
+    if not _is_group(group) or run.info.status not in _STATES:
+        raise TrackingError(
+            f"MLflow run {run_id}: its group is {show(group)} and its status {show(run.info.status)}, expected those "
+            "that coordexp gave it"
+        )
     metrics = _measured(client, run) | logged(shown)
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
         group=group,
-        seed=whole_tag(run, "seed"),
-        state=MLFLOW_STATES[run.info.status],
-        step=int(steps) if math.isfinite(steps) else whole_tag(run, LAST_STEP),
+        seed=_whole_tag(run, "seed"),
+        state=_STATES[run.info.status],
+        step=int(steps) if math.isfinite(steps) else _whole_tag(run, LAST_STEP),
         message=tags.get(MESSAGE, ""),
         run_dir=tags.get(RUN_DIR, ""),
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
@@ -334,7 +318,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
         not_finite=tuple(sorted(name for name, value in metrics.items() if not math.isfinite(value))),
-        reading=recorded_reading(run),
+        reading="argmax" if tags.get(READING) == "argmax" else "expected",
         hardware=tags.get(HARDWARE, ""),
         started=run.info.start_time / 1000,
         ended=None if run.info.end_time is None else run.info.end_time / 1000,
@@ -343,50 +327,11 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     )
 
 
-def group_tag(run: "Run") -> str:
-    """Return a run's group, and see that its status is one of MLflow's; anyone may edit tags.
-
-    Raises:
-        TrackingError: if they are none.
-    """
-    group = run.data.tags.get("group", "")
-    if not _is_group(group) or run.info.status not in MLFLOW_STATES:
-        raise TrackingError(
-            f"MLflow run {plain_id(run.info.run_id)}: its group is {show(group)} and its status "
-            f"{show(run.info.status)}, expected those that coordexp gave it"
-        )
-    return group
-
-
 def _is_group(name: str) -> bool:
     return name.isprintable() and 0 < len(name) <= _MAX_NAME and "/" not in name and not name.startswith(".")
 
 
-def waiting_runs(parent: "Run | None", begun: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return group and seed of each run that an ablation's own run announces and that has not begun, so is not there.
-
-    Raises:
-        TrackingError: if the tag that says so is not what coordexp wrote; anyone may edit tags.
-    """
-    text = parent.data.tags.get(PLANNED, "") if parent else ""
-    if not text:
-        return []
-    try:
-        seeds = parse_model(dict[str, list[Seed]], text)
-    except ValueError as error:
-        raise TrackingError(
-            f"MLflow's tag {PLANNED} of the ablation is {show(text)}: expected seeds by group ({error})"
-        ) from None
-    planned = [(group, seed) for group, listed in seeds.items() if _is_group(group) for seed in listed]
-    return [run for run in planned if run not in begun]
-
-
-def whole_tag(run: "Run", tag: str) -> int:
-    """Return a tag that is a number; anyone may edit tags.
-
-    Raises:
-        TrackingError: if it is none.
-    """
+def _whole_tag(run: "Run", tag: str) -> int:
     text = run.data.tags.get(tag, "0")
     if not _WHOLE.fullmatch(text):
         raise TrackingError(f"MLflow run {plain_id(run.info.run_id)}: its tag {tag} is {show(text)}, expected a number")
@@ -404,11 +349,6 @@ def plain_id(text: str) -> str:
     return text
 
 
-def recorded_reading(run: "Run") -> BoxKind:
-    """Return which boxes of a run are its headline."""
-    return "argmax" if run.data.tags.get(READING) == "argmax" else "expected"
-
-
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -419,23 +359,19 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     From the run's folder where it is not in MLflow, or its store does not answer or needs a package that is not here.
     """
     run_id = run.info.run_id
-    if MLFLOW_STATES[run.info.status] in ("waiting", "running"):
+    if _STATES[run.info.status] in ("waiting", "running"):
         return {}
     try:
         with tracking_errors(client.tracking_uri, f"fetch {MEASURED} of run {run_id}"), TemporaryDirectory() as folder:
-            if MEASURED not in {item.path for item in client.list_artifacts(run_id)}:
-                return _measured_here(run)
-            file = Path(client.download_artifacts(run_id, MEASURED, folder))
-            return read_model(dict[str, float], file, what=MEASURED)
+            if MEASURED in {item.path for item in client.list_artifacts(run_id)}:
+                file = Path(client.download_artifacts(run_id, MEASURED, folder))
+                return read_model(dict[str, float], file, what=MEASURED)
     except (TrackingError, ImportError):
-        return _measured_here(run)
-
-
-def _measured_here(run: "Run") -> dict[str, float]:
-    folder = RunFolder(Path(run.data.tags.get(RUN_DIR, "/")))
-    recorded = read_recorded(folder)
+        pass
+    here = RunFolder(Path(run.data.tags.get(RUN_DIR, "/")))
+    recorded = read_recorded(here)
     is_another = recorded is not None and recorded.key != run.data.tags.get(RUN_KEY)
-    return {} if is_another else last_values(read_rows(folder.metrics))
+    return {} if is_another else last_values(read_rows(here.metrics))
 
 
 def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:

@@ -1,41 +1,27 @@
 """Runs -> a study: statistics on their detections, pictures, curves; whatever cannot be had is named instead."""
 
 import contextlib
-import ctypes
 import functools
 import math
-import sys
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from coordexp.detection.average_precision import AVERAGE_PRECISIONS
 from coordexp.detection.box_evaluation import BoxEvaluation
 from coordexp.detection.detections import read_detections
 from coordexp.detection.ground_truth import GroundTruth, read_ground_truth
 from coordexp.errors import ComparisonError, CoordExpError, DataError
-from coordexp.files import JsonValue, collector_paused, sha256_of_file
+from coordexp.files import JsonValue, sha256_of_file
 from coordexp.metrics import MetricName, subset_headline
 from coordexp.report.study.about import About, about
-from coordexp.report.study.artifacts import FINAL_CONSTRAINED, Artifacts, final_detections, image_ids_of
+from coordexp.report.study.artifacts import Artifacts, final_detections, image_ids_of
 from coordexp.report.study.boxes import Breakdown, group_breakdowns
-from coordexp.report.study.cache import (
-    StatisticsCache,
-    comparisons_json,
-    comparisons_of,
-    content_key,
-    convergence_json,
-    convergence_of,
-    decomposition_json,
-    decomposition_of,
-)
+from coordexp.report.study.cache import StatisticsCache, content_key
 from coordexp.report.study.data import ExperimentData, RunData, consumption, missing_runs
 from coordexp.report.study.distributions import EdgeDistributions, group_curves
 from coordexp.report.study.fairness import Fairness, check_fairness
@@ -46,20 +32,18 @@ from coordexp.statistics.resampling import enough_resamples
 from coordexp.statistics.results import Comparison, Convergence, Decomposition
 from coordexp.statistics.verdict import FILES, has_learned, verdict
 
-if TYPE_CHECKING:
-    from coordexp.statistics.decomposition import Shares
-
 _CURVE_RESAMPLES = 1000
 DECOMPOSITION_RESAMPLES = 500
 """These say where to look; the differences of AP have four times as many."""
 _SAME_AP = 1e-6
 _PART = 0.1
 """Of the images: a file without a box on so many that another has may not have seen them."""
-_M_ARENA_MAX = -8
-_TURN_SECONDS = 0.0005
-"""Counting a file takes milliseconds; with Python's own 5 ms, who counts would wait as long again for each."""
 _T = TypeVar("_T")
+_COMPARISONS = TypeAdapter(dict[ReadingName, Comparison])
+_CONVERGENCE, _DECOMPOSITION = TypeAdapter(Convergence), TypeAdapter(Decomposition)
 OnProgress = Callable[[str, int, int], None]
+_Detections = Mapping[str, Mapping[int, Path]]
+"""Group -> training seed -> its file."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +81,6 @@ class Study:
     missing: tuple[str, ...] = ()
     about: About | None = None
     cautions: tuple[str, ...] = ()
-
-
-_Besides = tuple[
-    Convergence | None,
-    Decomposition | None,
-    Mapping[str, Breakdown] | None,
-    tuple[GalleryImage, ...] | None,
-    tuple[EdgeDistributions, ...] | None,
-    About | None,
-]
 
 
 @dataclass(frozen=True)
@@ -147,32 +121,7 @@ def make_study(
         ComparisonError: if runs were evaluated on other validation data, or differ outside the declared factor
             and that was not allowed.
     """
-    _share_heaps()
-    with collector_paused(), _turns_of(_TURN_SECONDS):
-        return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
-
-
-def _share_heaps() -> None:
-    """Let threads take memory from two heaps: glibc makes each one of its own, and keeps in it what was freed."""
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
-
-
-def _give_memory_back() -> None:
-    """Give to the system what was freed: glibc keeps it, in pieces between what is in use."""
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-@contextmanager
-def _turns_of(seconds: float) -> Generator[None]:
-    """Let a thread that wants the interpreter back wait no longer than this."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+    return _StudyMaker(data, artifacts, cache, settings or Settings(), on_progress).make()
 
 
 class _StudyMaker:
@@ -191,36 +140,26 @@ class _StudyMaker:
         self._cache = cache
         self._settings = settings
         self._on_progress = on_progress
-        self._is_over = threading.Event()
         self._cautions: list[str] = []
         self._families = {run.group: run.family for run in data.runs}
         self._missing = [*data.origin, *missing_runs(data)]
         self._resamples = settings.resamples or enough_resamples(math.comb(len(data.groups), 2))
         self._finished = [run for run in data.runs if run.state == "finished"]
 
-    @property
-    def _keyed(self) -> list[JsonValue]:
-        return [self._resamples, self._settings.seed, dict(self._families)]
-
     def make(self) -> Study:
         fairness = check_fairness(self._data, self._artifacts) if self._data.trained else None
         if fairness is not None and not fairness.comparable and not self._settings.allow_differences:
             raise ComparisonError(_refusal(fairness))
-        annotations = self._annotations()
+        made, annotations = about(self._data, self._artifacts), self._annotations()
         if annotations is None:
-            return Study(self._data, fairness=fairness, missing=tuple(self._missing), about=self._about())
+            return Study(self._data, fairness=fairness, missing=tuple(self._missing), about=made)
         detections = self._detections()
-        beside = copy(self)
-        beside._missing = []
-        with ThreadPoolExecutor(1) as pool:
-            parts = pool.submit(beside._besides_comparison, annotations, detections)
-            try:
-                readings = self._readings(annotations, detections)
-                convergence, decomposition, breakdowns, gallery, curves, made = parts.result()
-            except BaseException:
-                self._is_over.set()  # the other thread ends at its next step
-                raise
-        _give_memory_back()
+        readings = self._readings(annotations, detections)
+        convergence = self._tried("convergence", lambda: self._convergence(annotations))
+        decomposition = self._tried("decomposition", lambda: self._decomposition(annotations, detections))
+        breakdowns = self._tried("the analysis of boxes", lambda: group_breakdowns(self._finished, self._artifacts))
+        gallery = self._tried("the gallery", lambda: self._gallery(annotations, detections))
+        curves = self._tried("coordinate distributions", lambda: self._curves(annotations))
         return Study(
             data=self._data,
             verdict=self._verdict(readings, fairness) if readings else "",
@@ -233,33 +172,18 @@ class _StudyMaker:
             gallery=gallery or (),
             coord_curves=curves or (),
             num_images=len(read_ground_truth(annotations).sizes_px),
-            missing=(*self._missing, *beside._missing),
+            missing=tuple(self._missing),
             about=made,
             cautions=tuple(self._cautions),
         )
 
-    def _besides_comparison(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> _Besides:
-        """Do what does not need the comparison: much of it keeps the interpreter, while comparing keeps a processor."""
-        convergence = self._tried("convergence", lambda: self._convergence(annotations))
-        decomposition = self._tried("decomposition", lambda: self._decomposition(annotations, detections))
-        _give_memory_back()  # a third of the memory that a large report needs in the end
-        return (
-            convergence,
-            decomposition,
-            self._tried("the analysis of boxes", self._breakdowns),
-            self._tried("the gallery", lambda: self._gallery(annotations, detections)),
-            self._tried("coordinate distributions", lambda: self._curves(annotations)),
-            self._about(),
-        )
+    def _progress(self, what: str) -> Callable[[int, int], None]:
+        """Return what reports the progress of one part."""
+        return lambda done, total: self._on_progress(what, done, total) if self._on_progress is not None else None
 
-    def _report(self, what: str, done: int, total: int) -> None:
-        if self._is_over.is_set():
-            raise KeyboardInterrupt  # the thread that heard of it waits for this one
-        if self._on_progress is not None:
-            self._on_progress(what, done, total)
-
-    def _about(self) -> About | None:
-        return about(self._data, self._artifacts)
+    @property
+    def _keyed(self) -> list[JsonValue]:
+        return [self._resamples, self._settings.seed, dict(self._families)]
 
     def _verdict(self, readings: Mapping[ReadingName, Comparison], fairness: Fairness | None) -> str:
         """Put around the sentence what it leaves out: a reader may take it from here alone."""
@@ -312,7 +236,7 @@ class _StudyMaker:
                 found.setdefault(run.group, {})[run.seed] = path
         return found
 
-    def _readings(self, annotations: Path, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, Comparison]:
+    def _readings(self, annotations: Path, own: _Detections) -> dict[ReadingName, Comparison]:
         """Compare the runs whose own detections are there; a reading that lacks one of theirs is left out whole."""
         if not own:
             return {}
@@ -326,7 +250,7 @@ class _StudyMaker:
                 self._missing.append(f"No other reading than each group's own: {error}")
             return found
 
-    def _find_cautions(self, truth: GroundTruth, own: Mapping[str, Mapping[int, Path]]) -> Iterator[str]:
+    def _find_cautions(self, truth: GroundTruth, own: _Detections) -> Iterator[str]:
         """Yield what may decide a comparison beside the detectors: images left out, the order of equal scores."""
         runs = {
             run.group if len(own[run.group]) == 1 else run.name: run
@@ -358,7 +282,7 @@ class _StudyMaker:
         on_common = f"On the {len(common)} images where all have boxes, AP is {known}."
         yield " ".join([*parts, on_common if known else "There is no image on which all have boxes."])
 
-    def _other_readings(self, own: Mapping[str, Mapping[int, Path]]) -> dict[ReadingName, dict[str, dict[int, Path]]]:
+    def _other_readings(self, own: _Detections) -> dict[ReadingName, dict[str, dict[int, Path]]]:
         compared = [run for run in self._finished if run.seed in own.get(run.group, {})]
         if all(run.foreign is not None for run in compared):
             return {}
@@ -381,7 +305,7 @@ class _StudyMaker:
         return found
 
     def _compared(
-        self, annotations: Path, readings: Mapping[ReadingName, Mapping[str, Mapping[int, Path]]]
+        self, annotations: Path, readings: Mapping[ReadingName, _Detections]
     ) -> dict[ReadingName, Comparison]:
         files = [
             (f"{name}/{group}/{seed}", path)
@@ -390,64 +314,49 @@ class _StudyMaker:
             for seed, path in seeds.items()
         ]
 
-        def compute() -> dict[str, Comparison]:
+        def compute() -> dict[ReadingName, Comparison]:
             from coordexp.statistics.comparison import compare_readings
 
-            found = compare_readings(
+            return compare_readings(
                 annotations,
                 readings,
                 resamples=self._resamples,
                 seed=self._settings.seed,
                 families=self._families,
-                on_progress=lambda done, total: self._report("comparing groups", done, total),
+                on_progress=self._progress("comparing groups"),
             )
-            return {str(name): comparison for name, comparison in found.items()}
 
         key = content_key([("annotations", annotations), *files], self._keyed)
-        made = self._cache.get("comparison", key, compute, write=comparisons_json, read=comparisons_of)
-        found: dict[ReadingName, Comparison] = {name: made[name] for name in readings}
-        truth, stamp = read_ground_truth(annotations), sha256_of_file(annotations)
-        compared = [run for run in self._data.trained if run.seed in readings["own"].get(run.group, {})]
-        said = [self._not_recorded(run, truth, stamp, readings, found) for run in compared]
-        self._missing += filter(None, said)
-        return found
+        found = self._cache.get("comparison", key, _COMPARISONS, compute)
+        truth_hash = sha256_of_file(annotations)
+        for run in self._data.trained:
+            if run.seed in readings["own"].get(run.group, {}):
+                self._missing += self._not_recorded(run, annotations, truth_hash, readings, found)[:1]
+        return {name: found[name] for name in readings}
 
     def _not_recorded(
         self,
         run: RunData,
-        truth: GroundTruth,
-        stamp: str,
-        files: Mapping[ReadingName, Mapping[str, Mapping[int, Path]]],
+        annotations: Path,
+        truth_hash: str,
+        files: Mapping[ReadingName, _Detections],
         comparisons: Mapping[ReadingName, Comparison],
-    ) -> str:
-        """Return a sentence where detections of a run do not give the AP that it logged; "" where all do.
-
-        A copy that MLflow sent has to give the very number, or this package has taken one file for another.
-
-        Raises:
-            AssertionError: if it does not, and the annotations are those it was measured on.
-        """
+    ) -> list[str]:
+        """Return a sentence for each reading whose detections do not give the AP that the run logged."""
+        lines: list[str] = []
         for name, comparison in comparisons.items():
             decoding, boxes = reads(name, run.reading)
-            path, logged = files[name][run.group][run.seed], run.metrics.get(str(MetricName(decoding, "AP", boxes)))
+            logged = run.metrics.get(str(MetricName(decoding, "AP", boxes)))
             again = comparison.value_by_seed[run.group][run.seed].value
-            if logged is None or (not self._artifacts.is_fetched(path) and abs(logged - again) <= _SAME_AP):
-                continue
-            if self._artifacts.is_fetched(path):
-                # The comparison adds up in another order, and differs in the last digits.
-                again = BoxEvaluation(truth, read_detections(path, truth)).average_precision("AP")
-                if again == logged:
-                    continue
-                same_truth = run.annotations != "" and stamp.startswith(run.annotations)
-                assert not same_truth, f"{run.name} logged AP {logged}, its {path} from MLflow gives {again}"
-            changed = bool(run.annotations) and not stamp.startswith(run.annotations)
-            why = f"{truth.path} has changed" if changed else f"{path} is not what was measured"
-            unknown = "" if run.annotations else f", or {truth.path} has changed"
-            return (
-                f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give {again:.4f}: "
-                f"{why} since{unknown}."
-            )
-        return ""
+            if logged is not None and abs(logged - again) > _SAME_AP:
+                changed = bool(run.annotations) and not truth_hash.startswith(run.annotations)
+                path = files[name][run.group][run.seed]
+                why = f"{annotations} has changed" if changed else f"{path} is not what was measured"
+                lines.append(
+                    f"{run.name} logged AP {logged:.4f} under {decoding} decoding, but its detections give "
+                    f"{again:.4f}: {why} since."
+                )
+        return lines
 
     def _convergence(self, annotations: Path) -> Convergence | None:
         detections: dict[str, dict[int, dict[int, Path]]] = {}
@@ -494,44 +403,32 @@ class _StudyMaker:
                 num_supervised_tokens=used["num_supervised_tokens"],
                 resamples=resamples,
                 seed=self._settings.seed,
-                on_progress=lambda done, total: self._report("comparing curves", done, total),
+                on_progress=self._progress("comparing curves"),
             )
 
         settings = [resamples, self._settings.seed, image_ids, repr(used)]
         key = content_key([("annotations", annotations), *files], settings)
-        return self._cache.get("convergence", key, compute, write=convergence_json, read=convergence_of)
+        return self._cache.get("convergence", key, _CONVERGENCE, compute)
 
-    def _decomposition(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> Decomposition | None:
+    def _decomposition(self, annotations: Path, detections: _Detections) -> Decomposition | None:
         if not detections:
             return None
         files = [(f"{group}/{seed}", path) for group, seeds in detections.items() for seed, path in seeds.items()]
-        trained = [run for run in self._finished if run.foreign is None and run.seed in detections.get(run.group, {})]
-        answers = {run.name: self._artifacts.file(run, FINAL_CONSTRAINED.objects) for run in trained}
-        files += [(f"{run}/objects", path) for run, path in answers.items() if path is not None]
 
         def compute() -> Decomposition:
-            from coordexp.report.study.answers import ENDS, answer_shares
             from coordexp.statistics.decomposition import decompose
 
-            truth = read_ground_truth(annotations)
-            shares: dict[str, dict[int, Shares]] = {}
-            for run in trained:
-                self._report("finding errors", 0, 1)
-                path = answers[run.name]
-                shares.setdefault(run.group, {})[run.seed] = {} if path is None else answer_shares(truth, path)
             return decompose(
                 annotations,
                 detections,
-                shares=shares,
-                ends=ENDS,
                 resamples=min(self._resamples, DECOMPOSITION_RESAMPLES),
                 seed=self._settings.seed,
                 families=self._families,
-                on_progress=lambda done, total: self._report("finding errors", done, total),
+                on_progress=self._progress("finding errors"),
             )
 
         key = content_key([("annotations", annotations), *files], self._keyed)
-        return self._cache.get("decomposition", key, compute, write=decomposition_json, read=decomposition_of)
+        return self._cache.get("decomposition", key, _DECOMPOSITION, compute)
 
     def _subset(self) -> list[int]:
         """Return the images that are evaluated during training, which are the same in all runs."""
@@ -543,11 +440,8 @@ class _StudyMaker:
             "no evaluation during training has left its objects.jsonl, which names the images of the subset"
         )
 
-    def _breakdowns(self) -> dict[str, Breakdown]:
-        return group_breakdowns(self._finished, self._artifacts)
-
-    def _gallery(self, annotations: Path, detections: Mapping[str, Mapping[int, Path]]) -> tuple[GalleryImage, ...]:
-        self._report("drawing images", 0, 1)
+    def _gallery(self, annotations: Path, detections: _Detections) -> tuple[GalleryImage, ...]:
+        self._progress("drawing images")(0, 1)
         images = next((found for run in self._data.runs if (found := self._artifacts.images(run))), {})
         if not images and not self._data.trained:
             return ()  # nobody has asked for pictures

@@ -3,7 +3,7 @@
 import importlib.metadata
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from coordexp.report.text.tables import UNDEFINED, Table, TableRow
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.shipped import command
 from coordexp.sweep.results import TrialResult, Winner, at_the_edge, trial_results, verdict, winners
-from coordexp.sweep.schema import Number
 from coordexp.sweep.trials import SweepTrials
 
 
@@ -44,12 +43,7 @@ class SweepPage:
 
 
 def report_sweep(sweep_trials: SweepTrials, split: TuningSplit, console: Console) -> list[Path]:
-    """Print the report, write its files and the group file, and return their paths.
-
-    Args:
-        sweep_trials: of the sweep.
-        split: what it was chosen on.
-        console: where to print.
+    """Print the report of a sweep chosen on a split, write its files and the group file, and return their paths.
 
     Raises:
         ResourceError: if the files cannot be written.
@@ -119,10 +113,18 @@ def make_page(
 
 
 def trials_table(trials: Sequence[TrialResult]) -> Table:
-    """Return one row for each trial, in the order of proposal."""
+    """Return one row for each trial, in the order of proposal; an AP before the last step stands in parentheses."""
     keys = list(trials[0].point) if trials else []
     rows = [
-        TableRow((trial.name, *_point_cells(trial.point), _trial_ap(trial), str(trial.step), trial.state))
+        TableRow(
+            (
+                trial.name,
+                *(f"{value:g}" for value in trial.point.values()),
+                _number(trial.ap) if trial.state == "finished" or trial.ap is None else f"({_number(trial.ap)})",
+                str(trial.step),
+                trial.state,
+            )
+        )
         for trial in trials
     ]
     return Table("Trials", ("trial", *map(short, keys), "AP", "steps", "state"), tuple(rows))
@@ -137,11 +139,8 @@ def winners_table(ranked: Sequence[Winner]) -> Table:
         TableRow(
             (
                 item.name,
-                *_point_cells(item.point),
-                _number(item.mean),
-                _number(item.spread),
-                *(_number(ap) for ap in item.aps.values()),
-                _number(item.search_ap),
+                *(f"{value:g}" for value in item.point.values()),
+                *map(_number, (item.mean, item.spread, *item.aps.values(), item.search_ap)),
             )
         )
         for item in ranked
@@ -155,13 +154,7 @@ def tuned_group(sweep_trials: SweepTrials) -> str:
 
 
 def group_file(sweep_trials: SweepTrials, chosen: Winner, split: TuningSplit) -> str:
-    """Return the text of ``groups/GROUP_tuned.yaml``: the tuned group with the chosen weights.
-
-    Args:
-        sweep_trials: of the sweep.
-        chosen: its best winner.
-        split: what it was chosen on.
-    """
+    """Return the text of ``groups/GROUP_tuned.yaml``: the tuned group with the best winner's weights."""
     settings = sweep_trials.sweep.settings
     tree: Tree = dict(sweep_trials.sweep.overlay)
     for key, value in chosen.point.items():
@@ -223,17 +216,6 @@ def _print(page: SweepPage, paths: Sequence[Path], console: Console) -> None:
         show("\nCompare the new group with the others:")
         for command in page.commands:
             show(command)
-
-
-def _point_cells(point: Mapping[str, Number]) -> list[str]:
-    """Return the values of a point as text."""
-    return [f"{value:g}" for value in point.values()]
-
-
-def _trial_ap(trial: TrialResult) -> str:
-    """Return an AP; one of a subset, before the last step, stands in parentheses."""
-    text = _number(trial.ap)
-    return text if trial.state == "finished" or trial.ap is None else f"({text})"
 
 
 def _number(value: float | None) -> str:

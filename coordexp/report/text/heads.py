@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
-from coordexp.report.study.answers import CUT_OFF, MARGINS
 from coordexp.report.text.tables import COUNTED, FILE, Table
 
 PAGE = "docs/reading-a-report.md"
@@ -24,7 +23,7 @@ _MEANINGS: Mapping[str, str] = {
     "p, corrected": "the larger of the two p-values, corrected for all pairs (Holm): below .05 a difference is told",
     "detectable": "the smallest true difference that would have been found four times in five",
     "standard error, images": "the part of the difference's standard error that comes from which images there are",
-    "standard error, seeds": "the part of the difference's standard error that comes from which seeds there are",
+    "standard error, seeds": "the same by which seeds there are",
     "mean AP": "mean height of the curve of AP over steps, on the subset of images evaluated in training",
     "own reading": "each group read as its loss suggests",
     "all by expectation": "every group read by the mean of each coordinate's distribution",
@@ -32,11 +31,7 @@ _MEANINGS: Mapping[str, str] = {
     "own reading, free decoding": "each group's own reading of what it writes without the grammar",
     "repeated boxes": "boxes that repeat a better one of the same image and category",
     "share of steps clipped": "steps whose gradient was longer than the limit and was scaled down to it",
-    "mean norm": "mean length of the gradient before it is scaled down",
-    "smallest logged": "shortest gradient of the steps that were logged",
-    "largest logged": "longest gradient of the steps that were logged",
     "limit": "length to which a longer gradient is scaled down",
-    "seconds": "wall time of training",
     "total loss": "the weighted sum of all terms, which training minimises: not comparable where the terms differ",
     COUNTED: "which detections the row's F1 is of",
     "all detections": "F1 of every detection, in whatever image",
@@ -46,18 +41,11 @@ _MEANINGS: Mapping[str, str] = {
     "argmax": "boxes of the most likely bin of each coordinate",
     "expected": "boxes of the mean of each coordinate's distribution",
     FILE: "boxes as the file of detections has them",
-    "frame": "how the file writes boxes",
-    "scores": "lowest and highest score in the file",
     "not told apart": "no difference can be shown",
     "nothing learned": "no group reaches AP .01, so that a difference says nothing",
     "AP, expectation": "AP of boxes of the mean of each coordinate's distribution",
     "AP, argmax": "AP of boxes of the most likely bin of each coordinate",
 }
-_FRAMES = (
-    "px:xywh and the like",
-    "how a file writes boxes, unit before layout: px are pixels, norm1000 thousandths of each side; x and y the upper "
-    "left corner, w and h width and height, xyxy two corners, cx and cy the centre",
-)
 # Begin of a head or row -> how the list calls all that begin so, and what they mean.
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     "recall, rank ": (
@@ -65,16 +53,9 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
         "share found, at IoU .50, of the objects with that place in the order in which objects are written, from the "
         "top of the image",
     ),
-    "stop margin after ": (
-        "stop margin after …",
-        "mean log-odds of another object against the end, after so many objects",
-    ),
     "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
     "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
     "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
-    "AP with stop": ("AP with stop", "AP if an object that repeats the one before it ended its answer"),
-    "ended, ": ("ended", "answers that an object which repeats the one before it would end"),
-    **dict.fromkeys(("px:", "norm", "longest", "shortest", "letterbox", "smart", "scale"), _FRAMES),
 }
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
 _PHRASES: Mapping[str, str] = {
@@ -87,7 +68,7 @@ _ALWAYS: Mapping[str, str] = {
     "AP50": "AP at IoU .50",
     "F1": "harmonic mean of precision (detections that are right) and recall (objects that are found)",
 }
-_ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "frame", "verdict")
+_ROWS_OF_WORDS = ("part", COUNTED, "boxes", "read by", "verdict")
 
 
 def meaning(word: str) -> str:
@@ -98,8 +79,7 @@ def meaning(word: str) -> str:
         return family[1]
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
-    measures = (*MEASURES, CUT_OFF, *MARGINS)
-    return found or next((measure.description for measure in measures if measure.head == word), "")
+    return found or next((measure.description for measure in MEASURES if measure.head == word), "")
 
 
 def words_of(tables: Sequence[Table]) -> list[tuple[str, str]]:

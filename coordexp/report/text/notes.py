@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
@@ -57,9 +56,11 @@ def notes(data: ExperimentData) -> list[str]:
     if not data.trained:
         return [*lines, undefined]
     evaluated = [run for run in data.trained if run.headline in run.metrics] or data.trained
-    seeds = [{run.seed for run in evaluated if run.group == group} for group in {run.group for run in evaluated}]
-    if any(len(found) == 1 for found in seeds):
-        lines.append(_few_seeds(len(data.groups), all_one=all(len(found) == 1 for found in seeds)))
+    if any(len({run.seed for run in runs}) == 1 for runs in by_group(evaluated).values()):
+        lines.append(
+            "A group with one seed is a checkpoint: what is said of it is about that, not about its loss. "
+            "More seeds: ablation.seeds=[0,1,2]."
+        )
     lines += clipping_note(data)
     lines.append(reading_note(data))
     ceiling = codec_ceiling(data)
@@ -67,22 +68,10 @@ def notes(data: ExperimentData) -> list[str]:
         lines.append(
             f"Codec ceiling: AP {ceiling:.3f} is what the ground truth itself scores after 1000 bins and back."
         )
-    if any(_is_jsonl(run.params) for run in data.runs):
-        lines.append(
-            "The ground truth was made of JSONL: descriptions are the categories, and an object's area is its box's."
-        )
     lines.append(undefined)
     if len(data.groups) > 1:
         lines.append("The total loss has other terms in every group: compare the losses beside it.")
     return [*lines, *data.others]
-
-
-def _few_seeds(num_groups: int, *, all_one: bool) -> str:
-    if not all_one:
-        return "Groups with one seed are checkpoints: a comparison with them is not one of losses."
-    what = "is about this checkpoint, not about its loss" if num_groups == 1 else ""
-    what = what or "compares these checkpoints, not these losses"
-    return f"One seed: this {what}. More seeds: ablation.seeds=[0,1,2]."
 
 
 def clipping_note(data: ExperimentData) -> list[str]:
@@ -103,10 +92,6 @@ def clipping_note(data: ExperimentData) -> list[str]:
 
 def _is_lvis(run: RunData) -> bool:
     return run.params.get("data.format") == "lvis"
-
-
-def _is_jsonl(params: Mapping[str, str]) -> bool:
-    return params.get("data.format") == "jsonl" or params.get("data.val_annotations", "").endswith(".jsonl")
 
 
 def reading_note(data: ExperimentData) -> str:

@@ -10,6 +10,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.files import JsonValue
@@ -19,11 +20,10 @@ from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.fairness import Fairness
 from coordexp.report.study.study import Study
 from coordexp.report.text.about import ABOUT, about_lines, terms_table
-from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.heads import PAGE as HEADS_PAGE
 from coordexp.report.text.notes import codec_ceiling, next_commands, notes, summary
 from coordexp.report.text.rich_tables import fitting_parts, rich_table
-from coordexp.report.text.run_tables import files_table, gradients_table, headline_table, quality_tables, runs_table
+from coordexp.report.text.run_tables import headline_table, run_tables
 from coordexp.report.text.tables import MINUS, Table, TableRow, bucket_notes, study_tables
 from coordexp.report.text.why import why_sentences, why_tables, why_title
 from coordexp.statistics.readings import ReadingName, reads
@@ -135,13 +135,6 @@ def all_tables(study: Study) -> list[Table]:
     return [*study_tables(study), *why_tables(study), replace(headline, notes=bucket_notes(study)), *others]
 
 
-def run_tables(data: ExperimentData) -> list[Table]:
-    """Return the last values of runs: the headline, answers, quality where it was measured, gradients and losses."""
-    answers = [*free_tables(data), *stop_tables(data)]
-    ends = [*gradients_table(data), runs_table(data), files_table(data)]
-    return [table for table in (headline_table(data), *answers, *quality_tables(data), *ends) if table.rows]
-
-
 def fairness_table(fairness: Fairness) -> Table:
     """Return what differs between the runs as a table."""
     rows = [TableRow((row.key, row.word, *(value for _, value in row.values))) for row in fairness.rows]
@@ -164,11 +157,15 @@ def _undeclared(study: Study) -> Table | None:
 
 def markdown_table(table: Table) -> str:
     """Return a table in Markdown."""
-    rule = [":---" if table.is_text(head) else "---:" for head in table.columns]
-    lines: list[Sequence[str]] = [table.columns, rule]
-    for row in table.rows:
-        lines.append([f"**{_plain(cell)}**" if row.is_mean and cell else _plain(cell) for cell in row.cells])
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    cells = [
+        [f"**{_plain(cell)}**" if row.is_mean and cell else _plain(cell) for cell in row.cells] for row in table.rows
+    ]
+    return _tabulated(table, [[cell.replace("|", "\\|") for cell in line] for line in cells], "pipe")
+
+
+def _tabulated(table: Table, cells: Sequence[Sequence[str]], form: str) -> str:
+    sides = ["left" if table.is_text(head) else "right" for head in table.columns]
+    return tabulate(cells, table.columns, tablefmt=form, colalign=sides if cells else None, disable_numparse=True)
 
 
 def _plain(text: str) -> str:
@@ -243,32 +240,19 @@ def to_latex(study: Study) -> str:
     return "\n\n".join([head, "% \\usepackage{booktabs}", *(_latex_table(table) for table in found)]) + "\n"
 
 
-def latex_escape(text: str) -> str:
-    """Return text with LaTeX's special characters escaped, a minus sign in math mode."""
-    special = {
-        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", MINUS: "$-$",
-    }  # fmt: skip
-    return "".join(special.get(letter, letter) for letter in text)
+def _latex(text: str) -> str:
+    """Return text with LaTeX's special characters escaped, as tabulate escapes cells; a minus sign in math mode."""
+    return "".join(LATEX_ESCAPE_RULES.get(letter, letter) for letter in text).replace(MINUS, "$-$")
 
 
 def _latex_table(table: Table) -> str:
-    columns = "".join("l" if table.is_text(head) else "r" for head in table.columns)
-    lines = [" & ".join(map(latex_escape, table.columns))]
-    body = [" & ".join(map(latex_escape, row.cells)) for row in table.rows]
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{latex_escape(table.title)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            *(line + r" \\" for line in lines),
-            r"\midrule",
-            *(line + r" \\" for line in body),
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(rf"\par\footnotesize {latex_escape(note)}" for note in table.notes),
+            rf"\caption{{{_latex(table.title)}}}",
+            _tabulated(table, [row.cells for row in table.rows], "latex_booktabs").replace(MINUS, "$-$"),
+            *(rf"\par\footnotesize {_latex(note)}" for note in table.notes),
             r"\end{table}",
         ]
     )
@@ -345,14 +329,15 @@ def _convergence_lines(convergence: Convergence) -> Iterator[dict[str, _Cell]]:
             yield line(group, "AP_subset", point.metric) | {"step": point.step}
     for group, estimate in convergence.area.items():
         yield line(group, "area", estimate)
-    for (a, b), estimate in convergence.area_difference.items():
-        yield line(a, "area", estimate, b)
+    areas = [(pair, pair.area) for pair in convergence.pairs if pair.area is not None]
+    yield from (line(pair.a, "area", area, pair.b) for pair, area in areas)
     for fraction, groups in convergence.steps_to.items():
         for group, found in groups.items():
             yield line(group, f"steps_to_{fraction:g}", found)
-    for fraction, pairs in convergence.steps_to_difference.items():
-        for (a, b), estimate in pairs.items():
-            yield line(a, f"steps_to_{fraction:g}", estimate, b)
+    both = ((fraction, pair) for fraction in convergence.steps_to for pair in convergence.pairs)
+    for fraction, pair in both:
+        if fraction in pair.steps_to:
+            yield line(pair.a, f"steps_to_{fraction:g}", pair.steps_to[fraction], pair.b)
 
 
 def _decomposition_lines(found: Decomposition) -> Iterator[dict[str, _Cell]]:

@@ -6,7 +6,6 @@ from textwrap import fill
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -14,7 +13,6 @@ from coordexp.report.text.tables import Table
 
 _HEAD_WIDTH = 10  # letters; a longer head above short cells takes several lines
 _FOLDED = ("state", "verdict")  # columns of sentences
-_ANY_WIDTH = 10_000
 
 
 def fitting_parts(table: Table, console: Console) -> list[Table]:
@@ -40,22 +38,15 @@ def _columns(table: Table, columns: list[int]) -> Table:
 
 def _fits(table: Table, console: Console) -> bool:
     """Return whether a table fits when its columns of sentences are folded at their words."""
-    whole = Measurement.get(console, console.options.update(width=_ANY_WIDTH), rich_table(_widest(table))).maximum
+    widths = 0
     for at, head in enumerate(table.columns):
+        cells = [row.cells[at] for row in table.rows]
         if head in _FOLDED:
-            cells = [row.cells[at] for row in table.rows]
-            words = [len(word) for cell in (*cells, head) for word in cell.split()]
-            whole -= max([len(head), *map(len, cells)]) - max([*words, 1])
-    return whole <= console.width
-
-
-def _widest(table: Table) -> Table:
-    """Return a table as wide as this one, of two rows: its longest cells by the room they take, and by letters."""
-    if not table.rows:
-        return table
-    columns = [[row.cells[at] for row in table.rows] for at in range(len(table.columns))]
-    rows = (tuple(max(cells, key=length) for cells in columns) for length in (cell_len, len))
-    return replace(table, rows=tuple(replace(table.rows[0], cells=cells) for cells in rows))
+            cells = [word for cell in cells for word in cell.split()]
+        longest_word = max((cell_len(word) for word in head.split()), default=0)
+        room = max([min(cell_len(head), _HEAD_WIDTH), longest_word, *map(cell_len, cells)])
+        widths += room + 1
+    return widths - 1 <= console.width
 
 
 def rich_table(table: Table, *, wrap: bool = False) -> RichTable:

@@ -1,22 +1,16 @@
-"""The numbers of runs, a column a metric and a row a seed, below the mean over seeds."""
+"""The last values of runs, a column a metric and a row a seed, below the mean over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from coordexp.detection.metrics import detection_metrics
 from coordexp.detection.metrics.f1 import F1_PERCENTS
-from coordexp.metrics import (
-    AP_NAMES,
-    BOX_KINDS,
-    GENERATION_METRICS,
-    Decoding,
-    Metric,
-    MetricName,
-    loss_head,
-)
+from coordexp.metrics import AP_NAMES, BOX_KINDS, DECODINGS, GENERATION_METRICS, Decoding, MetricName, loss_head
 from coordexp.report.study.data import ExperimentData, RunData, by_group, state_text
 from coordexp.report.text.tables import COUNTED, FILE, UNDEFINED, Table, TableRow, mean_of, own_value, written
+
+_KINDS = "free/malformed/"
 
 
 @dataclass(frozen=True)
@@ -25,7 +19,13 @@ class NumberColumn:
 
     head: str
     value: Callable[[RunData], float | None]
-    write: Callable[[float], str]
+    write: Callable[[float], str] = "{:.3f}".format
+
+
+def run_tables(data: ExperimentData) -> list[Table]:
+    """Return the last values of runs: the headline, answers, quality where it was measured, gradients and losses."""
+    ends = [*gradients_table(data), *ends_tables(data)]
+    return [headline_table(data), *answer_tables(data), *quality_tables(data), *ends]
 
 
 def headline_table(data: ExperimentData) -> Table:
@@ -34,12 +34,151 @@ def headline_table(data: ExperimentData) -> Table:
     for group, runs in data.groups.items():
         kinds = sorted(BOX_KINDS, key=lambda kind: kind != runs[0].reading)
         for kind in kinds if runs[0].foreign is None else kinds[:1]:
-            names = [str(MetricName("constrained", name, kind)) for name in AP_NAMES]
-            columns = [NumberColumn(name, partial(last_value, name), as_fraction) for name in names]
+            columns = [_logged(name, MetricName("constrained", name, kind)) for name in AP_NAMES]
             read_by = kind if runs[0].foreign is None else FILE
             rows += _group_rows(runs, columns, lead=lambda seed, group=group, read_by=read_by: (group, read_by, seed))
     how = ", constrained decoding, each group's own reading first" if data.trained else " of each file"
     return Table(f"Average precision{how}", ("group", "boxes", "seed", *AP_NAMES), tuple(rows))
+
+
+def answer_tables(data: ExperimentData) -> list[Table]:
+    """Return what models write: AP and counts without the grammar, what an object costs, repeats, answers cut off."""
+    free_ap = [
+        _own("AP", "AP", "free"),
+        _logged("AP, expectation", MetricName("free", "AP", "expected")),
+        _logged("AP, argmax", MetricName("free", "AP", "argmax")),
+        _own("AP50", "AP50", "free"),
+    ]
+    counts = [
+        _logged(metric.column, MetricName("free", metric.name), is_count=metric.is_count)
+        for metric in GENERATION_METRICS
+        if metric.in_report
+    ]
+    kinds = sorted({name for run in data.runs for name, n in run.metrics.items() if name.startswith(_KINDS) and n})
+    wrong = [_logged(name.removeprefix(_KINDS).replace("_", " "), name, is_count=True) for name in kinds]
+
+    def both(*names: tuple[str, str, bool]) -> list[NumberColumn]:
+        return [
+            _logged(f"{head}, {decoding}", MetricName(decoding, name), is_count=is_count)
+            for decoding in DECODINGS
+            for name, head, is_count in names
+        ]
+
+    found = {
+        "Free decoding: average precision": free_ap,
+        "Free decoding: what was written": counts,
+        "Free decoding: malformed objects by kind": wrong,
+        "What an object costs: generated tokens, and seconds of generation": both(
+            ("tokens_per_object", "tokens per object", False), ("seconds_per_object", "seconds per object", False)
+        ),
+        f"Speed of generation, all workers at once, on {_machines(data)}": both(
+            ("images_per_second", "images per second", False), ("boxes_per_second", "boxes per second", False)
+        ),
+        "Answers cut off at the token limit": both(
+            ("truncated_images", "answers", True), ("truncated_fraction", "share", False)
+        ),
+    }
+    always = list(found)[:2]
+    tables = [
+        by_seed(data, title, columns if title in always else _measured(data, columns))
+        for title, columns in found.items()
+        if title in always or _measured(data, columns)
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _machines(data: ExperimentData) -> str:
+    """Name the hardware, by group where it was not the same for all."""
+    of = {group: {run.hardware or "unknown hardware" for run in runs} for group, runs in data.groups.items()}
+    if len(set().union(*of.values())) == 1:
+        return next(iter(of.values())).pop()
+    return "; ".join(f"{', '.join(sorted(names))} ({group})" for group, names in of.items())
+
+
+def quality_tables(data: ExperimentData) -> list[Table]:
+    """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
+    metrics = [metric.declared for metric in detection_metrics() if metric.declared.in_report]
+    columns = [_own(m.column, m.name, is_count=m.is_count) for m in metrics if m.name not in AP_NAMES]
+    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
+    columns = [*columns, _logged(duplicates.column, MetricName("constrained", "duplicates"), is_count=True)]
+    measured = _measured(data, columns)
+    if not measured:
+        return []
+    how = ": each group by its own reading, constrained decoding" if data.trained else ""
+    ap = _measured(data, [_own("AP", "AP")])
+    return [by_seed(data, f"Ranking and boxes apart{how}", [*ap, *measured]), *f1_tables(data)]
+
+
+def f1_tables(data: ExperimentData) -> list[Table]:
+    """Return macro F1 with every detection, in the positive-only protocol, and how much of that is the protocol."""
+    suffixes = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
+
+    def part_of_protocol(suffix: str, run: RunData) -> float | None:
+        honest, positive = (own_value("constrained", f"F1_{kind}{suffix}", run) for kind in ("macro", "positive"))
+        return None if honest is None or positive is None else positive - honest
+
+    kinds = {
+        "all detections": [_own(head, f"F1_macro{suffix}") for head, suffix in suffixes.items()],
+        "positive-only": [_own(head, f"F1_positive{suffix}") for head, suffix in suffixes.items()],
+        "protocol's part": [
+            NumberColumn(head, partial(part_of_protocol, suffix), partial(written, signed=True))
+            for head, suffix in suffixes.items()
+        ],
+    }
+    rows = [
+        row
+        for group, runs in data.groups.items()
+        for kind, columns in kinds.items()
+        for row in _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
+    ]
+    if all(cell == UNDEFINED for row in rows for cell in row.cells[3:]):
+        return []
+    title = "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers"
+    return [Table(title, ("group", COUNTED, "seed", *suffixes), tuple(rows))]
+
+
+def gradients_table(data: ExperimentData) -> list[Table]:
+    """Return how often gradients were scaled down, and their norms before that, where it was measured."""
+    columns = [
+        _logged("share of steps clipped", "clipped_fraction"),
+        _logged("mean norm", "mean_grad_norm"),
+        NumberColumn("smallest logged", lambda run: min(run.values("grad_norm"), default=None)),
+        NumberColumn("largest logged", lambda run: max(run.values("grad_norm"), default=None)),
+        NumberColumn("limit", lambda run: run.number("training.max_grad_norm")),
+    ]
+    if not _measured(data, columns[:1]):
+        return []
+    return [by_seed(data, "Gradients: share of all steps that were scaled down, and norms before that", columns)]
+
+
+def ends_tables(data: ExperimentData) -> list[Table]:
+    """Return where each run stands with its last losses, and the files that stand for runs."""
+    columns = [
+        NumberColumn("steps", lambda run: float(run.step), as_count),
+        _logged("seconds", "final/train_seconds", is_count=True),
+        *(
+            NumberColumn(f"{loss_head(name)} loss", partial(_last, f"train_{name}"), "{:.4f}".format)
+            for name in data.loss_names
+        ),
+    ]
+    rows: list[TableRow] = []
+    for group, runs in by_group(data.trained).items():
+        states = {str(run.seed): state_text(run) for run in runs}
+        rows += _group_rows(
+            runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
+        )
+    heads = ("group", "seed", "state", *(column.head for column in columns))
+    files = [
+        (run.group, str(run.seed), str(it.path), it.frame, f"{it.num_detections:,}", f"{it.num_images:,}", it.scores)
+        for run in data.runs
+        if (it := run.foreign) is not None
+    ]
+    file_heads = ("group", "seed", "file", "frame", "detections", "images with detections", "scores")
+    tables = (
+        Table("Runs: steps, training seconds and last training losses", heads, tuple(rows)),
+        Table("Files of detections", file_heads, tuple(map(TableRow, files))),
+    )
+    return [table for table in tables if table.rows]
 
 
 def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -> Table:
@@ -52,119 +191,6 @@ def by_seed(data: ExperimentData, title: str, columns: Sequence[NumberColumn]) -
     return Table(title, ("group", "seed", *(column.head for column in columns)), tuple(rows))
 
 
-def quality_tables(data: ExperimentData) -> list[Table]:
-    """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
-    measured = [
-        NumberColumn(
-            metric.declared.column,
-            partial(own_value, "constrained", metric.name),
-            as_count if metric.declared.is_count else as_fraction,
-        )
-        for metric in detection_metrics()
-        if metric.declared.in_report and metric.name not in AP_NAMES
-    ]
-    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
-    columns = [
-        NumberColumn("AP", partial(own_value, "constrained", "AP"), as_fraction),
-        *measured,
-        evaluation_column(duplicates, "constrained"),
-    ]
-    columns = [column for column in columns if any(column.value(run) is not None for run in data.runs)]
-    if all(column.head == "AP" for column in columns):
-        return []
-    how = ": each group by its own reading, constrained decoding" if data.trained else ""
-    return [by_seed(data, f"Ranking and boxes apart{how}", columns), *f1_tables(data)]
-
-
-def f1_tables(data: ExperimentData) -> list[Table]:
-    """Return macro F1 with every detection, in the positive-only protocol, and how much of that is the protocol."""
-    names = {f"IoU .{percent}": f"_{percent}" for percent in F1_PERCENTS} | {"mean of IoU .50 to .95": ""}
-
-    def protocols_part(suffix: str, run: RunData) -> float | None:
-        honest, positive = (own_value("constrained", f"F1_{kind}{suffix}", run) for kind in ("macro", "positive"))
-        return None if honest is None or positive is None else positive - honest
-
-    kinds: dict[str, Callable[[str, RunData], float | None]] = {
-        "all detections": lambda suffix, run: own_value("constrained", f"F1_macro{suffix}", run),
-        "positive-only": lambda suffix, run: own_value("constrained", f"F1_positive{suffix}", run),
-        "protocol's part": protocols_part,
-    }
-    rows: list[TableRow] = []
-    for group, runs in data.groups.items():
-        for kind, value in kinds.items():
-            write = partial(written, signed=value is protocols_part)
-            columns = [NumberColumn(head, partial(value, suffix), write) for head, suffix in names.items()]
-            rows += _group_rows(runs, columns, lead=lambda seed, group=group, kind=kind: (group, kind, seed))
-    if all(cell == UNDEFINED for row in rows for cell in row.cells[3:]):
-        return []
-    return [
-        Table(
-            "F1 over categories, twice: of all detections, and in the positive-only protocol of other papers",
-            ("group", COUNTED, "seed", *names),
-            tuple(rows),
-        )
-    ]
-
-
-def evaluation_column(metric: Metric, decoding: Decoding) -> NumberColumn:
-    """Return the column of a metric that does not depend on boxes."""
-    name = str(MetricName(decoding, metric.name))
-    return NumberColumn(metric.column, partial(last_value, name), as_count if metric.is_count else as_fraction)
-
-
-def gradients_table(data: ExperimentData) -> list[Table]:
-    """Return how often gradients were scaled down, and their norms before that, where it was measured."""
-    columns = [
-        NumberColumn("share of steps clipped", partial(last_value, "clipped_fraction"), as_fraction),
-        NumberColumn("mean norm", partial(last_value, "mean_grad_norm"), as_fraction),
-        NumberColumn("smallest logged", lambda run: min(run.values("grad_norm"), default=None), as_fraction),
-        NumberColumn("largest logged", lambda run: max(run.values("grad_norm"), default=None), as_fraction),
-        NumberColumn("limit", lambda run: run.number("training.max_grad_norm"), as_fraction),
-    ]
-    if all(columns[0].value(run) is None for run in data.runs):
-        return []
-    return [by_seed(data, "Gradients: share of all steps that were scaled down, and norms before that", columns)]
-
-
-def runs_table(data: ExperimentData) -> Table:
-    """Return where each run stands, and its last losses."""
-    columns = [
-        NumberColumn("steps", lambda run: float(run.step), as_count),
-        NumberColumn("seconds", partial(last_value, "final/train_seconds"), as_count),
-    ] + [
-        NumberColumn(f"{loss_head(name)} loss", partial(last_value, f"train_{name}"), _loss) for name in data.loss_names
-    ]
-    rows: list[TableRow] = []
-    for group, runs in by_group(data.trained).items():
-        states = {str(run.seed): state_text(run) for run in runs}
-        rows += _group_rows(
-            runs, columns, lead=lambda seed, group=group, states=states: (group, seed, states.get(seed, ""))
-        )
-    heads = ("group", "seed", "state", *(column.head for column in columns))
-    return Table("Runs: steps, training seconds and last training losses", heads, tuple(rows))
-
-
-def files_table(data: ExperimentData) -> Table:
-    """Return the files of detections that stand for runs."""
-    rows = [
-        TableRow(
-            (
-                run.group,
-                str(run.seed),
-                str(run.foreign.path),
-                run.foreign.frame,
-                f"{run.foreign.num_detections:,}",
-                f"{run.foreign.num_images:,}",
-                run.foreign.scores,
-            )
-        )
-        for run in data.runs
-        if run.foreign is not None
-    ]
-    heads = ("group", "seed", "file", "frame", "detections", "images with detections", "scores")
-    return Table("Files of detections", heads, tuple(rows))
-
-
 def _group_rows(
     runs: Sequence[RunData], columns: Sequence[NumberColumn], *, lead: Callable[[str], tuple[str, ...]]
 ) -> list[TableRow]:
@@ -175,35 +201,36 @@ def _group_rows(
     values = [[column.value(run) for column in columns] for run in runs]
     if runs[0].foreign is not None and all(value is None for row in values for value in row):
         return []
-    rows = [TableRow((*lead(str(run.seed)), *_written(row, columns))) for run, row in zip(runs, values, strict=True)]
+
+    def row(seed: str, found: Iterable[float | None], *, is_mean: bool = False) -> TableRow:
+        cells = (UNDEFINED if v is None else column.write(v) for v, column in zip(found, columns, strict=True))
+        return TableRow((*lead(seed), *cells), is_mean=is_mean)
+
+    rows = [row(str(run.seed), own) for run, own in zip(runs, values, strict=True)]
     if len(runs) == 1:
         return rows
-    finished = [row for run, row in zip(runs, values, strict=True) if run.state == "finished"]
-    means = [mean_of([row[index] for row in finished]) for index in range(len(columns))]
-    return [TableRow((*lead(f"mean of {len(finished)}"), *_written(means, columns)), is_mean=True), *rows]
+    finished = [own for run, own in zip(runs, values, strict=True) if run.state == "finished"]
+    means = [mean_of([own[at] for own in finished]) for at in range(len(columns))]
+    return [row(f"mean of {len(finished)}", means, is_mean=True), *rows]
 
 
-def _written(values: Sequence[float | None], columns: Sequence[NumberColumn]) -> list[str]:
-    return [UNDEFINED if value is None else column.write(value) for value, column in zip(values, columns, strict=True)]
+def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[NumberColumn]:
+    """Return the columns in which some run has a number."""
+    return [column for column in columns if any(column.value(run) is not None for run in data.runs)]
 
 
-def last_value(name: str, run: RunData) -> float | None:
-    """Return the last value of a metric."""
+def _logged(head: str, name: MetricName | str, *, is_count: bool = False) -> NumberColumn:
+    """Return the column of a metric's last value."""
+    return NumberColumn(head, partial(_last, str(name)), *([as_count] if is_count else []))
+
+
+def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count: bool = False) -> NumberColumn:
+    """Return the column of a metric of each run's headline boxes."""
+    return NumberColumn(head, partial(own_value, decoding, metric), *([as_count] if is_count else []))
+
+
+def _last(name: str, run: RunData) -> float | None:
     return run.metrics.get(name)
-
-
-def as_fraction(value: float) -> str:
-    """Return a number with three digits."""
-    return f"{value:.3f}"
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def as_signed(value: float) -> str:
-    """Return a number as log-odds are written."""
-    return written(value, signed=True, digits=2)
 
 
 def as_count(value: float) -> str:

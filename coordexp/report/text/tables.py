@@ -4,16 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from coordexp.metrics import (
-    AP_NAMES,
-    Decoding,
-    MetricName,
-)
+from coordexp.metrics import AP_NAMES, Decoding, MetricName
 from coordexp.report.study.data import ExperimentData, RunData
 from coordexp.report.study.study import Study
 from coordexp.statistics.rarity import FEW_IMAGES, FEWEST_IMAGES, widening
 from coordexp.statistics.readings import ReadingName
-from coordexp.statistics.results import Comparison, Convergence, Estimate, PairResult
+from coordexp.statistics.results import Comparison, Estimate, PairResult
 from coordexp.statistics.verdict import has_learned, open_reason, p_value
 
 UNDEFINED = "-"
@@ -22,28 +18,10 @@ FILE = "its file"
 COUNTED = "detections counted"
 """Head of what an F1 is of."""
 _TEXT_COLUMNS = {
-    "group",
-    "boxes",
-    COUNTED,
-    "read by",
-    "reading",
-    "seed",
-    "seeds",
-    "state",
-    "file",
-    "frame",
-    "pair",
-    "part",
-    "verdict",
-    "key",
-    "interval",
-    "loss term",
-    "in words",
-    "sum over a batch",
-    "divided by the number of",
-    "settings",
+    "group", "boxes", COUNTED, "read by", "reading", "seed", "seeds", "state", "file", "frame", "pair", "part",
+    "verdict", "key", "interval", "loss term", "in words", "sum over a batch", "divided by the number of", "settings",
     "95 % interval",
-}
+}  # fmt: skip
 MINUS = "\u2212"
 MIN_OBJECTS = 30
 """Of fewer, an AP says next to nothing."""
@@ -97,19 +75,13 @@ def readings_tables(study: Study) -> list[Table]:
         return []
     first = study.readings["own"]
     by_group = [
-        TableRow(
-            (
-                group,
-                *(
-                    f"{written(found.value[group].value)} {interval(found.value[group])}"
-                    for found in study.readings.values()
-                ),
-            )
-        )
+        (group, *(f"{written(f.value[group].value)} {interval(f.value[group])}" for f in study.readings.values()))
         for group in first.groups
     ]
     heads = ("group", *(READING_HEADS[name] for name in study.readings))
-    tables = [Table(f"{first.metric} under each reading, with its 95 % interval", heads, tuple(by_group))]
+    tables = [
+        Table(f"{first.metric} under each reading, with its 95 % interval", heads, tuple(map(TableRow, by_group)))
+    ]
     if first.pairs:
         rows = [
             TableRow((cells[0], READING_HEADS[name], *cells[1:6], cells[-1]))  # the design is that of the table above
@@ -130,12 +102,33 @@ def readings_tables(study: Study) -> list[Table]:
 
 def convergence_tables(study: Study) -> list[Table]:
     """Return how fast groups learn, and by how much they differ in it."""
-    if study.convergence is None:
+    found = study.convergence
+    if found is None:
         return []
-    found = [_convergence(study.convergence)]
-    if study.convergence.area_difference:
-        found.append(_convergence_pairs(study.convergence))
-    return found
+    fractions = sorted(found.steps_to)
+    heads = ("mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
+    # A share of nothing is no goal.
+    known = any(points[-1].metric.value > 0 for points in found.curves.values())
+    rows = [
+        (group, written(area.value), interval(area), *(_steps(found.steps_to[f].get(group), known) for f in fractions))
+        for group, area in found.area.items()
+    ]
+    pairs = [
+        (
+            f"{pair.a} {MINUS} {pair.b}",
+            written(pair.area.value, signed=True),
+            interval(pair.area, signed=True),
+            *(_step_difference(pair.steps_to.get(f)) for f in fractions),
+        )
+        for pair in found.pairs
+        if pair.area is not None
+    ]
+    titles = (
+        "Convergence on the subset: mean AP over all steps, and steps to a part of the best AP",
+        "Differences of convergence on the same images; fewer steps are better",
+    )
+    tables = [Table(titles[0], ("group", *heads), tuple(map(TableRow, rows)))]
+    return [*tables, Table(titles[1], ("pair", *heads), tuple(map(TableRow, pairs)))] if pairs else tables
 
 
 def own_value(decoding: Decoding, metric: str, run: RunData) -> float | None:
@@ -220,15 +213,13 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
     if not is_trained:
         read_by = dict.fromkeys(read_by, ())
     rows = [
-        TableRow(
-            (
-                group,
-                *read_by[group],
-                ", ".join(map(str, comparison.seeds[group])),
-                written(comparison.value[group].value),
-                interval(comparison.value[group]),
-                *(written(mean_of([own_value("constrained", name, run) for run in runs[group]])) for name in heads),
-            )
+        (
+            group,
+            *read_by[group],
+            ", ".join(map(str, comparison.seeds[group])),
+            written(comparison.value[group].value),
+            interval(comparison.value[group]),
+            *(written(mean_of([own_value("constrained", name, run) for run in runs[group]])) for name in heads),
         )
         for group in comparison.groups
     ]
@@ -236,7 +227,7 @@ def _groups(data: ExperimentData, comparison: Comparison) -> Table:
     own = f", {who}, constrained decoding" if data.trained else ""
     title = f"{comparison.metric}{own}, {comparison.num_images} images"
     lead = ("group", "read by", "seeds") if is_trained else ("group", "seeds")
-    return Table(title, (*lead, comparison.metric, "95 % interval", *heads), tuple(rows))
+    return Table(title, (*lead, comparison.metric, "95 % interval", *heads), tuple(map(TableRow, rows)))
 
 
 def _pairs(comparison: Comparison) -> Table:
@@ -276,44 +267,6 @@ def _pair_cells(pair: PairResult, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _convergence(convergence: Convergence) -> Table:
-    fractions = sorted(convergence.steps_to)
-    # A share of nothing is no goal.
-    known = any(points[-1].metric.value > 0 for points in convergence.curves.values())
-    rows = [
-        TableRow(
-            (
-                group,
-                written(area.value),
-                interval(area),
-                *(_steps(convergence.steps_to[fraction].get(group), known=known) for fraction in fractions),
-            )
-        )
-        for group, area in convergence.area.items()
-    ]
-    heads = ("group", "mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
-    return Table(
-        "Convergence on the subset: mean AP over all steps, and steps to a part of the best AP", heads, tuple(rows)
-    )
-
-
-def _convergence_pairs(convergence: Convergence) -> Table:
-    fractions = sorted(convergence.steps_to)
-    rows = [
-        TableRow(
-            (
-                f"{a} {MINUS} {b}",
-                written(area.value, signed=True),
-                interval(area, signed=True),
-                *(_step_difference(convergence.steps_to_difference[f].get((a, b))) for f in fractions),
-            )
-        )
-        for (a, b), area in convergence.area_difference.items()
-    ]
-    heads = ("pair", "mean AP", "95 % interval", *(f"steps to {100 * fraction:.0f} %" for fraction in fractions))
-    return Table("Differences of convergence on the same images; fewer steps are better", heads, tuple(rows))
-
-
 def _step_difference(estimate: Estimate | None) -> str:
     if estimate is None:
         return UNDEFINED
@@ -321,7 +274,7 @@ def _step_difference(estimate: Estimate | None) -> str:
     return f"{written(estimate.value, signed=True, digits=0)} [{', '.join(ends)}]"
 
 
-def _steps(estimate: Estimate | None, *, known: bool) -> str:
+def _steps(estimate: Estimate | None, known: bool) -> str:
     if estimate is None:
         return "never" if known else UNDEFINED
     if estimate.low is None:

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
-from coordexp.report.study.answers import CUT_OFF, MARGINS
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, interval, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 MAX_PAIRS = 4
 _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
-_ANSWERS = (*RECALLS, CUT_OFF, *MARGINS)
 _LOST = "what fixing one kind of error alone would give; repeated boxes, and calibration of the score"
-_ENDS = "How answers go on and end: recall by rank of the object, answers cut off, stop margin by objects written"
 
 
 def shown_pairs(found: Decomposition) -> list[PairParts]:
@@ -41,7 +38,7 @@ def why_tables(study: Study) -> list[Table]:
     if found is None:
         return []
     parts = Table(f"Where AP50 is lost: {_LOST}", ("part", *found.value), _values(found, _ERRORS_AND_BOXES))
-    ends = Table(_ENDS, ("part", *found.value), _values(found, _ANSWERS))
+    ends = Table("How answers go on: recall by rank of the object", ("part", *found.value), _values(found, RECALLS))
     pairs = shown_pairs(found)
     tables = [table for table in (parts, ends) if table.rows]
     return [*tables, _differences(found, pairs)] if pairs else tables
@@ -58,7 +55,7 @@ def _values(found: Decomposition, measures: Sequence[Measure]) -> tuple[TableRow
 def _differences(found: Decomposition, pairs: Sequence[PairParts]) -> Table:
     """Return the differences of a few pairs side by side; of many, below each other, only what can be told from 0."""
     title = f"Where the difference comes from: paired differences, 95 % intervals of {found.resamples} resamples"
-    measures = [m for m in (*_ERRORS_AND_BOXES, *_ANSWERS) if any(m.name in pair.difference for pair in pairs)]
+    measures = [m for m in (*_ERRORS_AND_BOXES, *RECALLS) if any(m.name in pair.difference for pair in pairs)]
     if len(pairs) <= MAX_PAIRS:
         heads = ("part", *(f"{pair.a} {MINUS} {pair.b}" for pair in pairs))
         lines = [(m.head, *(_signed(pair.difference.get(m.name)) for pair in pairs)) for m in measures]

@@ -1,16 +1,15 @@
 """Reads a watched experiment from its runs' folders."""
 
 import contextlib
+import functools
 import os
-from collections import deque
-from itertools import pairwise
 from pathlib import Path
 
 from coordexp.config.explain import nearest_of
 from coordexp.errors import ConfigError
-from coordexp.metrics import BOX_KINDS, BoxKind, headline, subset_headline
-from coordexp.report.study.data import Point, State
-from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
+from coordexp.metrics import BoxKind, headline, subset_headline
+from coordexp.report.study.data import State
+from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
@@ -18,192 +17,136 @@ from coordexp.runs.progress import ProgressRow, parse_progress
 from coordexp.runs.status import read_status
 
 _QUIET_SECONDS = 30.0
-_KEPT_PAUSES = 50
+_KEPT_ROWS = 50
 
 
-class FollowedRun:
-    """What a run's progress rows say so far; each look reads only what was added."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        """Follow a run, which need not have begun."""
-        self.folder = folder
-        self.last: ProgressRow | None = None
-        self.step_metrics: dict[str, float] = {}
-        self.seconds_left: float | None = None
-        self._subset_ap: dict[BoxKind, dict[int, float]] = {kind: {} for kind in BOX_KINDS}
-        self._final_ap: dict[BoxKind, float] = {}
-        self.alarm = ""
-        self._times: deque[float] = deque(maxlen=_KEPT_PAUSES)
-        self._num_bytes = 0
-
-    @property
-    def pauses(self) -> list[float]:
-        """Seconds between the last rows, without what lay between two tries."""
-        return [after - before for before, after in pairwise(self._times) if after > before]
-
-    def subset_ap(self, reading: BoxKind) -> tuple[Point, ...]:
-        """Return AP on the subset, by step."""
-        return tuple(Point(*point) for point in sorted(self._subset_ap[reading].items()))
-
-    def final_ap(self, reading: BoxKind) -> float | None:
-        """Return AP on all images, once it is known."""
-        return self._final_ap.get(reading)
-
-    def read(self) -> None:
-        """Take in the rows that were added; a last line without its end is left for the next time."""
-        with contextlib.suppress(OSError), self.folder.progress.open("rb") as handle:  # not there, or away for now
-            handle.seek(self._num_bytes)
-            added = handle.read()
-            whole = added[: added.rfind(b"\n") + 1]
-            self._num_bytes += len(whole)
-            for line in whole.decode("utf-8", errors="replace").split("\n"):
-                row = parse_progress(line)
-                if row is not None:
-                    self._take(row)
-
-    def _take(self, row: ProgressRow) -> None:
-        self.last = row
-        if row.kind == "start":
-            self._times.clear()
-            self.seconds_left = None
-            self._final_ap.clear()
-            for kind, curve in self._subset_ap.items():
-                self._subset_ap[kind] = {step: value for step, value in curve.items() if step <= row.step}
-        elif row.kind == "step":
-            self.step_metrics, self.seconds_left = dict(row.metrics), row.seconds_left
-        elif row.kind == "alarm":
-            self.alarm = f"ALARM at step {row.step}: {row.message}"
-        for kind in BOX_KINDS:
-            if subset_headline(kind) in row.metrics:
-                self._subset_ap[kind][row.step] = row.metrics[subset_headline(kind)]
-            if headline(kind) in row.metrics:
-                self._final_ap[kind] = row.metrics[headline(kind)]
-        self._times.append(row.time)
-
-
-class FolderSource:
-    """Reads what changed in an experiment's folder since the last time."""
-
-    def __init__(self, directory: Path) -> None:
-        """Follow ``RUNS_DIR/EXPERIMENT``, which need not be there yet and may be moved away."""
-        self._folder = ExperimentFolder(directory)
-        self._record: ExperimentRecord | None = None
-        self._runs: dict[str, FollowedRun] = {}
-
-    def read(self, now: float) -> Snapshot:
-        """Return where the experiment stands.
-
-        Args:
-            now: Unix time.
-        """
-        before = self._record
-        with contextlib.suppress(ConfigError, OSError):  # damaged, or away for a moment: what was known stays
-            self._record = read_record(self._folder.path)
-        if (self._record and self._record.instance) != (before and before.instance):
-            self._runs = {}  # another life of the name: --fresh
-        started = _changed(self._folder.record)
-        holder = last_holder(self._folder)
-        is_gone = holder is not None and holder.has_ended()
-        runs = tuple(
-            self._row(group, seed, begun_after=None if is_gone else started) for group, seed in self._expected()
-        )
-        is_over = bool(runs) and all(run.state in ENDED for run in runs)
-        seen = [time for time in (started, *(run.last_seen for run in runs)) if time is not None]
-        is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
-        return Snapshot(
-            experiment=self._folder.name,
-            source=str(self._folder.path),
-            runs=runs,
-            started=started,
-            note="the ablation's process has ended; the same command goes on" if is_left and not is_over else "",
-            ended=is_over or is_left,
-        )
-
-    def _expected(self) -> list[tuple[str, int]]:
-        """Return group and seed of the planned runs, whole seeds first as they are done, and of those found."""
-        record = self._record
-        planned = [(group, seed) for seed in record.seeds for group in record.groups] if record else []
-        with contextlib.suppress(OSError):
-            for folder in sorted(entry.name for entry in os.scandir(self._folder.path) if entry.is_dir()):
-                group, separator, seed = folder.rpartition("-s")
-                if group and separator and seed.isdecimal() and (group, int(seed)) not in planned:
-                    planned.append((group, int(seed)))
-        return planned
-
-    def _row(self, group: str, seed: int, *, begun_after: float | None) -> RunRow:
-        folder = self._folder.run(group, seed)
-        run = self._runs.setdefault(folder.name, FollowedRun(folder))
-        run.read()
-        status, changed = read_status(folder.path), _changed(folder.status)
-        state: State = "waiting"
-        if status is not None:
-            state = "stopped" if status.state == "pruned" else status.state
-        if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
-            state = "waiting"  # left by an earlier command; this one will try again
-        last, reading = run.last, self._reading(group)
-        committed = status.step if status else 0
-        step = last.step if last and (state not in ENDED or not committed) else committed
-        max_steps = last.max_steps if last else self._max_steps(group)
-        is_evaluating = max_steps is not None and step >= max_steps
-        return RunRow(
-            name=folder.name,
-            group=group,
-            seed=seed,
-            state=state,
-            step=step,
-            max_steps=max_steps,
-            loss=run.step_metrics.get(LOSS),
-            coord_loss=run.step_metrics.get(COORD_LOSS),
-            images_per_second=run.step_metrics.get(SPEED),
-            seconds_left=0.0 if is_evaluating else run.seconds_left,
-            seconds=status.seconds if status else None,
-            subset_ap=run.subset_ap(reading),
-            final_ap=run.final_ap(reading),
-            restarts=status.restarts if status else 0,
-            last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
-            patience=patience(run.pauses, is_evaluating=is_evaluating),
-            message=(status.message if status else "") or ("" if state in ENDED else run.alarm),
-            is_starting=state == "running"
-            and (status is None or status.since is None)
-            and (last is None or last.time <= (changed or 0.0)),
-        )
-
-    def _reading(self, group: str) -> BoxKind:
-        """Return which boxes of a group are its headline; the trials of a sweep have that of the group it tunes."""
-        recorded = self._record.reading if self._record else dict[str, BoxKind]()
-        if group in recorded:
-            return recorded[group]
-        return "argmax" if set(recorded.values()) == {"argmax"} else "expected"
-
-    def _max_steps(self, group: str) -> int | None:
-        """Return what the record of the experiment says of a run that has not begun."""
-        if self._record is None:
-            return None
-        own, training = self._record.groups.get(group), self._record.config.get("training")
-        shared = training.get("max_steps") if isinstance(training, dict) else None
-        found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
-        return found if isinstance(found, int) else None
-
-
-def watched(experiment: str | None, runs_dir: Path) -> FolderSource:
-    """Return what follows an experiment, or the one that a command began last.
+def watched(experiment: str | None, runs_dir: Path) -> Path:
+    """Return the folder of an experiment, or of the one that a command began last.
 
     Raises:
-        ConfigError: if its folder is not there.
+        ConfigError: if it is not there.
     """
-    name = experiment or newest_experiment(runs_dir)
+    there = {folder.name: _changed(folder.record) or 0.0 for folder in experiments_in(runs_dir)}
+    name = experiment or max(there, key=lambda name: there[name], default=None)
     if name is not None and (runs_dir / name).is_dir():
-        return FolderSource(runs_dir / name)
-    names = [one.name for one in experiments_in(runs_dir)]
-    found = f"no experiment {name!r} ({nearest_of(name, names)})" if name and names else "no experiment"
+        return runs_dir / name
+    found = f"no experiment {name!r} ({nearest_of(name, list(there))})" if name and there else "no experiment"
     raise ConfigError(f"{runs_dir.absolute()} has {found}; --watch shows one that has begun in --runs-dir")
 
 
-def newest_experiment(runs_dir: Path) -> str | None:
-    """Return the experiment that a command began last, or None where there is none."""
-    found = {folder.name: _changed(folder.record) for folder in experiments_in(runs_dir)}
-    begun = {time: name for name, time in found.items() if time is not None}  # None: moved away at this moment
-    return begun[max(begun)] if begun else None
+def read_experiment(directory: Path, now: float) -> Snapshot:
+    """Return where an experiment stands; its folder may be moved away at any moment.
+
+    Args:
+        directory: ``RUNS_DIR/EXPERIMENT``.
+        now: Unix time.
+    """
+    folder, record = ExperimentFolder(directory), None
+    with contextlib.suppress(ConfigError, OSError):  # damaged, or away for a moment
+        record = read_record(directory)
+    started, holder = _changed(folder.record), last_holder(folder)
+    is_gone = holder is not None and holder.has_ended()
+    runs = tuple(
+        _row(folder.run(group, seed), record, begun_after=None if is_gone else started)
+        for group, seed in _expected(directory, record)
+    )
+    is_over = bool(runs) and all(run.state in ENDED for run in runs)
+    seen = [time for time in (started, *(run.last_seen for run in runs)) if time is not None]
+    is_left = is_gone and bool(runs) and now - max(seen, default=now) > _QUIET_SECONDS
+    return Snapshot(
+        experiment=folder.name,
+        source=str(directory),
+        runs=runs,
+        started=started,
+        note="the ablation's process has ended; the same command goes on" if is_left and not is_over else "",
+        ended=is_over or is_left,
+    )
+
+
+def _expected(directory: Path, record: ExperimentRecord | None) -> list[tuple[str, int]]:
+    """Return group and seed of the planned runs, whole seeds first as they are done, and of those found."""
+    planned = [(group, seed) for seed in record.seeds for group in record.groups] if record else []
+    with contextlib.suppress(OSError):
+        for name in sorted(entry.name for entry in os.scandir(directory) if entry.is_dir()):
+            group, _, seed = name.rpartition("-s")
+            if group and seed.isdecimal() and (group, int(seed)) not in planned:
+                planned.append((group, int(seed)))
+    return planned
+
+
+def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: float | None) -> RunRow:
+    group, rows = folder.name.rpartition("-s")[0], _progress(folder)
+    status, changed = read_status(folder.path), _changed(folder.status)
+    state: State = "waiting"
+    if status is not None:
+        state = "stopped" if status.state == "pruned" else status.state
+    if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
+        state = "waiting"  # left by an earlier command; this one will try again
+    last, reading = rows[-1] if rows else None, _reading(record, group)
+    metrics = {name: value for row in rows for name, value in row.metrics.items()}
+    committed = status.step if status else 0
+    step = last.step if last and (state not in ENDED or not committed) else committed
+    max_steps = last.max_steps if last else _max_steps(record, group)
+    is_evaluating = max_steps is not None and step >= max_steps
+    left = next((row.seconds_left for row in reversed(rows) if row.kind in ("step", "start")), None)
+    begun = max((row.time for row in rows if row.kind == "start"), default=0.0)
+    alarms = [f"ALARM at step {row.step}: {row.message}" for row in rows if row.kind == "alarm"]
+    return RunRow(
+        name=folder.name,
+        group=group,
+        state=state,
+        step=step,
+        max_steps=max_steps,
+        loss=metrics.get("train_total_loss"),
+        images_per_second=metrics.get("throughput/images_per_second"),
+        seconds_left=0.0 if is_evaluating else left,
+        seconds=status.seconds if status else None,
+        ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
+        restarts=status.restarts if status else 0,
+        last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
+        patience=patience([row.time for row in rows if row.time >= begun][-_KEPT_ROWS:], is_evaluating=is_evaluating),
+        message=(status.message if status else "") or ("" if state in ENDED else "".join(alarms[-1:])),
+        is_starting=state == "running"
+        and (status is None or status.since is None)
+        and (last is None or last.time <= (changed or 0.0)),
+    )
+
+
+def _progress(folder: RunFolder) -> list[ProgressRow]:
+    """Return the rows of a run that still count: since its last start, and before it up to the step it goes on from."""
+    try:
+        found = folder.progress.stat()
+        rows = _parsed(folder.progress, found.st_mtime_ns, found.st_size)
+    except OSError:  # not there, or away for now
+        return []
+    start = max((at for at, row in enumerate(rows) if row.kind == "start"), default=0)
+    kept = [row for row in rows[:start] if row.kind == "evaluation" and row.step <= rows[start].step]
+    return [*kept, *rows[start:]]
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(path: Path, mtime_ns: int, size: int) -> list[ProgressRow]:
+    """Read progress rows, those of a file that has not changed once; a last line without its end is left for later."""
+    del mtime_ns, size
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    lines = whole.decode("utf-8", errors="replace").split("\n")
+    return [row for line in lines if (row := parse_progress(line)) is not None]
+
+
+def _reading(record: ExperimentRecord | None, group: str) -> BoxKind:
+    """Return which boxes of a group are its headline; the trials of a sweep have that of the group it tunes."""
+    recorded = record.reading if record else dict[str, BoxKind]()
+    return recorded.get(group, "argmax" if set(recorded.values()) == {"argmax"} else "expected")
+
+
+def _max_steps(record: ExperimentRecord | None, group: str) -> int | None:
+    """Return what the record of the experiment says of a run that has not begun."""
+    if record is None:
+        return None
+    own, training = record.groups.get(group), record.config.get("training")
+    shared = training.get("max_steps") if isinstance(training, dict) else None
+    found = own.get("training.max_steps", shared) if isinstance(own, dict) else shared
+    return found if isinstance(found, int) else None
 
 
 def _changed(path: Path) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,22 +15,17 @@ from rich.text import Text
 
 from coordexp.errors import plain
 from coordexp.report.study.data import State
-from coordexp.report.watch.rows import RunRow, Snapshot, group_means, seconds_to_end
+from coordexp.report.watch.rows import RunRow, Snapshot, seconds_to_end
 
-_STYLES: dict[str, str] = {
-    "running": "green",
-    "starts": "green",
-    "evaluates": "green",
-    "stalled": "bold red",
-    "failed": "red",
-    "stopped": "yellow",
-    "waiting": "dim",
-}
-_ALWAYS = 0
+_STYLES = {
+    "running": "green", "starts": "green", "evaluates": "green", "stalled": "bold red", "failed": "red",
+    "stopped": "yellow", "waiting": "dim",
+}  # fmt: skip
 _BAR_CELLS = 12
 _MESSAGES = 4
 _LONGEST_SECONDS = 1e9  # beyond the calendar: such a row is damaged
 _HIDDEN_FIRST: tuple[State, ...] = ("finished", "waiting", "stopped", "failed", "running")
+_DROPPED = ("", "restarts", "img/s", "left/took", "seen")  # columns, in this order, where a terminal is narrow
 TERMINAL_SECONDS = 2.0
 PIPE_SECONDS = 30.0
 
@@ -52,17 +47,9 @@ class Frame:
     bar: tuple[str, str] = ("━", "╌")
 
 
-@dataclass(frozen=True)
-class _LiveColumn:
-    head: str
-    cell: Callable[[RunRow, Frame], str]
-    dropped: int  # the highest goes first where the terminal is narrow
-    justify: Literal["left", "right"] = "right"
-
-
 def render(snapshot: Snapshot, frame: Frame) -> RenderableType:
     """Return the table of all runs with a footer; what does not fit is left out and counted."""
-    title = Text(f"{plain(snapshot.experiment) or 'no experiment yet'}  ", style="bold")
+    title = Text(f"{plain(snapshot.experiment)}  ", style="bold")
     title.append(plain(snapshot.source), style="dim")
     footer = [*_messages(snapshot.runs, frame), *_footer(snapshot, frame)]
     shown = _shown(snapshot.runs, room=None if frame.height is None else frame.height - len(footer) - 4)
@@ -106,20 +93,44 @@ def state_word(run: RunRow, now: float) -> str:
 
 
 def _table(runs: Sequence[RunRow], frame: Frame) -> Table:
-    columns = [column for column in _COLUMNS if column.dropped == _ALWAYS or any(column.cell(r, frame) for r in runs)]
-    while _width(columns, runs, frame) > frame.width and any(column.dropped for column in columns):
-        columns.remove(max(columns, key=lambda column: column.dropped))
+    rows = [_cells(run, frame) for run in runs]
+    heads = [head for head in rows[0] if head not in _DROPPED or any(row[head] for row in rows)]
+    for dropped in _DROPPED:
+        width = sum(max(len(head), *(len(row[head]) for row in rows)) + 2 for head in heads) - 2
+        if width > frame.width and dropped in heads:
+            heads.remove(dropped)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.head, justify=column.justify, no_wrap=True, overflow="ellipsis")
-    for run in runs:
-        style = _STYLES.get(state_word(run, frame.now))
-        table.add_row(*(Text(column.cell(run, frame)) for column in columns), style=style)
+    for head in heads:
+        side = "left" if head in ("run", "state", "") else "right"
+        table.add_column(head, justify=side, no_wrap=True, overflow="ellipsis")
+    for run, row in zip(runs, rows, strict=True):
+        table.add_row(*(Text(row[head]) for head in heads), style=_STYLES.get(state_word(run, frame.now)))
     return table
 
 
-def _width(columns: Sequence[_LiveColumn], runs: Sequence[RunRow], frame: Frame) -> int:
-    return sum(max(len(c.head), *(len(c.cell(run, frame)) for run in runs)) + 2 for c in columns) - 2
+def _cells(run: RunRow, frame: Frame) -> dict[str, str]:
+    """Return a run's cells by the heads of their columns."""
+    is_waiting, bar = run.state == "waiting", ""
+    if run.max_steps and not is_waiting:
+        done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
+        bar = frame.bar[0] * done + frame.bar[1] * (_BAR_CELLS - done)
+    time_left = run.time_left(frame.now) if run.state == "running" else None if is_waiting else run.seconds or None
+    return {
+        "run": plain(run.name),
+        "state": state_word(run, frame.now),
+        "steps": f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or ""),
+        "": bar,
+        "loss": _number(run.loss, ".3f"),
+        "AP": _number(run.ap, ".3f"),
+        "img/s": _number(run.images_per_second, ".0f"),
+        "left/took": duration(time_left),
+        "restarts": str(run.restarts or ""),
+        "seen": "" if is_waiting else ago(run.age(frame.now)),
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _shown(runs: Sequence[RunRow], *, room: int | None) -> list[RunRow]:
@@ -141,19 +152,22 @@ def _messages(runs: Sequence[RunRow], frame: Frame) -> list[Text]:
 
 
 def _footer(snapshot: Snapshot, frame: Frame) -> list[Text]:
-    lines: list[str] = []
+    lines: list[Text] = []
     if snapshot.runs:
         left = seconds_to_end(snapshot.runs, frame.now)
-        lines.append("  ".join(part for part in (_counts(snapshot.runs), _times(snapshot, left, frame.now)) if part))
-    means = group_means(snapshot.runs)
-    if means:
-        lines.append(f"AP so far: {plain('  '.join(means))}")
-    if not snapshot.runs and not snapshot.note:
-        lines.append("waiting for its first run")
-    found = [Text(line) for line in lines]
+        lines.append(Text("  ".join(filter(None, (_counts(snapshot.runs), _times(snapshot, left, frame.now))))))
+    by_group: dict[str, list[float]] = {}
+    for run in snapshot.runs:
+        if run.ap is not None:
+            by_group.setdefault(run.group, []).append(run.ap)
+    if by_group:
+        means = "  ".join(f"{group} {fmean(aps):.3f}" for group, aps in by_group.items())
+        lines.append(Text(f"AP so far, means of runs: {plain(means)}"))
+    if not snapshot.runs:
+        lines.append(Text("waiting for its first run"))
     if snapshot.note:
-        found.append(Text(plain(snapshot.note), style="yellow"))
-    return found if frame.height is None else [_one_line(line, frame) for line in found]
+        lines.append(Text(plain(snapshot.note), style="yellow"))
+    return lines if frame.height is None else [_one_line(line, frame) for line in lines]
 
 
 def _times(snapshot: Snapshot, left: float | None, now: float) -> str:
@@ -176,42 +190,6 @@ def _one_line(text: Text, frame: Frame) -> Text:
     text.truncate(frame.width, overflow="ellipsis")
     text.no_wrap = True
     return text
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _steps(run: RunRow, _: Frame) -> str:
-    return f"{run.step}/{run.max_steps}" if run.max_steps else str(run.step or "")
-
-
-def _bar(run: RunRow, frame: Frame) -> str:
-    if not run.max_steps or run.state == "waiting":
-        return ""
-    done = min(_BAR_CELLS, _BAR_CELLS * run.step // run.max_steps)
-    return frame.bar[0] * done + frame.bar[1] * (_BAR_CELLS - done)
-
-
-def _left_or_took(run: RunRow, frame: Frame) -> str:
-    if run.state == "running":
-        return duration(run.time_left(frame.now))
-    return duration(run.seconds) if run.state != "waiting" and run.seconds else ""
-
-
-_COLUMNS = (
-    _LiveColumn("run", lambda run, _: plain(run.name), _ALWAYS, "left"),
-    _LiveColumn("state", lambda run, frame: state_word(run, frame.now), _ALWAYS, "left"),
-    _LiveColumn("steps", _steps, _ALWAYS),
-    _LiveColumn("", _bar, 7, "left"),
-    _LiveColumn("loss", lambda run, _: _number(run.loss, ".3f"), _ALWAYS),
-    _LiveColumn("coord", lambda run, _: _number(run.coord_loss, ".3f"), 4),
-    _LiveColumn("AP", lambda run, _: _number(run.last_ap, ".3f"), _ALWAYS),
-    _LiveColumn("img/s", lambda run, _: _number(run.images_per_second, ".0f"), 5),
-    _LiveColumn("left/took", _left_or_took, 2),
-    _LiveColumn("restarts", lambda run, _: str(run.restarts or ""), 6),
-    _LiveColumn("seen", lambda run, frame: "" if run.state == "waiting" else ago(run.age(frame.now)), 1),
-)
 
 
 def watch(read: Callable[[float], Snapshot], console: Console, *, interval: float | None = None) -> None:

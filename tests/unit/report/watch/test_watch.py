@@ -8,39 +8,25 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from coordexp.report.study.data import Point
-from coordexp.report.watch.rows import RunRow, Snapshot, group_means, patience, seconds_to_end
+from coordexp.report.watch.rows import RunRow, Snapshot, patience, seconds_to_end
 from coordexp.report.watch.watch import ago, duration, state_word, watch
 from tests.unit.report.watch.watch_support import NOW, text_of
 
 
 def test_patience() -> None:
     assert patience((), is_evaluating=False) == 600
-    assert patience((1.0,), is_evaluating=False) == 60
-    assert patience((1.0, 1.0, 100.0), is_evaluating=False) == 200  # an evaluation, for example
-    assert patience((30.0, 30.0), is_evaluating=False) == 300
-    assert patience((1.0,), is_evaluating=True) == 1800
-
-
-def test_means_compare_seeds_at_one_step() -> None:
-    def run(seed: int, *points: tuple[int, float], final: float | None = None) -> RunRow:
-        curve = tuple(Point(step, value) for step, value in points)
-        return RunRow(f"A-s{seed}", "A", seed, subset_ap=curve, final_ap=final)
-
-    ahead, behind = run(0, (10, 0.1), (20, 0.5)), run(1, (10, 0.3))
-    assert group_means([ahead, behind, run(2)]) == ["A 0.200 (2 seeds, step 10)"]
-    assert group_means([run(0, final=0.4), run(1, final=0.6)]) == ["A 0.500 (2 seeds, all images)"]
-    assert group_means([run(0, (20, 0.4)), run(1, (30, 0.6))]) == ["A 0.500 (2 seeds, different steps)"]
-    assert group_means([run(1, (20, 0.4))]) == ["A 0.400 (1 seed, step 20)"]
-    assert group_means([run(0)]) == []
+    assert patience((0.0, 1.0), is_evaluating=False) == 60
+    assert patience((0.0, 1.0, 2.0, 102.0), is_evaluating=False) == 200  # an evaluation, for example
+    assert patience((0.0, 30.0, 60.0), is_evaluating=False) == 300
+    assert patience((0.0, 1.0), is_evaluating=True) == 1800
 
 
 def test_the_time_that_is_left() -> None:
     def running(name: str, left: float) -> RunRow:
-        return RunRow(name, "A", 0, "running", 50, 100, seconds_left=left, last_seen=NOW)
+        return RunRow(name, "A", "running", 50, 100, seconds_left=left, last_seen=NOW)
 
-    done = RunRow("d", "A", 0, "finished", seconds=100.0)
-    waiting = RunRow("w", "A", 1)
+    done = RunRow("d", "A", "finished", seconds=100.0)
+    waiting = RunRow("w", "A")
     assert seconds_to_end([done], NOW) == 0
     assert seconds_to_end([waiting], NOW) is None
     assert seconds_to_end([running("a", 30)], NOW + 10) == 20
@@ -54,8 +40,8 @@ def many_runs(number: int) -> Snapshot:
     long = "a reason that is much longer than any terminal is wide " * 4
     runs = [
         RunRow(
-            f"softce_w1_high-s{seed}", "softce_w1_high", seed, state, 1200, 5000, 2.345, 0.612, 93.0, 4000.0, 4000.0,
-            (Point(1000, 0.3),), None, 1, NOW - 12, 600.0, long if state == "failed" else "",
+            f"softce_w1_high-s{seed}", "softce_w1_high", state, 1200, 5000, 2.345, 93.0, 4000.0, 4000.0,
+            0.3, 1, NOW - 12, 600.0, long if state == "failed" else "",
         )
         for seed in range(number)
         for state in [("finished", "running", "failed", "waiting")[seed % 4]]
@@ -67,9 +53,9 @@ def test_a_narrow_terminal_drops_columns_and_folds_nothing() -> None:
     def head(width: int) -> list[str]:
         return text_of(many_runs(4), width=width, height=24).splitlines()[1].split()
 
-    everything = ["run", "state", "steps", "loss", "coord", "AP", "img/s", "left/took", "restarts", "seen"]
+    everything = ["run", "state", "steps", "loss", "AP", "img/s", "left/took", "restarts", "seen"]
     assert head(120) == everything
-    assert head(80) == ["run", "state", "steps", "loss", "coord", "AP", "left/took", "seen"]
+    assert head(80) == ["run", "state", "steps", "loss", "AP", "img/s", "left/took", "seen"]
     assert head(60) == ["run", "state", "steps", "loss", "AP"]
     for width in (200, 120, 80, 60, 40, 20):
         lines = text_of(many_runs(9), width=width, height=24).splitlines()
@@ -90,7 +76,7 @@ def test_what_does_not_fit_is_counted_and_what_is_at_work_stays(height: int) -> 
 
 def test_a_message_cannot_steer_the_terminal() -> None:
     spiteful = "\x1b]0;owned\x07\x1b[2J\r\x9b31m[red]x[/red]"
-    run = RunRow("A-s0", f"A{spiteful}", 0, "failed", message=spiteful, subset_ap=(Point(1, 0.5),))
+    run = RunRow("A-s0", f"A{spiteful}", "failed", message=spiteful, ap=0.5)
     text = text_of(Snapshot(f"tiny{spiteful}", f"at{spiteful}", (run,), note=spiteful))
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert "[red]x[/red]" in text  # nor is it read as markup
@@ -103,7 +89,7 @@ def test_words() -> None:
     assert [duration(seconds) for seconds in (None, 5, 65, 7231, 273_600)] == [
         "", "0:05", "1:05", "2:00:31", "3 d 04 h",
     ]  # fmt: skip
-    at_the_end = RunRow("A-s0", "A", 0, "running", 100, 100, last_seen=NOW)
+    at_the_end = RunRow("A-s0", "A", "running", 100, 100, last_seen=NOW)
     assert state_word(at_the_end, NOW) == "evaluates"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from coordexp.report.watch.rows import RunRow, Snapshot
-from coordexp.report.watch.sources import FolderSource
+from coordexp.report.watch.sources import read_experiment
 from coordexp.report.watch.watch import Frame, render
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
@@ -50,7 +50,7 @@ def progress(
 
 
 def read(folder: Path, *, now: float = NOW) -> dict[str, RunRow]:
-    return {run.name: run for run in FolderSource(folder).read(now).runs}
+    return {run.name: run for run in read_experiment(folder, now).runs}
 
 
 def text_of(snapshot: Snapshot, *, width: int = 120, height: int | None = None) -> str:
