@@ -1,6 +1,6 @@
 """Encoded samples -> the batch: what goes from the loader to the model and the losses.
 
-Shapes: B sequences, L padded length, I images, G image tokens, P image patches, C numbers of a patch, S samples that
+Shapes: B sequences, L padded length, I images, P image patches, C numbers of a patch, S samples that
 are no fillers, T supervised tokens, N of them that carry coordinates, M boxes, K tokens of a box that carry its
 coordinates.
 """
@@ -80,8 +80,6 @@ class Batch:
         labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
         patches: ``[P, C]`` uint8.
         image_grid_thw: ``[I, 3]`` int64: 1, rows and columns of patches.
-        image_grids: rows and columns again, for the host.
-        image_rows: ``[G]`` int64, flat positions in ``[B * L]`` of the image tokens, ascending.
         supervised_rows: ``[T]`` int64, flat positions in ``[B * L]`` that predict a label.
         targets: ``[T]`` int64, those labels.
         coord_rows: ``[N]`` int64, rows of ``targets`` that are coord tokens, ascending; in the text arm digits of
@@ -102,8 +100,6 @@ class Batch:
     labels: Tensor
     patches: Tensor
     image_grid_thw: Tensor
-    image_grids: tuple[tuple[int, int], ...]
-    image_rows: Tensor
     supervised_rows: Tensor
     targets: Tensor
     coord_rows: Tensor
@@ -116,7 +112,7 @@ class Batch:
     sequence_lengths: Tensor
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Move every tensor, and leave what the host is to know; also how accelerate moves what a loader gives."""
+        """Move every tensor; also how accelerate moves what a loader gives."""
         return self._changed(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
@@ -232,8 +228,6 @@ def batch_of(
         labels=labels,
         patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),
         image_grid_thw=torch.tensor([[1, *sample.grid] for sample in samples]),
-        image_grids=tuple(sample.grid for sample in samples),
-        image_rows=(input_ids.flatten() == image_token_id).nonzero().squeeze(1),
         supervised_rows=supervised_rows,
         targets=targets_T,
         coord_rows=row_of_position[torch.from_numpy(np.concatenate(positions))],

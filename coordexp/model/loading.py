@@ -24,7 +24,6 @@ from coordexp.errors import CheckpointError, ConfigError, ResourceError
 from coordexp.model.checkpoint.adapter import AdapterInfo, TrainedBase, check_adapter_keys, peft_folder, read_adapter
 from coordexp.model.checkpoint.directory import find_checkpoint, foreign_errors, is_hub_id, read_json
 from coordexp.model.checkpoint.stored_model import StoredModel, misplaced, quiet
-from coordexp.model.image_forward import install_image_forward
 from coordexp.model.processor import Processor
 
 _GENERATION_CONFIG = "generation_config.json"
@@ -84,7 +83,6 @@ def load(
         ResourceError: if the attention needs a package or a device that is not here.
     """
     check_attention(attn_implementation, dtype=dtype)
-    spare_attention_plans()
     info = None if adapter is None else read_adapter(adapter)
     trained = TrainedBase(None) if info is None else info.base
     if revision is None and trained.path == str(path_or_id):
@@ -95,7 +93,6 @@ def load(
     model = load_weights(
         directory, dtype=trained.dtype if dtype == "auto" else dtype, attn_implementation=attn_implementation
     )
-    install_image_forward(model)
     if is_hub_id(path_or_id):
         model.name_or_path = str(path_or_id)  # so that PEFT writes the hub id, not a path in this machine's cache
     vocab = _vocab_of(processor.tokenizer, structure=structure)
@@ -145,16 +142,6 @@ def check_attention(implementation: AttnImplementation, *, dtype: DTypeName = "a
             "model.attn_implementation: flash_attention_2 needs a CUDA device, and there is none here; "
             "set model.attn_implementation: sdpa"
         )
-
-
-def spare_attention_plans() -> None:
-    """Have attention computed by kernels that take any shape.
-
-    From cuDNN 9.15.1 on torch prefers its attention on Hopper and Blackwell, which builds a plan for each new shape,
-    in 20 ms to a second each way. Every batch is of another length, and so is the cache at every token of an answer.
-    """
-    if torch.cuda.is_available():
-        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def load_weights(

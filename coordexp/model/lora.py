@@ -7,8 +7,7 @@ from typing import Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from coordexp.coord_tokens.offset_adapter import ADAPTER_NAME, active_offset, reattach_coord_offset_hooks
@@ -68,24 +67,6 @@ def apply_tuning(
         wrapped = get_peft_model(model, config)
     reattach_coord_offset_hooks(wrapped)
     return wrapped
-
-
-def leave_casts_to_autocast(model: nn.Module) -> None:
-    """Spare LoRA layers a pass over what they read and over its gradient, in place.
-
-    PEFT casts the input of each layer to the adapter's float32, and autocast casts it back for the product: the same
-    bits, twelve bytes a value later. DoRA computes in its input's dtype, and all layers do outside autocast: there the
-    cast stays.
-    """
-    for module in model.modules():
-        if isinstance(module, LoraLayer) and not module.lora_variant:
-            module._cast_input_dtype = _cast_without_autocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
-
-
-def _cast_without_autocast(values: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if values is None or torch.is_autocast_enabled(values.device.type):
-        return values
-    return values.to(dtype)
 
 
 def linear_layers(model: nn.Module, *, vision: bool) -> str:

@@ -18,7 +18,6 @@ from coordexp.errors import CheckpointError
 from coordexp.losses.head import HeadOutput, plain_head, split_head
 from coordexp.losses.term import UNITS, TermInputs, Unit
 from coordexp.model.head_bypass import pass_through_head
-from coordexp.model.image_forward import ImageLayout
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,8 @@ class TermForward:
     def with_hidden(self, model: nn.Module, batch: Batch) -> tuple[TermInputs, Tensor]:
         """Return the term inputs, and the hidden states ``[T, D]`` that all of them come from."""
         inputs = model_inputs(batch, self.image_spec, dtype=_vision_dtype(self.base))
-        layout = ImageLayout(batch.image_grids, batch.image_rows)
         with pass_through_head(self.base):
-            hidden_BLD = model(**inputs, image_layout=layout, use_cache=False).logits
+            hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
             hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
             return self._inputs(hidden_TD, batch), hidden_TD

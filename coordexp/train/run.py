@@ -17,7 +17,6 @@ from coordexp.data.dataset import DetectionDataset
 from coordexp.data.sampler import LengthBucketSampler
 from coordexp.errors import CoordExpError, DivergedError
 from coordexp.files import shorten_temporary_folder, write_json
-from coordexp.model.lora import leave_casts_to_autocast
 from coordexp.model.merging.merge import merge_model
 from coordexp.model.param_groups import describe
 from coordexp.runs import ranks
@@ -195,10 +194,8 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
         term_gradient_steps=config.training.log_term_gradients,
         fused=steps_on_device(arguments),
     )
-    if config.training.precision == "bfloat16":
-        leave_casts_to_autocast(parts.model)
-        if arguments.deepspeed is not None:
-            autocast_forward(parts.model, device_type=arguments.device.type)
+    if config.training.precision == "bfloat16" and arguments.deepspeed is not None:
+        autocast_forward(parts.model, device_type=arguments.device.type)
     trainer.add_callback(SetupCheck(config, lambda: trainer.engine))
     trainer.add_callback(EpochSetter(dataset, sampler))
     # Before the schedule, which commits the rows of a step.

@@ -5,7 +5,6 @@ import os
 import pytest
 import torch
 from peft import PeftModel
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 
 from coordexp.model.checkpoint.adapter import read_adapter
@@ -16,7 +15,7 @@ from coordexp.model.merging.proof import default_samples, logits_of
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
-from coordexp.train.run import Run, make_trainer, train_run
+from coordexp.train.run import train_run
 from coordexp.train.setup.components import build_components
 from tests.integration.ranks_support import environment_of_ranks, run_ranks
 from tests.integration.training_support import first_step, prepared, ranks_worker, small_config, write_base
@@ -178,18 +177,6 @@ def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
     assert weights_hash(tmp_path / "merged") == weights_hash(merged)
     with pytest.raises(ValueError, match=r"coord_offsets_need_coordexp_model_load.* not found"):
         PeftModel.from_pretrained(load(copy).model, newest)
-
-
-def test_in_bfloat16_adapters_leave_casts_to_autocast(base, tmp_path):
-    config = prepared(small_config(base, tmp_path, precision="bfloat16"))
-    reporter = LocalReporter(RunFolder.of(config).path)
-    run = Run.of(config, build_components(config), reporter=reporter, print_line=lambda line: None)
-    make_trainer(run, tmp_path / "scratch")
-    layer = next(module for module in run.parts.model.modules() if isinstance(module, LoraLayer))
-    values = torch.ones(2, dtype=torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer._cast_input_dtype(values, torch.float32) is values
-    assert layer._cast_input_dtype(values, torch.float32).dtype == torch.float32
 
 
 def test_a_run_leaves_its_parts(undisturbed):

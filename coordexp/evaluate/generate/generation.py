@@ -33,7 +33,6 @@ from coordexp.evaluate.generate.rows import (
 )
 from coordexp.evaluate.generate.token_statistics import RecordedStatistics, TokenStatistics
 from coordexp.model.head_bypass import float32_head
-from coordexp.model.image_forward import ImageLayout, knows_layout
 
 _BATCHES_A_QUEUE = 2  # longer queues keep rows busier where answers are not as expected, shorter ones share out better
 _REFILLS = 4  # prompts are read when so large a share of the rows is free: a forward pass for each would cost more
@@ -227,7 +226,6 @@ class _Writer:
         positions_3NL = padded_positions(samples, image_token_id=spec.image_token_id, merge_size=merge_size)
         ends = [row * batch.input_ids.shape[1] + sample.length - 1 for row, sample in enumerate(samples)]
         batch = (batch.pin_memory() if device.type == "cuda" else batch).to(device, non_blocking=True)
-        layout = {"image_layout": ImageLayout(batch.image_grids, batch.image_rows)} if knows_layout(self._core) else {}
         # No token sees what comes behind it: padding on the right needs no mask, and attention has its fastest kernel.
         with self._autocast:
             outputs = self._core(
@@ -237,7 +235,6 @@ class _Writer:
                 pixel_values=pixel_values(batch.patches, spec.image_spec).to(self._core.dtype),
                 image_grid_thw=batch.image_grid_thw,
                 use_cache=True,
-                **layout,
             )
         hidden_ND = outputs.last_hidden_state.flatten(0, 1).index_select(0, upload(torch.tensor(ends), device))
         rows = self._rows.begin(

@@ -1,25 +1,26 @@
-"""Write a changed copy of a checkpoint file by file and piece by piece, so that memory never holds a whole file."""
+"""Write a changed copy of a checkpoint, a shard at a time: memory never holds more than the largest one."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import cast
 
+import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from coordexp.errors import CheckpointError, ResourceError
 from coordexp.files import write_json, write_text
 from coordexp.model.checkpoint.directory import CONFIG_FILE, INDEX_FILE, JsonObject, check_config
 from coordexp.model.checkpoint.stored_model import EMBEDDING, StoredModel
-from coordexp.model.checkpoint.weights import PIECE_BYTES, TensorSpec, write_safetensors
+from coordexp.model.checkpoint.weights import TensorSpec
 
 # Called with the name of a stage, how much of it is done and how much there is.
 Progress = Callable[[str, int, int], None]
 
 _VISION = "model.visual."
+_GENERATION_CONFIG = "generation_config.json"
 _SMALL_FILES_BYTES = 64 * 2**20  # tokenizer and configuration; the true vocabulary is a file of 19 MB
-# What the tokenizer's and the image processor's own files leave out.
-_CARRIED = ("generation_config.json", "processor_config.json")
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -30,7 +31,7 @@ def write_weights(
     base: StoredModel,
     output: Path,
     specs: Mapping[str, TensorSpec],
-    pieces: Callable[[str], Iterable[Tensor]],
+    make: Callable[[str], Tensor],
     *,
     changed: Set[str],
     progress: Progress,
@@ -46,38 +47,58 @@ def write_weights(
         base: the checkpoint that is copied.
         output: an existing directory.
         specs: of the copy's tensors, by name.
-        pieces: gives the data of a tensor, in order and in the dtype of its ``spec``.
+        make: returns a tensor of the copy, as its spec says.
         changed: names of the tensors that hold other numbers than the base's, besides those whose spec differs.
         progress: called with the bytes written.
         stage: what to call the work there.
         link: link to the files that do not change, instead of copying them.
 
     Raises:
+        CheckpointError: if a weight does not fit its new dtype.
         ResourceError: if the disk is too small.
         OSError: as the disk says.
     """
-    plan = _plan(base, specs)
-    unchanged = {file for file, members in plan.items() if _is_unchanged(base, file, members, changed)}
+    shards: dict[str, dict[str, TensorSpec]] = {}
+    for name in sorted(specs):
+        place = base.weights.files[name if name in base.shapes else EMBEDDING]
+        shards.setdefault(place.name, {})[name] = specs[name]
+    shards = dict(sorted(shards.items()))
     sources = {file.name: file for file in base.weights.files.values()}
+    unchanged = {file for file, members in shards.items() if _is_unchanged(base, file, members, changed)}
     sizes = {
         file: sources[file].stat().st_size if file in unchanged else sum(spec.num_bytes for spec in members.values())
-        for file, members in plan.items()
+        for file, members in shards.items()
     }
     check_space(output, sum(size for file, size in sizes.items() if not (link and file in unchanged)))
-    counter = ByteCounter(progress, stage, sum(sizes.values()))
-    for file, members in plan.items():
+    done, total = 0, sum(sizes.values())
+    progress(stage, done, total)
+    for file, members in shards.items():
         if file in unchanged:
-            copy_file(sources[file], output / file, link=link, counter=counter)
+            copy_file(sources[file], output / file, link=link)
         else:
-            write_safetensors(output / file, members, lambda name: counter.counted(pieces(name)))
+            tensors = dict[str, Tensor]()
+            for name, spec in members.items():
+                tensors[name] = make(name).contiguous()
+                if name in changed or spec != base.weights.specs.get(name):
+                    _check_fits(name, tensors[name])
+            save_file(tensors, output / file, {"format": "pt"})
+            del tensors  # before the next shard is made
+        done += sizes[file]
+        progress(stage, done, total)
     if base.weights.sharded:
-        _write_index(output, plan)
+        written = [spec for members in shards.values() for spec in members.values()]
+        metadata = {
+            "total_size": sum(spec.num_bytes for spec in written),
+            "total_parameters": sum(spec.num_elements for spec in written),
+        }
+        places = {name: file for file, members in shards.items() for name in members}
+        write_json(output / INDEX_FILE, {"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
 
 
 def write_config(
     base: StoredModel, output: Path, specs: Mapping[str, TensorSpec], *, tied: bool, says_dtype: bool
 ) -> None:
-    """Write ``config.json`` of a copy, and the small files that no object of ours writes.
+    """Write ``config.json`` of a copy, and ``generation_config.json`` as it is.
 
     Args:
         base: the checkpoint that was copied.
@@ -96,16 +117,15 @@ def write_config(
         vision = _with_dtype(vision, next((specs[n].dtype_name for n in specs if n.startswith(_VISION)), dtype))
     changes: JsonObject = {"tie_word_embeddings": tied, "text_config": text, "vision_config": vision}
     write_json(output / CONFIG_FILE, config | changes, indent=2)
-    for name in _CARRIED:
-        if (directory / name).is_file():
-            write_text(output / name, (directory / name).read_text(encoding="utf-8"))
+    if (directory / _GENERATION_CONFIG).is_file():
+        write_text(output / _GENERATION_CONFIG, (directory / _GENERATION_CONFIG).read_text(encoding="utf-8"))
 
 
 def check_space(output: Path, needed_bytes: int) -> None:
-    """Check that the disk has room for a checkpoint, with its tokenizer and configuration.
+    """Refuse a disk without room for a checkpoint, its tokenizer and configuration included.
 
     Raises:
-        ResourceError: if it has not.
+        ResourceError: if it has none.
     """
     free, needed = shutil.disk_usage(output).free, needed_bytes + _SMALL_FILES_BYTES
     if needed_bytes and free < needed:
@@ -115,59 +135,23 @@ def check_space(output: Path, needed_bytes: int) -> None:
         )
 
 
-class ByteCounter:
-    """Counts bytes that are written, and reports them as the progress of one stage."""
-
-    def __init__(self, progress: Progress, stage: str, total: int) -> None:
-        self._progress, self._stage, self._total, self._done = progress, stage, total, 0
-        self.add(0)
-
-    def add(self, num_bytes: int) -> None:
-        """Count ``num_bytes`` more."""
-        self._done += num_bytes
-        self._progress(self._stage, self._done, self._total)
-
-    def counted(self, pieces: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield tensors, counting each when the next is asked for."""
-        for piece in pieces:
-            yield piece
-            self.add(piece.nbytes)
-
-
-def copy_file(source: Path, target: Path, *, link: bool, counter: ByteCounter) -> None:
-    """Copy a file in pieces, or link to it."""
+def copy_file(source: Path, target: Path, *, link: bool) -> None:
+    """Copy a file, or link to it."""
     if link:
         target.symlink_to(source.resolve())
-        counter.add(source.stat().st_size)
-        return
-    with source.open("rb") as read, target.open("wb") as written:
-        while piece := read.read(PIECE_BYTES):
-            written.write(piece)
-            counter.add(len(piece))
+    else:
+        shutil.copyfile(source, target)
 
 
-def _plan(base: StoredModel, specs: Mapping[str, TensorSpec]) -> dict[str, dict[str, TensorSpec]]:
-    """Return the tensors of each file of the copy, by file name."""
-    plan: dict[str, dict[str, TensorSpec]] = {}
-    for name in sorted(specs):
-        place = base.weights.files[name if name in base.shapes else EMBEDDING]
-        plan.setdefault(place.name, {})[name] = specs[name]
-    return dict(sorted(plan.items()))
+def _check_fits(name: str, tensor: Tensor) -> None:
+    """Refuse numbers that a smaller dtype, or the sum of a merge, made infinite."""
+    if tensor.is_floating_point() and tensor.numel() and not torch.isfinite(torch.stack(tensor.aminmax())).all():
+        raise CheckpointError(f"{name}: a weight does not fit {str(tensor.dtype).removeprefix('torch.')}")
 
 
 def _is_unchanged(base: StoredModel, file: str, members: Mapping[str, TensorSpec], changed: Set[str]) -> bool:
     stored = {name: base.weights.specs[name] for name, place in base.weights.files.items() if place.name == file}
     return stored == members and not changed & members.keys()
-
-
-def _write_index(output: Path, plan: Mapping[str, Mapping[str, TensorSpec]]) -> None:
-    specs = [spec for members in plan.values() for spec in members.values()]
-    metadata = {
-        "total_size": sum(spec.num_bytes for spec in specs),
-        "total_parameters": sum(spec.num_elements for spec in specs),
-    }
-    places = {name: file for file, members in plan.items() for name in members}
-    write_json(output / INDEX_FILE, {"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
 
 
 def _section(config: JsonObject, name: str) -> JsonObject:

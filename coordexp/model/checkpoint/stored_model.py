@@ -228,7 +228,4 @@ def _part_of(name: str) -> str:
 
 
 def _same_data(weights: StoredWeights, one: str, other: str) -> bool:
-    if weights.specs[one] != weights.specs[other]:
-        return False
-    pairs = zip(weights.pieces(one), weights.pieces(other), strict=True)
-    return all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+    return weights.specs[one] == weights.specs[other] and torch.equal(weights.read(one), weights.read(other))

@@ -1,12 +1,6 @@
-"""Safetensors by parts: read some rows of a tensor, write a file one piece at a time.
+"""The weights of a checkpoint: shape, dtype and file of every tensor, read from the headers of safetensors files."""
 
-Reading maps the file, so a tensor costs memory only where it is touched and only while it is
-referred to. Writing knows every shape beforehand, so no more than one piece is ever there.
-"""
-
-import json
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +11,6 @@ from torch import Tensor
 from coordexp.coord_tokens.dtypes import DTYPES, DTypeName
 from coordexp.errors import CheckpointError
 from coordexp.model.checkpoint.directory import INDEX_FILE, tensor_names, weight_files, weight_map
-
-PIECE_BYTES = 64 * 2**20  # of a tensor that is handled row by row
 
 _DTYPE_OF_CODE = {
     "F64": torch.float64,
@@ -32,17 +24,11 @@ _DTYPE_OF_CODE = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_CODE_OF_DTYPE = {dtype: code for code, dtype in _DTYPE_OF_CODE.items()}
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a file's header says of a tensor.
-
-    Attributes:
-        shape: its sizes.
-        dtype: of its elements.
-    """
+    """Shape and dtype of a stored tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -59,18 +45,17 @@ class TensorSpec:
 
     @property
     def dtype_name(self) -> str:
-        """Its dtype as configuration files write it."""
+        """``bfloat16`` and the like."""
         return str(self.dtype).removeprefix("torch.")
 
     def cast_to(self, dtype: DTypeName) -> "TensorSpec":
-        """Return the same with floating-point numbers of another dtype; ``auto`` keeps them."""
-        is_cast = dtype != "auto" and self.dtype.is_floating_point
-        return TensorSpec(self.shape, DTYPES[dtype]) if is_cast else self
+        """Return it in another dtype; ``auto`` and what is no floating-point number stay as they are."""
+        return TensorSpec(self.shape, DTYPES[dtype]) if self.dtype.is_floating_point and dtype != "auto" else self
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The tensors of a checkpoint, on disk.
+    """The tensors of a checkpoint's safetensors files.
 
     Attributes:
         directory: of the checkpoint.
@@ -108,79 +93,9 @@ class StoredWeights:
         return cls(directory, specs, files, sharded=index is not None)
 
     def read(self, name: str) -> Tensor:
-        """Return a whole tensor, mapped."""
+        """Return a tensor, mapped: it takes memory where it is touched."""
         with safe_open(self.files[name], framework="pt") as handle:
             return handle.get_tensor(name)
-
-    def rows(self, name: str, start: int, stop: int) -> Tensor:
-        """Return rows ``start`` to ``stop`` of a tensor with at least one dimension, mapped."""
-        with safe_open(self.files[name], framework="pt") as handle:
-            return handle.get_slice(name)[start:stop]
-
-    def listed_rows(self, name: str, ids: Sequence[int]) -> Tensor:
-        """Return some rows of a table, in the order of ``ids``."""
-        with safe_open(self.files[name], framework="pt") as handle:
-            table = handle.get_slice(name)
-            return torch.cat([table[row : row + 1] for row in ids])
-
-    def columns(self, name: str, start: int, stop: int, *, num_rows: int) -> Tensor:
-        """Return columns ``start`` to ``stop`` of the first ``num_rows`` rows of a table."""
-        with safe_open(self.files[name], framework="pt") as handle:
-            return handle.get_slice(name)[:num_rows, start:stop]
-
-    def pieces(self, name: str) -> Iterator[tuple[int, Tensor]]:
-        """Yield a tensor in blocks of rows of at most ``PIECE_BYTES``, each with its first row."""
-        spec = self.specs[name]
-        if not spec.shape:
-            yield 0, self.read(name)
-            return
-        step = rows_per_piece(spec)
-        for start in range(0, spec.shape[0], step):
-            yield start, self.rows(name, start, min(start + step, spec.shape[0]))
-
-
-def rows_per_piece(spec: TensorSpec) -> int:
-    """Return how many rows of a tensor make a piece."""
-    row_bytes = TensorSpec(spec.shape[1:], spec.dtype).num_bytes
-    return max(1, PIECE_BYTES // max(1, row_bytes))
-
-
-def write_safetensors(file: Path, specs: Mapping[str, TensorSpec], pieces: Callable[[str], Iterable[Tensor]]) -> None:
-    """Write a safetensors file without ever holding more than one piece of it.
-
-    The tensors come in the order in which the library itself would write them: wide elements
-    first, so that each one is aligned, then by name.
-
-    Args:
-        file: to write.
-        specs: of the tensors, by name.
-        pieces: gives the data of a tensor, in order and in its dtype.
-
-    Raises:
-        OSError: as the disk says.
-    """
-    names = sorted(specs, key=lambda name: (-specs[name].dtype.itemsize, name))
-    with file.open("wb") as out:
-        header = _header_text(names, specs)
-        out.write(struct.pack("<Q", len(header)) + header)
-        for name in names:
-            start = out.tell()
-            for piece in pieces(name):
-                assert piece.dtype == specs[name].dtype
-                out.write(piece.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
-            assert out.tell() - start == specs[name].num_bytes
-
-
-def _header_text(names: Sequence[str], specs: Mapping[str, TensorSpec]) -> bytes:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name in names:
-        spec = specs[name]
-        stop = offset + spec.num_bytes
-        header[name] = {"dtype": _CODE_OF_DTYPE[spec.dtype], "shape": list(spec.shape), "data_offsets": [offset, stop]}
-        offset = stop
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    return text + b" " * (-len(text) % 8)
 
 
 def _header(file: Path) -> dict[str, TensorSpec]:

@@ -50,25 +50,20 @@ class LinearDelta:
         """``(O, I)``, of the weight it is for."""
         return (self.b.shape[0], self.a.shape[1])
 
-    def apply(self, rows_OI: Tensor, *, start: int = 0) -> Tensor:
+    def apply(self, weight_OI: Tensor) -> Tensor:
         """Return ``W + s B A``, under DoRA rescaled to the trained row norms, in float32.
-
-        Args:
-            rows_OI: the weight, or some of its rows.
-            start: which row of the weight comes first.
 
         Raises:
             CheckpointError: if DoRA meets a row of norm zero, by which it divides.
         """
-        chosen = slice(start, start + len(rows_OI))
-        merged_OI = rows_OI.float() + self.scaling * (self.b[chosen].float() @ self.a.float())
+        merged_OI = weight_OI.float() + self.scaling * (self.b.float() @ self.a.float())
         if self.magnitude is None:
             return merged_OI
         norm_O1 = torch.linalg.norm(merged_OI, dim=1, keepdim=True)
         if not norm_O1.all():
-            row = start + int(norm_O1.flatten().argmin())
+            row = int(norm_O1.flatten().argmin())
             raise CheckpointError(f"row {row} of W + B A is zero, and DoRA divides by its norm")
-        return self.magnitude[chosen].float().unsqueeze(1) / norm_O1 * merged_OI
+        return self.magnitude.float().unsqueeze(1) / norm_O1 * merged_OI
 
 
 @dataclass(frozen=True)
@@ -84,15 +79,6 @@ class OffsetDelta:
     ids: Tensor
     tables: Mapping[str, Tensor]
     tie_head: bool
-
-    def apply(self, name: str, rows_VD: Tensor, *, start: int = 0) -> Tensor:
-        """Return a table, or some of its rows, with the offsets added in float32."""
-        here_K = (self.ids >= start) & (self.ids < start + len(rows_VD))
-        if not here_K.any():
-            return rows_VD
-        summed_VD = rows_VD.to(torch.float32, copy=True)
-        summed_VD[self.ids[here_K] - start] += self.tables[name][here_K].float()
-        return summed_VD
 
 
 @dataclass(frozen=True)
@@ -175,25 +161,23 @@ class AdapterDelta:
                 f"this base has {rows} rows"
             )
 
-    def apply(self, name: str, rows: Tensor, start: int = 0) -> Tensor:
-        """Return some rows of a weight, merged; float32 where they changed.
-
-        Args:
-            name: of the weight.
-            rows: of it, as stored.
-            start: which of its rows comes first.
+    def apply(self, name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a weight of the base, merged: computed in float32 and rounded once to ``dtype``.
 
         Raises:
             CheckpointError: if the merged weight cannot be computed.
         """
         if name in self.linear:
             try:
-                return self.linear[name].apply(rows, start=start)
+                return self.linear[name].apply(weight).to(dtype)
             except CheckpointError as error:
                 raise CheckpointError(f"{self.directory}: {name}: {error}") from None
+        merged = weight.to(dtype)
         if self.offset is not None and name in self.offset.tables:
-            return self.offset.apply(name, rows, start=start)
-        return rows
+            ids, offset_KD = self.offset.ids, self.offset.tables[name]
+            merged = merged.clone()
+            merged[ids] = (weight[ids].float() + offset_KD.float()).to(dtype)
+        return merged
 
 
 def _linear(parts: Mapping[str, Tensor], module: str, info: AdapterInfo) -> LinearDelta:

@@ -1,12 +1,12 @@
 """Bake an adapter into its base: a plain Hugging Face checkpoint that anyone can load.
 
-The base is read and written piece by piece. Then stock transformers loads the result, and each of its weights is
+The base is read and written a shard at a time. Then stock transformers loads the result, and each of its weights is
 compared with base plus adapter (``proof.py``); a result that is not that leaves nothing.
 """
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -306,7 +306,7 @@ def _write_merged(
     base_dtype: DTypeName,
     progress: Progress,
 ) -> str:
-    """Write config and weights of ``base`` with ``delta`` baked in, piece by piece.
+    """Write config and weights of ``base`` with ``delta`` baked in.
 
     A tied base stays tied unless the adapter has a head table of its own: then ``lm_head.weight`` is written
     next to the embedding and the configuration says so. Tensors that the model has no place for stay behind.
@@ -334,18 +334,12 @@ def _write_merged(
     if unties:
         specs[HEAD] = specs[EMBEDDING]
 
-    def pieces(name: str) -> Iterator[Tensor]:
+    def make(name: str) -> Tensor:
         source = EMBEDDING if name == HEAD and unties else name
-        rounded = stored.specs[source].cast_to(base_dtype).dtype
-        for start, rows in stored.pieces(source):
-            merged = delta.apply(name, rows.to(rounded), start)
-            written = merged.to(specs[name].dtype)
-            # What is copied as it is stored is not judged; what was computed must be finite.
-            if written is not rows and written.is_floating_point() and not torch.isfinite(written).all():
-                raise CheckpointError(f"{name}: the merged weight does not fit {specs[name].dtype_name}")
-            yield written
+        trained_on = stored.read(source).to(stored.specs[source].cast_to(base_dtype).dtype)
+        return delta.apply(name, trained_on, specs[name].dtype)
 
-    write_weights(base, output, specs, pieces, changed=delta.changes, progress=progress, stage="writing shards")
+    write_weights(base, output, specs, make, changed=delta.changes, progress=progress, stage="writing shards")
     write_config(base, output, specs, tied=base.tied and not unties, says_dtype=True)
     return specs[EMBEDDING].dtype_name
 

@@ -18,8 +18,7 @@ from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from coordexp.config import ExperimentConfig, group_config, load_config
 from coordexp.coord_tokens.offset_adapter import DTYPES
-from coordexp.model.image_forward import install_image_forward
-from coordexp.model.loading import check_attention, spare_attention_plans
+from coordexp.model.loading import check_attention
 from coordexp.model.processor import Processor
 from coordexp.model.tiny.parts import EMBEDDED_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 from coordexp.train.forward import TermForward, check_adapter_ids
@@ -66,8 +65,6 @@ class Setting:
         checkpointing: of activations.
         packing: whether a microbatch is one row.
         deterministic: of ``training``.
-        stock_images: whether images go through transformers' own forward, which waits and takes them one by one, and
-            attention to the kernels that torch prefers.
         num_images: of the data set.
         num_workers: processes that read images.
         changes: further ``KEY=VALUE`` of the configuration.
@@ -82,7 +79,6 @@ class Setting:
     checkpointing: bool = False
     packing: bool = False
     deterministic: bool = False
-    stock_images: bool = False
     num_images: int = 512
     num_workers: int = 0
     changes: tuple[str, ...] = ()
@@ -115,20 +111,14 @@ def configured(setting: Setting, folder: Path) -> ExperimentConfig:
     return group_config(config, setting.group, 0)
 
 
-def components(config: ExperimentConfig, size: str, *, stock_images: bool = False) -> Components:
+def components(config: ExperimentConfig, size: str) -> Components:
     """Build the parts of a run as ``build_components`` does, with a model that was read from nowhere."""
-    if stock_images:
-        torch.backends.cuda.enable_cudnn_sdp(True)
-    else:
-        spare_attention_plans()
     processor = Processor(published_tokenizer(), image_processor())
     encoding = build_encoding(config, processor)
     vocab = encoding.vocab
     assert vocab.numbers.ids == COORD_IDS
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         base = random_model(size, dtype=DTYPES[config.model.dtype], attention=config.model.attn_implementation)
-        if not stock_images:
-            install_image_forward(base)
         model = with_adapters(config, base, offset_ids=[*vocab.numbers.ids, *vocab.added_structure_ids])
     check_adapter_ids(model, vocab)
     return Components(
@@ -230,6 +220,6 @@ def named(base: Setting, *more: str, **changes: object) -> tuple[str, Setting]:
     changed = replace(base, changes=(*base.changes, *more), **changes)
     words = [changed.group, changed.attention, changed.scenes, f"batch {changed.batch}"]
     words += [f"x {changed.accumulate}"] * (changed.accumulate > 1)
-    switches = ("checkpointing", "packing", "deterministic", "stock_images")
+    switches = ("checkpointing", "packing", "deterministic")
     words += [name.replace("_", " ") for name in switches if vars(changed)[name]]
     return " ".join([*words, *more]), changed

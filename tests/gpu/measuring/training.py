@@ -46,7 +46,6 @@ def train_cells(base: Setting) -> list[Cell]:
     shown = [
         named(base),
         named(base, deterministic=True),
-        named(base, stock_images=True),
         named(base, packing=True),
         named(base, batch=2 * base.batch),
         named(base, attention="flash_attention_2"),
@@ -109,7 +108,7 @@ def train(setting: Setting, *, seconds: float, watch: bool = False, logging_step
     started = time.monotonic()
     config = configured(replace(setting, changes=changes), folder)
     set_up_process(config)
-    parts = components(config, setting.size, stock_images=setting.stock_images)
+    parts = components(config, setting.size)
     logs: list[StepLog] = []
     scratch = Path(tempfile.mkdtemp(dir=folder))
     try:

@@ -97,7 +97,6 @@ def test_it_moves_as_a_whole(make):
             _tensors(batch), "meta"
         )
     assert (batch.attention_mask is None) == (moved.attention_mask is None)
-    assert moved.image_grids == batch.image_grids == ((2, 2), (2, 2))
 
 
 def test_a_move_to_where_it_is_copies_nothing():

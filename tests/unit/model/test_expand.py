@@ -10,7 +10,6 @@ from transformers import AutoModelForImageTextToText
 from coordexp.cli.main import main
 from coordexp.coord_tokens.vocab import expand_vocab
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint import rewrite
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.expand import expand_checkpoint
 from coordexp.model.loading import load
@@ -78,9 +77,8 @@ def _with_rows(source: Path, target: Path, num_rows: int) -> Path:
 
 
 @pytest.mark.parametrize("num_rows", [640, 1641, 1642, 2000])
-def test_padding_rows_are_used_up_first(make_base, tmp_path, num_rows, monkeypatch):
+def test_padding_rows_are_used_up_first(make_base, tmp_path, num_rows):
     source = _with_rows(make_base(structure=None), tmp_path / "source", num_rows)
-    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 50 * 128 * 4)
     done = _expand(source, tmp_path / "ours")
     assert done.num_rows == max(num_rows, 1641)
     _assert_same(tmp_path / "ours", _in_memory(source, tmp_path / "theirs", init="numeric"))
@@ -147,26 +145,6 @@ def test_a_bar_is_drawn_where_there_is_a_terminal(make_base, tmp_path, monkeypat
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     assert main([*command, str(tmp_path / "drawn")]) == 0
     assert "expanding shards" in capsys.readouterr().err
-
-
-def test_only_parts_of_a_table_are_in_memory(make_base, tmp_path, monkeypatch):
-    source = make_base(structure=None)
-    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 20 * 128 * 4)
-    largest = 0
-    right = rewrite.write_safetensors
-
-    def watched(file, specs, pieces):
-        def counted(name):
-            nonlocal largest
-            for piece in pieces(name):
-                largest = max(largest, piece.numel() if name == EMBEDDING else 0)
-                yield piece
-
-        right(file, specs, counted)
-
-    monkeypatch.setattr(rewrite, "write_safetensors", watched)
-    done = _expand(source, tmp_path / "ours")
-    assert largest == done.num_added * 128  # the new rows; stored ones go by twenty
 
 
 def test_a_digit_of_two_tokens_needs_the_mean(make_base, tmp_path, monkeypatch):

@@ -23,23 +23,16 @@ def source(make_base, sharded, tmp_path_factory):
 
 
 def _break_in_the_middle(monkeypatch, action):
-    """Call ``action`` when a part of the tables is on the disk."""
-    right, pieces_done = rewrite.write_safetensors, []
+    """Call ``action`` when a part of the weights is on the disk."""
+    right, written = rewrite.save_file, []
 
-    def broken(file, specs, pieces):
-        def some(name):
-            for piece in pieces(name):
-                yield piece
-                pieces_done.append(name)
-                if len(pieces_done) == 30:
-                    assert file.stat().st_size > 0
-                    action()
+    def broken(tensors, file, metadata):
+        right(tensors, file, metadata)
+        written.append(file)
+        action()
 
-        right(file, specs, some)
-
-    monkeypatch.setattr(rewrite, "write_safetensors", broken)
-    monkeypatch.setattr("coordexp.model.checkpoint.weights.PIECE_BYTES", 20 * 128 * 4)
-    return pieces_done
+    monkeypatch.setattr(rewrite, "save_file", broken)
+    return written
 
 
 def _command(source: Path, output: Path) -> list[str]:
@@ -50,10 +43,10 @@ def test_interrupted_in_the_middle(source, tmp_path, monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt
 
-    pieces_done = _break_in_the_middle(monkeypatch, interrupt)
+    written = _break_in_the_middle(monkeypatch, interrupt)
     capsys.readouterr()
     assert main(_command(source, tmp_path / "out")) == 130
-    assert len(pieces_done) == 30
+    assert len(written) == 1
     assert capsys.readouterr().err == "interrupted\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -105,7 +98,7 @@ def test_a_write_that_the_system_refuses(source, tmp_path):
 def test_a_disk_too_small_is_told_before_anything_is_written(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    monkeypatch.setattr(rewrite, "write_safetensors", lambda *_, **__: pytest.fail("something was written"))
+    monkeypatch.setattr(rewrite, "save_file", lambda *_, **__: pytest.fail("something was written"))
     with pytest.raises(ResourceError, match=rf"{tmp_path}: 0.00 GiB of disk are free, about 0.07 GiB are needed"):
         expand_to(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

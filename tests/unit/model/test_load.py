@@ -214,24 +214,6 @@ def test_a_local_directory_has_no_revision(make_base):
         load(make_base(), revision="v1")
 
 
-def test_attention_on_a_gpu_is_not_left_to_plans_for_each_shape(make_base, monkeypatch):
-    load_module = importlib.import_module("coordexp.model.loading")
-    spared = []
-    monkeypatch.setattr(load_module, "spare_attention_plans", lambda: spared.append(True))
-    load(make_base())
-    assert spared == [True]
-    monkeypatch.undo()
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    try:
-        for on_gpu in (False, True):
-            torch.backends.cuda.enable_cudnn_sdp(True)
-            monkeypatch.setattr(torch.cuda, "is_available", lambda on_gpu=on_gpu: on_gpu)
-            load_module.spare_attention_plans()
-            assert torch.backends.cuda.cudnn_sdp_enabled() is not on_gpu
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-
-
 def test_bad_paths():
     with pytest.raises(CheckpointError, match=r"/no/such/place: no such checkpoint; expected embedded"):
         load("/no/such/place")

@@ -263,7 +263,7 @@ def test_a_failed_overwrite_keeps_the_old_checkpoint(make_base, make_adapter, tm
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rewrite, "write_safetensors", full)
+    monkeypatch.setattr(rewrite, "save_file", full)
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         merge(adapter, tmp_path / "merged", overwrite=True)
     assert (tmp_path / "merged" / "model.safetensors").read_bytes() == before

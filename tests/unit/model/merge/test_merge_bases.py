@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from coordexp.cli.main import main
 from coordexp.errors import CheckpointError
-from coordexp.model.checkpoint import weights
 from coordexp.model.checkpoint.stored_model import EMBEDDING, HEAD
 from coordexp.model.loading import load
 from coordexp.model.merging.merge import merge
@@ -56,7 +55,7 @@ def test_what_the_model_does_not_use_stays_behind(make_base, adapter, sharded, t
 @pytest.mark.parametrize(
     "dtype", ["float16", *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16"))]
 )
-def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_path, dtype, monkeypatch):
+def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_path, dtype):
     adapter = make_adapter(make_base(dtype=getattr(torch, dtype)), tuning="dora", tie_head=False)
     report = merge(adapter, tmp_path / "a")
     assert report.dtype == dtype
@@ -64,10 +63,6 @@ def test_every_dtype_twice_gives_the_same_bytes(make_base, make_adapter, tmp_pat
     assert config["dtype"] == dtype
     merge(adapter, tmp_path / "b")
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (tmp_path / "b" / WEIGHTS).read_bytes()
-    monkeypatch.setattr(weights, "PIECE_BYTES", 7 * 128 * 4)  # row by row, the same numbers
-    merge(adapter, tmp_path / "c")
-    whole, parts = (load_file(tmp_path / name / WEIGHTS) for name in "ac")
-    assert all(torch.allclose(whole[name].float(), parts[name].float(), rtol=1e-2, atol=1e-6) for name in whole)
 
 
 def test_old_names_of_the_dtype_are_replaced(make_base, adapter, tmp_path):

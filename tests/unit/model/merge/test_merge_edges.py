@@ -9,7 +9,7 @@ import torch
 
 from coordexp.cli.main import main
 from coordexp.errors import CheckpointError, TokenizerError
-from coordexp.model.checkpoint import rewrite, weights
+from coordexp.model.checkpoint import rewrite
 from coordexp.model.merging.merge import merge
 from tests.unit.model.merge.merge_support import ADAPTER, LAYER, LORA_B, OFFSET, configured, edited
 
@@ -39,21 +39,16 @@ def test_an_output_in_or_around_an_input_is_refused(make_base, adapter, tmp_path
 def test_a_full_disk_leaves_nothing_and_says_one_sentence(make_base, make_adapter, tmp_path, monkeypatch, capsys):
     adapter = make_adapter(make_base(), tuning="lora")
     bare = make_base(structure=None)  # so that the expanded copy is under way as well
-    right, calls = weights.write_safetensors, 0
+    right, calls = rewrite.save_file, 0
 
-    def full(file, specs, pieces):
+    def full(tensors, file, metadata):
         nonlocal calls
         calls += 1
+        right(tensors, file, metadata)
+        if calls == 2:
+            raise OSError(28, "No space left on device")
 
-        def some(name):
-            for number, piece in enumerate(pieces(name)):
-                if calls == 2 and number == 0 and name == LAYER + ".weight":
-                    raise OSError(28, "No space left on device")
-                yield piece
-
-        right(file, specs, some)
-
-    monkeypatch.setattr(rewrite, "write_safetensors", full)
+    monkeypatch.setattr(rewrite, "save_file", full)
     capsys.readouterr()  # what making the fixtures drew
     code = main(["merge", "--adapter", str(adapter), "--output", str(tmp_path / "merged"), "--base", str(bare)])
     captured = capsys.readouterr()
@@ -146,7 +141,7 @@ def test_dora_cannot_divide_by_a_row_of_norm_zero(make_base, make_adapter, tmp_p
 def test_a_number_too_large_for_the_dtype_is_refused(make_base, make_adapter, tmp_path):
     adapter = make_adapter(make_base(dtype=torch.float16), tuning="lora")
     huge = edited(adapter, tmp_path / "huge", lambda tensors: tensors[LORA_B].mul_(1e6), file=ADAPTER)
-    with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: the merged weight does not fit float16"):
+    with pytest.raises(CheckpointError, match=rf"{LAYER}\.weight: a weight does not fit float16"):
         merge(huge, tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
