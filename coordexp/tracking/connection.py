@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
 _SQLITE = "sqlite:///"
-_PROBE = "/api/2.0/mlflow/experiments/search"
-_PROBE_SECONDS = 5
+_PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 _LOCK_SECONDS = 10
 _FIRST_USE_SECONDS = 120
 _ENVIRONMENT = {
@@ -101,19 +100,23 @@ def connect(uri: str) -> "MlflowClient":
     Raises:
         TrackingError: if it cannot be used, within about 12 seconds.
     """
-    _prepare_mlflow()
+    for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
+        os.environ.setdefault(name, value)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    elif uri.lower().startswith("http"):
-        _probe(uri)
     from mlflow import MlflowClient
 
     # Two first commands would both make MLflow's tables, and one would die.
     first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
     with tracking_errors(uri, "open it"), first_use:
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    if uri.lower().startswith("http"):
+        _probe(client, uri)
+    return client
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -211,14 +214,6 @@ def look_at_artifacts(uri: str, root: str) -> None:
             mlflow.artifacts.list_artifacts(artifact_uri=root, tracking_uri=uri)
 
 
-def _prepare_mlflow() -> None:
-    """Set what MLflow reads from the environment only, unless the user has."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
 def check_names_file(uri: str, path: Path) -> None:
     """Refuse a sqlite URI whose path cannot be a database file.
 
@@ -244,24 +239,14 @@ def _check_sqlite(uri: str, path: Path) -> None:
         ) from error
 
 
-def _probe(uri: str) -> None:
-    """Ask a server one short question, with MLflow's own credentials and TLS settings."""
+def _probe(client: "MlflowClient", uri: str) -> None:
+    """Ask a server one short question, and wait for the answer no longer than a person does."""
     from mlflow.exceptions import MlflowException
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request, verify_rest_response
 
+    before = {name: os.environ[name] for name in _PROBE}
+    os.environ.update(_PROBE)
     try:
-        response = http_request(
-            get_default_host_creds(uri),
-            _PROBE,
-            "GET",
-            max_retries=1,
-            backoff_factor=0,
-            timeout=_PROBE_SECONDS,
-            raise_on_status=False,
-            params={"max_results": 1},
-        )
-        verify_rest_response(response, _PROBE)
+        client.search_experiments(max_results=1)
     except MlflowException as error:
         if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
             raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
@@ -269,6 +254,8 @@ def _probe(uri: str) -> None:
             f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
             "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
         ) from error
+    finally:
+        os.environ.update(before)
 
 
 def _reason(error: BaseException) -> str:

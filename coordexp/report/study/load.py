@@ -21,9 +21,10 @@ from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, S
 from coordexp.report.study.folders import read_folders, recorded_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.reporter import read_rows
-from coordexp.tracking.charts import MEASURED, chart_of, logged
+from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.publish import last_values, read_recorded
+from coordexp.tracking.payload import last_values
+from coordexp.tracking.publish import read_recorded
 from coordexp.tracking.store import (
     ANNOTATIONS,
     COMMIT,
@@ -288,7 +289,7 @@ def _read(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared=_finite(logged(parent.data.metrics)) if parent else here.shared if here else {},
+        shared=_finite(parent.data.metrics) if parent else here.shared if here else {},
         origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
         others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",
@@ -314,9 +315,9 @@ def _others(name: str, uri: str, runs: "Sequence[Run]") -> tuple[str, ...]:
 
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
-    shown, tags = run.data.metrics, run.data.tags
+    tags = run.data.tags
     run_id, group = plain_id(run.info.run_id), group_tag(run)
-    metrics = _measured(client, run) | logged(shown)
+    metrics = _measured(client, run) | run.data.metrics
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
@@ -329,7 +330,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
         metrics=_finite(metrics),
         params=dict(run.data.params),
-        curves={name: _curve(client, run_id, shown, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
@@ -438,8 +439,6 @@ def _measured_here(run: "Run") -> dict[str, float]:
     return {} if is_another else last_values(read_rows(folder.metrics))
 
 
-def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:
-    chart = chart_of(name)
-    history = client.get_metric_history(run_id, name if chart is None or name in shown else chart)
-    history = sorted(history, key=lambda point: (point.step, point.timestamp))
+def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
+    history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
     return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))

@@ -200,13 +200,15 @@ def test_mlflow_that_is_away():
 
 
 class _Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_POST(self) -> None:
         body = b'{"experiments": []}'
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(body)
+
+    do_GET = do_POST
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""
