@@ -42,23 +42,14 @@ _ENVIRONMENT = {
 # They print migrations, retries and tracebacks of errors that we report in one sentence.
 _NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
 # The request itself is wrong: sending it again cannot help.
-_PERMANENT = {
-    "INVALID_PARAMETER_VALUE",
-    "INVALID_STATE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "BAD_REQUEST",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-}
-
-
+_PERMANENT = (
+    *("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"),
+    *("BAD_REQUEST", "PERMISSION_DENIED", "UNAUTHENTICATED"),
+)
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
     "timed out": "no answer in time",
-    "ReadTimeoutError": "no answer in time",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted",
     "not authenticated": "it wants another user name or password in MLFLOW_TRACKING_USERNAME and _PASSWORD",
     "ReadOnlySqlTransaction": "its database is read-only now",
     "DiskFull": "its database has no room left",
@@ -67,14 +58,8 @@ _REASONS = {
     "too many 503 error": "it, or its database, is down for now (status 503)",
     "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
     "`mlflow db upgrade`",
-    "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
 }
-_PACKAGES = {
-    "s3": "boto3",
-    "gs": "google-cloud-storage",
-    "wasbs": "azure-storage-blob",
-    "abfss": "azure-storage-file-datalake",
-}
+_PACKAGES = {"s3": "boto3", "gs": "google-cloud-storage", "wasbs": "azure-storage-blob"}
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_IN_QUERY = re.compile(
     r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|signature|credential|key))=)[^&#\s'\"]+"
@@ -144,11 +129,7 @@ def without_secrets(text: str) -> str:
 
 @contextlib.contextmanager
 def tracking_errors(uri: str, doing: str) -> Generator[None]:
-    """Turn what MLflow, its database and its HTTP client raise into a TrackingError of one sentence.
-
-    Args:
-        uri: the server or database, for the message.
-        doing: what was tried, as in "cannot ...".
+    """Turn what MLflow, its database and its HTTP client raise into one sentence: "cannot DOING".
 
     Raises:
         ServerUnreachableError: where the same call may work later.
@@ -175,10 +156,6 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
 def artifact_errors(uri: str, root: str) -> Generator[None]:
     """Turn what MLflow's stores of files raise, each its own kinds of errors, into one sentence.
 
-    Args:
-        uri: the server or database.
-        root: where the experiment's files go.
-
     Raises:
         ServerUnreachableError: where it is the server or database that does not answer.
         ArtifactError: where it is the store.
@@ -198,11 +175,7 @@ def artifact_errors(uri: str, root: str) -> Generator[None]:
 
 
 def look_at_artifacts(uri: str, root: str) -> None:
-    """Find out what keeps a run from storing files, as far as it shows without storing one.
-
-    Raises:
-        TrackingError: as :func:`artifact_errors`.
-    """
+    """Find out what keeps a run from storing files, as far as it shows without storing one."""
     with artifact_errors(uri, root):
         import mlflow
 
@@ -215,11 +188,7 @@ def look_at_artifacts(uri: str, root: str) -> None:
 
 
 def check_names_file(uri: str, path: Path) -> None:
-    """Refuse a sqlite URI whose path cannot be a database file.
-
-    Raises:
-        TrackingError: if the path is not absolute, or a folder.
-    """
+    """Refuse a sqlite URI whose path cannot be a database file."""
     if not path.is_absolute() or path.is_dir():
         raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
 

@@ -177,18 +177,24 @@ class Recorder:
         A run that never began is not created for that: MLflow could not change its start any more. The experiment's
         own run says why.
         """
+        run = self._runs[plan.name]
+        if not run.run_id and plan.status() is None:
+            self._why_not_begun = status.message
+        else:
+            self._end(run, status)
+
+    def _end(self, run: _Followed, status: RunStatus) -> bool:
+        """Store how a run ended; return whether the server answered."""
         with self._lock:
-            run = self._runs[plan.name]
-            if not run.run_id and plan.status() is None:
-                self._why_not_begun = status.message
-            elif run.ended != status:
-                run.waiting = None
+            run.waiting = None
+            if run.ended != status:
                 try:
                     self._store(run, status)
                     run.ended, run.problem = status, ""
                 except (CoordExpError, OSError) as error:
                     run.problem = str(error)
                     run.waiting = status if isinstance(error, ServerUnreachableError) else None
+            return run.waiting is None
 
     def close(self, *, cut_short: bool = False) -> list[str]:
         """Send what is left and end the parent; return a sentence for each thing the server does not have.
@@ -206,7 +212,7 @@ class Recorder:
                 if away:  # the server was just waited for in vain: trying each run would take minutes
                     run.problem = run.problem or away
                 elif not (run.problem and problems):  # what kept one run from being stored keeps others, too
-                    self.end_run(run.plan, status)
+                    self._end(run, status)
             if reason := run.problem or unsent.get(run.plan.folder.metrics, ""):
                 problems.setdefault(reason, []).append(run.plan.name)
         self._note_recorded()
@@ -230,10 +236,8 @@ class Recorder:
     def _end_waiting(self) -> bool:
         """End runs that the server did not take before; return whether it answers now."""
         for run in list(self._runs.values()):
-            if run.waiting is not None:
-                self.end_run(run.plan, run.waiting)
-                if run.waiting is not None:
-                    return False
+            if run.waiting is not None and not self._end(run, run.waiting):
+                return False
         self._note_recorded()
         return True
 

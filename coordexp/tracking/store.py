@@ -211,6 +211,8 @@ class Tracker:
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
+        if not path.is_file():
+            raise TrackingError(f"artifact file {path} is not there: expected a file to log")
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
 

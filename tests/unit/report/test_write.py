@@ -30,11 +30,11 @@ def test_the_ablations_run_gets_files_and_every_number(paired: Study, paired_dir
     client = connect(paired.data.uri)
     parent = client.get_run(paired.data.parent_id).data
     pair = paired.comparison.pairs[0]
-    lead = "comparison/A_minus_B_i__"
+    lead = "comparison/A_minus_B_i_/"
     assert parent.metrics[f"{lead}AP"] == pair.difference.value
     assert parent.metrics[f"{lead}AP_low"] == pair.difference.low
     assert parent.metrics[f"{lead}p_holm"] == pair.p_holm
-    assert parent.metrics["comparison/C_AP"] == paired.comparison.value["C"].value
+    assert parent.metrics["comparison/C/AP"] == paired.comparison.value["C"].value
     assert parent.tags["verdict"] == paired.verdict
     shown = parent.tags["mlflow.note.content"]
     experiment = client.get_experiment_by_name("paired")
