@@ -29,11 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_config(parser)
     add_launch(parser)
-    parser.add_argument(
-        "--allow-differences",
-        action="store_true",
-        help="compare runs that differ in more than ablation.factor, and show the differences in the report's header",
-    )
+    differ = "compare runs that differ in more than ablation.factor, and show the differences in the report's header"
+    parser.add_argument("--allow-differences", action="store_true", help=differ)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,17 +62,8 @@ def run_and_report(
 ) -> int:
     """Do what is not finished of an ablation, report on it, and return the exit code.
 
-    The report is of all seeds, or of the whole ones where a budget ended it.
-
-    Args:
-        config: the whole experiment.
-        fresh: move an experiment of this name aside and start over.
-        console: where progress and the report are printed.
-        debug: let Ray's own log lines through.
-        function: what does one run; None for training.
-
-    Raises:
-        CoordExpError: for whatever is wrong before the first run begins.
+    The report is of all seeds, or of the whole ones where a budget ended it. ``fresh`` moves an experiment of this name
+    aside, ``debug`` lets Ray's own log lines through, ``function`` does one run (None: training).
     """
     from coordexp.ablation.campaign import EXIT_BUDGET, EXIT_FAILED
     from coordexp.ablation.run import run_ablation
@@ -87,11 +75,16 @@ def run_and_report(
     seeds = whole_seeds(plan_runs(config)) if ending.code == EXIT_BUDGET else None
     has_report = bool(seeds) or ending.code in (0, EXIT_FAILED)
     is_reported = has_report and _report(config, console, seeds=seeds)
-    for sentence in ending.missing:
-        show(console, f"not recorded: {sentence}; the same command sends it")
-    if ending.sentence:
-        show(console, ending.sentence)
+    show_ending(console, ending.missing, ending.sentence)
     return ending.code or (0 if is_reported else EXIT_FAILED)
+
+
+def show_ending(console: "Console", missing: Sequence[str], sentence: str) -> None:
+    """Print what the tracking server does not have, and why a command ended early."""
+    for reason in missing:
+        show(console, f"not recorded: {reason}; the same command sends it")
+    if sentence:
+        show(console, sentence)
 
 
 def _report(config: "ExperimentConfig", console: "Console", *, seeds: Sequence[int] | None) -> bool:

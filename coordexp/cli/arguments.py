@@ -4,9 +4,9 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from coordexp.errors import ConfigError, is_name, show
 from coordexp.limits import MAX_COUNT, MAX_SEED
@@ -17,17 +17,14 @@ if TYPE_CHECKING:
     from coordexp.config.schema import ExperimentConfig
 
 _MAX_NAME = 60
+_Value = TypeVar("_Value")
 DEFAULT_CONFIG = Path("experiments/tiny.yaml")
 
 
 def add_config(parser: argparse.ArgumentParser, *, default: Path = DEFAULT_CONFIG) -> None:
     """Add ``--config`` and ``KEY=VALUE``."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=default,
-        help="YAML file, here or among those that come with coordexp (%(default)s)",
-    )
+    found = "YAML file, here or among those that come with coordexp (%(default)s)"
+    parser.add_argument("--config", type=Path, default=default, help=found)
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="such as training.max_steps=20; VALUE is YAML"
     )
@@ -87,16 +84,16 @@ def fraction(text: str) -> float:
 
 
 def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the files of each name.
+    """Return the files of each name of ``NAME=FILE,FILE``.
 
     Raises:
-        ConfigError: if an argument is no ``NAME=FILE``, or a name is there twice or cannot stand in a table.
+        ConfigError: if an argument is none, or a name is there twice or cannot stand in a table.
     """
     found: dict[str, list[Path]] = {}
     for text in texts:
-        name, separator, paths = text.partition("=")
+        name, _, paths = text.partition("=")
         files = _listed_files(paths)
-        if not separator or not name.strip() or not all(files):
+        if not name.strip() or not all(files):
             raise ConfigError(f"got {text!r}, expected NAME=FILE, or NAME=FILE,FILE for several seeds")
         if not is_name(name) or len(name) > _MAX_NAME:
             raise ConfigError(
@@ -105,6 +102,23 @@ def named_files(texts: Sequence[str]) -> dict[str, list[Path]]:
         if name in found:
             raise ConfigError(f"the name {name!r} is there twice; files of one detector are NAME=FILE,FILE")
         found[name] = [Path(path) for path in files]
+    return found
+
+
+def by_name(
+    option: str, texts: Sequence[str], names: Sequence[str], parse: Callable[[str], _Value]
+) -> dict[str, _Value]:
+    """Return the value of each name that ``[NAME=]VALUE`` gives one; without a name it is that of all.
+
+    Raises:
+        ConfigError: if there is no such name.
+    """
+    found: dict[str, _Value] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if name and name not in names:
+            raise ConfigError(f"{option} {text}: there is no {name!r}; expected {', '.join(names)}")
+        found |= dict.fromkeys([name] if name else names, parse(value))
     return found
 
 

@@ -10,15 +10,11 @@ AP with intervals, every pair on the same images with its interval and p-values,
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import named_files, positive, seed
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ComparisonError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HELP = "compare detectors of any kind by their COCO results files"
 
@@ -28,14 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="NAME=FILE[,FILE...]", help="a detector's results, a file a seed")
     parser.add_argument("--annotations", type=Path, required=True, help="ground truth in COCO's format")
     add_frame(parser)
-    parser.add_argument(
-        "--images", type=Path, help="folder of the images, to draw those on which detectors differ most"
-    )
+    parser.add_argument("--images", type=Path, help="folder of the images, to draw those that differ most")
     parser.add_argument("--output", type=Path, default=Path("comparison"), help="folder of the files (%(default)s)")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
-    parser.add_argument(
-        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair if that is more"
-    )
+    parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
     parser.add_argument("--seed", type=seed, default=0, help="of the resamples (%(default)s)")
     parser.add_argument("--pictures", type=positive, default=24, help="in the gallery (%(default)s)")
 
@@ -64,7 +56,9 @@ def run(options: argparse.Namespace) -> None:
         scratch = output / ".artifacts"
         rows = foreign_rows(results, options.annotations, frames=frames, images=options.images, scratch=scratch)
     del results
-    data = ExperimentData(name=f"Comparison of {_and(list(files))}", uri="", runs=tuple(rows))
+    *first, last = files
+    name = f"Comparison of {', '.join(first)} and {last}" if first else f"Comparison of {last}"
+    data = ExperimentData(name=name, uri="", runs=tuple(rows))
     settings = Settings(resamples=options.resamples, seed=options.seed, num_pictures=options.pictures)
     study, _ = study_of(data, output=output, runs_dir=output, console=errors, settings=settings)
     if study.comparison is None:
@@ -78,7 +72,3 @@ def run(options: argparse.Namespace) -> None:
     else:
         print_report(study, options.format, console)
     print_paths(paths, console if options.format == "terminal" else errors)
-
-
-def _and(names: "Sequence[str]") -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -96,6 +96,20 @@ def stage_bars() -> Generator[Callable[[str, int, int], None]]:
         yield progress
 
 
+@contextlib.contextmanager
+def progress_bar(stage: str, total: int) -> Generator[Callable[[int], None]]:
+    """Draw the bar of one stage; yields the function that advances it."""
+    done = 0
+    with stage_bars() as progress:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(stage, done, total)
+
+        yield advance
+
+
 def run_command(function: Callable[[], int | None], *, debug: bool = False) -> int:
     """Call ``function`` and turn what it raises into one sentence on stderr and an exit code.
 

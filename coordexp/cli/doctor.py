@@ -67,14 +67,10 @@ def _examine_boxes(options: argparse.Namespace) -> int:
     frame = [] if said.outcome in ("good", "unclear") else ["--frame", f"{name}={said.best.frame}"]
     command = shlex.join(["coordexp", "compare", "--annotations", str(options.annotations), f"{name}={path}", *frame])
     if options.format == "json":
-        fits = {
-            key: {"frame": str(fit.frame), "mean_iou": fit.mean_iou}
-            for key, fit in (("as_coco", said.plain), ("best", said.best))
-        }
-        found = {"outcome": said.outcome, **fits, "command": command}
+        plain, best = ({"frame": str(fit.frame), "mean_iou": fit.mean_iou} for fit in (said.plain, said.best))
+        found = {"outcome": said.outcome, "as_coco": plain, "best": best, "command": command}
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
-        return 0 if said.outcome == "good" else 2
-    console = output_console()
-    for line in (f"{path}: {said.outcome}", said.sentence, command):
-        show(console, line)
+    else:
+        for line in (f"{path}: {said.outcome}", said.sentence, command):
+            show(output_console(), line)
     return 0 if said.outcome == "good" else 2

@@ -17,108 +17,85 @@ decoding is free, and a box has one reading, so that argmax and expected are equ
 """
 
 import argparse
-import contextlib
 import math
-from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import positive
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import output_console, progress_bar, show
 from coordexp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from coordexp.evaluate.evaluation import SplitEvaluation
     from coordexp.evaluate.job import EvaluationJob
     from coordexp.metrics import Decoding
-    from coordexp.runs.folder import EvaluationFolder
 
 HELP = "COCO AP of a checkpoint"
 _PIPE_WIDTH = 160  # of the table of box metrics
 _COORD_TOKENS = 512
 _JSON_TOKENS = 2048  # an object takes about 30 tokens, where it takes 8 in coord tokens
+_IN_PIXELS = (
+    "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while its "
+    "numbers are read as thousandths of the image's sides; the metrics above are then meaningless"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "--model", help="embedded, a directory or a hub id (needed without --adapter; default: what the adapter names)"
-    )
-    parser.add_argument("--adapter", type=Path, help="a directory that training saved")
-    parser.add_argument("--annotations", type=Path, required=True, help="COCO instances JSON")
-    parser.add_argument("--images", type=Path, required=True, help="folder of the images")
-    parser.add_argument(
-        "--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)"
-    )
-    parser.add_argument(
-        "--num-images", type=positive, help="only so many, spread over the number of objects, always the same"
-    )
-    parser.add_argument(
-        "--answer",
-        choices=("coord", "text", "qwen-json"),
-        help="the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
-        "(default: coord tokens where the tokenizer has them, else text)",
-    )
-    parser.add_argument(
-        "--generations",
-        type=Path,
-        help='answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": '
-        '...}, or of "token_ids"; "finish_reason": "length" marks one that was cut',
-    )
-    parser.add_argument(
-        "--decoding",
-        nargs="+",
-        choices=("constrained", "free"),
-        help="default: both; free for --answer qwen-json; with --generations, how they were made (default: free)",
-    )
-    parser.add_argument(
-        "--score",
-        choices=("coord", "desc", "coord_desc", "constant"),
-        default="coord_desc",
-        help="of a detection (default: coord_desc)",
-    )
-    parser.add_argument("--batch-size", type=positive, default=16)
-    parser.add_argument(
-        "--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)"
-    )
-    parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
-    parser.add_argument(
-        "--prompt",
-        help="the instruction (default: that of training, else the usual one); for --answer qwen-json the question, "
-        "in which {categories} stands for their names",
-    )
-    parser.add_argument("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
-    parser.add_argument("--threads", type=positive, help="CPU threads of a process; it can change last digits")
-    parser.add_argument("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
-    parser.add_argument("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
-    parser.add_argument(
-        "--gpus-per-worker", type=_gpus, help="with --num-workers: GPUs of each; a part of one is legal (0)"
-    )
+    add = parser.add_argument
+    add("--model", help="embedded, a directory or a hub id (default: what --adapter names)")
+    add("--adapter", type=Path, help="a directory that training saved")
+    add("--annotations", type=Path, required=True, help="COCO instances JSON")
+    add("--images", type=Path, required=True, help="folder of the images")
+    add("--output", type=Path, help="folder of the results (default: eval/NAME-ANNOTATIONS beside the checkpoint)")
+    add("--num-images", type=positive, help="only so many, spread over the number of objects, always the same")
+    form = "the form of an answer: coord tokens, digits of plain text, or the JSON of an untouched Qwen3-VL "
+    form += "(default: coord tokens where the tokenizer has them, else text)"
+    add("--answer", choices=("coord", "text", "qwen-json"), help=form)
+    made = 'answers made elsewhere, read in one pass each instead of generated: JSONL of {"image_id": 7, "text": ...}, '
+    made += 'or of "token_ids"; "finish_reason": "length" marks one that was cut'
+    add("--generations", type=Path, help=made)
+    ways = "default: both; free for --answer qwen-json; with --generations, how they were made (default: free)"
+    add("--decoding", nargs="+", choices=("constrained", "free"), help=ways)
+    scores = ("coord", "desc", "coord_desc", "constant")
+    add("--score", choices=scores, default="coord_desc", help="of a detection (default: coord_desc)")
+    add("--batch-size", type=positive, default=16)
+    add("--max-new-tokens", type=positive, help="of an answer (default: 512; 2048 for --answer qwen-json)")
+    add("--max-pixels", type=positive, help="image size limit (default: that of training)")
+    prompt = "the instruction (default: that of training, else the usual one); for --answer qwen-json the question, "
+    add("--prompt", help=prompt + "in which {categories} stands for their names")
+    add("--aliases", type=Path, help='JSON of further names: {"crimson disc": "red circle"}')
+    add("--threads", type=positive, help="CPU threads of a process; it can change last digits")
+    add("--num-workers", type=positive, help="processes on Ray, each with the model (default: no Ray)")
+    add("--cpus-per-worker", type=positive, help="with --num-workers: CPUs, and threads, of each (1)")
+    add("--gpus-per-worker", type=_gpus, help="with --num-workers: GPUs of each; a part of one is legal (0)")
 
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate here or on Ray, write the files and print the tables."""
     from coordexp.cli.views import print_metrics
-    from coordexp.evaluate.job import check_output, default_output, open_evaluation, unlike_training
+    from coordexp.evaluate.job import check_output, default_output, open_decoder, open_evaluation, unlike_training
     from coordexp.files import write_json
     from coordexp.runs.folder import EvaluationFolder
 
     if options.num_workers is None and (options.cpus_per_worker, options.gpus_per_worker) != (None, None):
         raise ConfigError("--cpus-per-worker and --gpus-per-worker have no effect without --num-workers")
-    console = output_console(pipe_width=_PIPE_WIDTH)
-    job = _job(options)
-    output = (default_output(job) if options.output is None else options.output).resolve()
+    console, job = output_console(pipe_width=_PIPE_WIDTH), _job(options)
+    output = (options.output or default_output(job)).resolve()
     check_output(output)
-    is_json = job.spec.answer == "qwen-json"
+    folder, is_json = EvaluationFolder(output), job.spec.answer == "qwen-json"
     for sentence in unlike_training(
         job.model, job.adapter, prompt=job.prompt, max_pixels=job.max_pixels, is_json=is_json
     ):
         show(console, f"warning: {sentence}")
     if options.num_workers is None:
         evaluation = open_evaluation(job)
-        metrics = _evaluate_here(job, evaluation, output, console)
+        decoder = open_decoder(job, evaluation)
+        with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
+            metrics = evaluation.run(
+                lambda way: [decoder.decode(way, decoder.queues, on_images=advance)],
+                folder,
+                hardware=f"1 x {decoder.hardware}",
+            )
     else:
         from coordexp.cluster.session import ray_session
 
@@ -129,12 +106,17 @@ def run(options: argparse.Namespace) -> None:
             evaluation = open_evaluation(job)
             ready.result()
             workers = Workers(options.num_workers, cpus=cpus, gpus=options.gpus_per_worker or 0.0)
-            with _progress_bar(console, job, evaluation) as advance:
+            with progress_bar("evaluating", len(evaluation.samples) * len(job.spec.decoding)) as advance:
                 metrics = evaluate_on_ray(job, evaluation, workers, output=output, on_images=advance)
-    write_json(EvaluationFolder(output).metrics, metrics, indent=1)
+    write_json(folder.metrics, metrics, indent=1)
     print_metrics(metrics, job.spec.decoding, num_images=len(evaluation.samples), console=console)
     if is_json:
-        _warn_of_pixels(evaluation, EvaluationFolder(output), console)
+        from coordexp.evaluate.generate.json_record import seem_in_pixels
+        from coordexp.evaluate.objects import read_objects
+
+        sizes_px = {sample.image_id: (sample.width, sample.height) for sample in evaluation.samples}
+        if seem_in_pixels(read_objects(folder.decoding("free").objects), sizes_px):
+            show(console, _IN_PIXELS)
     show(console, f"written to {output}")
 
 
@@ -173,48 +155,6 @@ def _base_of(adapter: Path | None) -> str:
     if adapter is None:
         raise ConfigError("expected --model, a checkpoint, or --adapter, which names its own; got neither")
     return named_base(adapter)
-
-
-def _warn_of_pixels(evaluation: "SplitEvaluation", output: "EvaluationFolder", console: "Console") -> None:
-    from coordexp.evaluate.generate.json_record import seem_in_pixels
-    from coordexp.evaluate.objects import read_objects
-
-    lines = read_objects(output.decoding("free").objects)
-    sizes_px = {sample.image_id: (sample.width, sample.height) for sample in evaluation.samples}
-    if seem_in_pixels(lines, sizes_px):
-        show(
-            console,
-            "warning: every box, read as pixels, lies within its image: this model seems to answer in pixels, while "
-            "its numbers are read as thousandths of the image's sides; the metrics above are then meaningless",
-        )
-
-
-def _evaluate_here(
-    job: "EvaluationJob", evaluation: "SplitEvaluation", output: Path, console: "Console"
-) -> dict[str, float]:
-    from coordexp.evaluate.job import open_decoder
-    from coordexp.runs.folder import EvaluationFolder
-
-    decoder = open_decoder(job, evaluation)
-    with _progress_bar(console, job, evaluation) as advance:
-        return evaluation.run(
-            lambda way: [decoder.decode(way, decoder.queues, on_images=advance)],
-            EvaluationFolder(output),
-            hardware=f"1 x {decoder.hardware}",
-        )
-
-
-@contextlib.contextmanager
-def _progress_bar(
-    console: "Console", job: "EvaluationJob", evaluation: "SplitEvaluation"
-) -> Generator[Callable[[int], None]]:
-    """Draw a bar of images; yields the function that advances it."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("evaluating", total=len(evaluation.samples) * len(job.spec.decoding))
-        yield lambda count: progress.advance(task, count)
 
 
 def _gpus(text: str) -> float:

@@ -5,15 +5,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from coordexp.errors import ComparisonError, ConfigError
+from coordexp.cli.arguments import by_name
+from coordexp.errors import ComparisonError
 
 if TYPE_CHECKING:
     from coordexp.detection.detections import Results
     from coordexp.detection.frames import Frame
     from coordexp.detection.ground_truth import GroundTruth
-
-_FEWEST_IMAGES = 10
-"""From a handful of images no frame can be told."""
 
 
 def add_frame(parser: argparse.ArgumentParser) -> None:
@@ -28,20 +26,10 @@ def add_frame(parser: argparse.ArgumentParser) -> None:
 
 
 def named_frames(texts: Sequence[str], names: Sequence[str]) -> "dict[str, Frame]":
-    """Return the frame of each name; without a name in front it is that of all files.
-
-    Raises:
-        ConfigError: if there is no such name, or no such frame.
-    """
+    """Return the frame of each name; without a name in front it is that of all files."""
     from coordexp.detection.frames import Frame
 
-    found: dict[str, Frame] = {}
-    for text in texts:
-        name, _, frame = text.rpartition("=")
-        if name and name not in names:
-            raise ConfigError(f"--frame {text}: no files have the name {name!r}; expected {', '.join(names)}")
-        found |= dict.fromkeys([name] if name else names, Frame.parse(frame))
-    return found
+    return by_name("--frame", texts, names, Frame.parse)
 
 
 def check_frames(
@@ -54,11 +42,7 @@ def check_frames(
 
     A name whose frame is given is taken at its word. Of several files of one name the first is looked at.
 
-    Args:
-        files: by name.
-        truth: what they are measured on.
-        frames: those that were given, by name.
-        command: the words of the command without its frames, to be printed with the right ones.
+    ``command`` is that which was typed, without its frames: it is printed with the right ones.
 
     Raises:
         ComparisonError: with the command that reads all files rightly.
@@ -70,7 +54,7 @@ def check_frames(
     given = [word for name, frame in {**frames, **other}.items() for word in ("--frame", f"{name}={frame}")]
     warnings: list[str] = []
     for name, said in found.items():
-        if said is None or said.outcome == "good" or len(said.best.excess) < _FEWEST_IMAGES:
+        if said is None or said.outcome == "good":
             continue
         text = f"{files[name][0].path}: {said.sentence}"
         if name in other:

@@ -16,17 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", help="directory or hub id (default: what the adapter names)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the result (default: auto, what the adapter was trained on); float32 rounds nothing away",
-    )
-    parser.add_argument(
-        "--vocab-init",
-        choices=("mean", "numeric"),
-        help="how training started new rows, for a base without coord tokens (default: what the adapter says)",
-    )
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    exact = "of the result (default: auto, what the adapter was trained on); float32 rounds nothing away"
+    parser.add_argument("--dtype", choices=dtypes, default="auto", help=exact)
+    start = "how training started new rows, for a base without coord tokens (default: what the adapter says)"
+    parser.add_argument("--vocab-init", choices=("mean", "numeric"), help=start)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from coordexp.cli.arguments import positive
-from coordexp.cli.console import output_console, say, show, stage_bars
+from coordexp.cli.console import output_console, progress_bar, say, show
 
 HELP = "objects in pictures, by a trained checkpoint"
 
@@ -23,12 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="a merged checkpoint, an adapter, a hub id, or embedded")
     parser.add_argument("--output", type=Path, default=Path("predictions"), help="folder of the files (%(default)s)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed (%(default)s)")
-    parser.add_argument(
-        "--decoding",
-        choices=("constrained", "free"),
-        default="constrained",
-        help="constrained: under the object grammar, so that each box is whole (%(default)s)",
-    )
+    ways = ("constrained", "free")
+    whole = "constrained: under the object grammar, so that each box is whole (%(default)s)"
+    parser.add_argument("--decoding", choices=ways, default=ways[0], help=whole)
     parser.add_argument("--max-new-tokens", type=positive, default=512, help="of an answer (%(default)s)")
     parser.add_argument("--batch-size", type=positive, default=16)
     parser.add_argument("--max-pixels", type=positive, help="image size limit (default: that of training)")
@@ -50,14 +47,7 @@ def run(options: argparse.Namespace) -> None:
     unlike = unlike_training(options.model, adapter, prompt=options.prompt, max_pixels=options.max_pixels)
     for sentence in [*unlike, *turned(options.pictures)]:
         say(f"warning: {sentence}")
-    with stage_bars() as progress:
-        done = 0
-
-        def on_pictures(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("pictures", done, len(options.pictures))
-
+    with progress_bar("pictures", len(options.pictures)) as advance:
         found = predict(
             options.model,
             options.pictures,
@@ -67,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
             prompt=options.prompt,
             max_pixels=options.max_pixels,
             num_threads=options.threads,
-            on_pictures=on_pictures,
+            on_pictures=advance,
         )
     output: Path = options.output
     output.mkdir(parents=True, exist_ok=True)
@@ -91,9 +81,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _stems(pictures: list[Path]) -> list[str]:
     """Name the drawing of each picture after it; pictures of one name in several folders get numbers."""
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     stems: list[str] = []
     for picture in pictures:
-        taken[picture.stem] = taken.get(picture.stem, 0) + 1
+        taken[picture.stem] += 1
         stems.append(picture.stem if taken[picture.stem] == 1 else f"{picture.stem}-{taken[picture.stem]}")
     return stems

@@ -3,15 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coordexp.cli.arguments import add_debug, fraction, positive, seed
 from coordexp.cli.console import output_console, show, stage_bars
 from coordexp.errors import DataError
 from coordexp.shipped import command
-
-if TYPE_CHECKING:
-    from coordexp.data.prepare import PrepareSpec
 
 HELP = "write a data set"
 _HEADERS_AT_ONCE = 8
@@ -51,26 +47,18 @@ def _add_annotations(parser: argparse.ArgumentParser) -> None:
     boxes.add_argument("--bins", action="store_true", help='boxes as integers 0..999, "bbox_format": "norm1000"')
     boxes.add_argument("--numbers", action="store_false", dest="coord_tokens", help="boxes in [0, 1] (the default)")
     boxes.add_argument("--config", metavar="FILE", help="coord tokens or bins, as its custom.coord_tokens.enabled says")
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        default=_HEADERS_AT_ONCE,
-        help="images opened at once by --check-images headers (%(default)s)",
-    )
+    opened = "images opened at once by --check-images headers (%(default)s)"
+    parser.add_argument("--workers", type=positive, default=_HEADERS_AT_ONCE, help=opened)
     parser.add_argument("--max-bad-fraction", type=fraction, default=0.0, help="bad records to accept (%(default)s)")
-    parser.add_argument(
-        "--check-images",
-        choices=("none", "names", "headers"),
-        default="names",
-        help="names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)",
-    )
+    checks = "names: files are there; headers: each is opened and its size compared, not decoded (%(default)s)"
+    parser.add_argument("--check-images", choices=("none", "names", "headers"), default="names", help=checks)
 
 
 def _run_annotations(options: argparse.Namespace) -> None:
     """Write COCO or LVIS annotations as JSONL and say what is in them."""
-    from coordexp.cli.views import manifest_table, rejected_lines, warning_lines
+    from coordexp.cli.views import manifest_lines, manifest_table
     from coordexp.config import load_config
-    from coordexp.data.prepare import PrepareSpec, prepare
+    from coordexp.data.prepare import SAMPLES, PrepareSpec, prepare
     from coordexp.detection.ceiling import ceiling_of_table
 
     coord_tokens, bins = options.coord_tokens, options.bins
@@ -96,9 +84,10 @@ def _run_annotations(options: argparse.Namespace) -> None:
     state = "written" if prepared.is_new else "already made from these annotations with these options"
     show(console, f"{spec.output}: {state}")
     console.print(manifest_table(prepared.manifest))
-    for line in [*warning_lines(prepared.manifest), *rejected_lines(prepared.manifest)]:
+    for line in manifest_lines(prepared.manifest):
         show(console, line)
-    show(console, f"next: {_next_command(spec)}")
+    settings = [f"data.train_annotations={spec.output / SAMPLES}", f"data.train_images={spec.images}"]
+    show(console, f"next: {command('train', '--config', 'experiments/coco_qwen3vl_4b.yaml', *settings)}")
 
 
 def _run_shapes(options: argparse.Namespace) -> None:
@@ -119,10 +108,3 @@ def _run_shapes(options: argparse.Namespace) -> None:
         spec = PrepareSpec(annotations=annotations, images=output / split, output=output / "jsonl" / split)
         prepare(spec, ceiling=ceiling_of_table)
     sys.stdout.write(f"{output}: {shapes.num_train} training and {shapes.num_val} validation images\n")
-
-
-def _next_command(spec: "PrepareSpec") -> str:
-    from coordexp.data.prepare import SAMPLES
-
-    settings = [f"data.train_annotations={spec.output / SAMPLES}", f"data.train_images={spec.images}"]
-    return command("train", "--config", "experiments/coco_qwen3vl_4b.yaml", *settings)

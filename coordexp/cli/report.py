@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from coordexp.cli.arguments import named_files, positive
+from coordexp.cli.arguments import by_name, named_files, positive
 from coordexp.cli.console import error_console, output_console, show
 from coordexp.cli.frames import add_frame, check_frames, named_frames
 from coordexp.errors import ConfigError, is_name
@@ -25,46 +25,26 @@ HELP = "tables, plots and a page of an experiment, or a live view of it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "experiment",
-        nargs="*",
-        help="one name, or several on the same data; default: the one in which a run was started last",
-    )
+    several = "one name, or several on the same data; default: the one in which a run was started last"
+    parser.add_argument("experiment", nargs="*", help=several)
     parser.add_argument("--runs", nargs="+", metavar="ID", help="MLflow run ids; EXPERIMENT is the title")
     parser.add_argument("--tracking-uri", help="default: MLFLOW_TRACKING_URI, else the database in --runs-dir")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="default: runs")
     parser.add_argument("--output", type=Path, help="directory of the files; default: RUNS_DIR/EXPERIMENT/report")
     parser.add_argument("--format", choices=("terminal", "md", "csv", "json", "latex"), default="terminal")
-    parser.add_argument(
-        "--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 for each pair of groups if more"
-    )
+    parser.add_argument("--resamples", type=positive, help="of the bootstrap; default: 2000, or 50 a pair if more")
     parser.add_argument("--pictures", type=positive, default=24, help="in the gallery; default: 24")
-    parser.add_argument(
-        "--reading",
-        action="append",
-        default=[],
-        metavar="[GROUP=]BOXES",
-        help="read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them",
-    )
-    parser.add_argument(
-        "--with",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="NAME=FILE[,FILE...]",
-        help="add another detector's COCO results on the same images as a row, repeatable; several files are seeds",
-    )
+    read = "read a group's headline otherwise, repeatable: A=expected, C=argmax; without GROUP all of them"
+    parser.add_argument("--reading", action="append", default=[], metavar="[GROUP=]BOXES", help=read)
+    row = "add another detector's COCO results on the same images as a row, repeatable; several files are seeds"
+    parser.add_argument("--with", dest="files", action="append", default=[], metavar="NAME=FILE[,FILE...]", help=row)
     add_frame(parser)
     parser.add_argument("--allow-differences", action="store_true", help="compare runs that differ outside the factor")
     parser.add_argument("--store", action="store_true", help="store the report with the ablation's run in MLflow")
-    parser.add_argument(
-        "--publish", type=Path, metavar="DIR", help="write what is worth committing: numbers, detections, page"
-    )
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write what is worth committing")
     parser.add_argument("--check", type=Path, metavar="DIR", help="compute the numbers of published results again")
     parser.add_argument("--watch", action="store_true", help="show a running experiment live, until it ends or Ctrl-C")
-    parser.add_argument(
-        "--interval", type=_seconds, metavar="SECONDS", help="between looks; default: 2, or 30 in a pipe"
-    )
+    parser.add_argument("--interval", type=_seconds, metavar="SECONDS", help="between looks; 2, or 30 in a pipe")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -80,28 +60,20 @@ def run(options: argparse.Namespace) -> None:
     if options.watch and options.tracking_uri is not None:
         raise ConfigError("--tracking-uri has no effect on --watch, which reads the runs' folders in --runs-dir")
     if options.check is not None:
-        _check(options.check, output_console())
+        from coordexp.report.publish import check
+
+        count = check(options.check, console := output_console())
+        show(console, f"{options.check}: {count} numbers, all of which follow from its detections")
     elif options.watch:
-        _watch(options, output_console())
+        from functools import partial
+
+        from coordexp.report.watch.sources import read_experiment, watched
+        from coordexp.report.watch.watch import watch
+
+        directory = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
+        watch(partial(read_experiment, directory), output_console(), interval=options.interval)
     else:
         _report(options, output_console(), error_console())
-
-
-def _check(directory: Path, console: "Console") -> None:
-    from coordexp.report.publish import check
-
-    count = check(directory, console)
-    show(console, f"{directory}: {count} numbers, all of which follow from its detections")
-
-
-def _watch(options: argparse.Namespace, console: "Console") -> None:
-    from functools import partial
-
-    from coordexp.report.watch.sources import read_experiment, watched
-    from coordexp.report.watch.watch import watch
-
-    directory = watched(options.experiment[0] if options.experiment else None, options.runs_dir)
-    watch(partial(read_experiment, directory), console, interval=options.interval)
 
 
 def _report(options: argparse.Namespace, console: "Console", errors: "Console") -> None:
@@ -162,26 +134,17 @@ def _load(options: argparse.Namespace) -> "ExperimentData":
 
 
 def readings_of(texts: "Sequence[str]", groups: "Sequence[str]") -> "dict[str, BoxKind]":
-    """Return the reading that options ask for, by group; of two for one group the later one holds.
-
-    Raises:
-        ConfigError: if there is no such group, or no such reading.
-    """
-    from coordexp.config.explain import nearest_of
+    """Return the reading that options ask for, by group; of two for one group the later one holds."""
     from coordexp.metrics import BOX_KINDS
 
     kinds: dict[str, BoxKind] = {kind: kind for kind in BOX_KINDS}
-    found: dict[str, BoxKind] = {}
-    for text in texts:
-        group, _, boxes = text.rpartition("=")
-        kind = kinds.get(boxes)
-        if kind is None:
-            raise ConfigError(f"--reading {text}: got {boxes!r}, expected {' or '.join(BOX_KINDS)}, or GROUP=BOXES")
-        if group and group not in groups:
-            raise ConfigError(f"--reading {text}: there is no group {group!r}; {nearest_of(group, groups)}")
-        for name in [group] if group else groups:
-            found[name] = kind
-    return found
+
+    def kind(boxes: str) -> "BoxKind":
+        if boxes not in kinds:
+            raise ConfigError(f"--reading: got {boxes!r}, expected {' or '.join(kinds)}, or GROUP=BOXES")
+        return kinds[boxes]
+
+    return by_name("--reading", texts, groups, kind)
 
 
 def folder_name(name: str) -> str:

@@ -12,8 +12,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coordexp.cli.ablation import show_ending
 from coordexp.cli.arguments import add_config, add_launch, launch_overrides, moved_from_temporary
-from coordexp.cli.console import output_console, show
+from coordexp.cli.console import output_console
 from coordexp.errors import TrackingError
 from coordexp.shipped import find_experiment
 
@@ -57,18 +58,7 @@ def run_and_report(
     debug: bool = False,
     function: "TrainFunction | None" = None,
 ) -> int:
-    """Do what is not finished of a sweep, report on it, and return the exit code.
-
-    Args:
-        sweep: the sweep.
-        fresh: move a sweep of this name aside and start over.
-        console: where progress and the report are printed.
-        debug: let Ray's own log lines through.
-        function: what does one run; None for training.
-
-    Raises:
-        CoordExpError: for whatever is wrong before the first trial begins.
-    """
+    """Do what is not finished of a sweep, report on it, and return the exit code; options as of an ablation."""
     from coordexp.ablation.campaign import EXIT_FAILED
     from coordexp.report.sweep.write import report_sweep
     from coordexp.sweep.run import run_sweep
@@ -82,8 +72,5 @@ def run_and_report(
             ended.store(paths)
         except TrackingError as error:
             missing.append(str(error))
-    for sentence in missing:
-        show(console, f"not recorded: {sentence}; the same command sends it")
-    if ended.ending.sentence:
-        show(console, ended.ending.sentence)
+    show_ending(console, missing, ended.ending.sentence)
     return code or (EXIT_FAILED if missing else 0)

@@ -1,6 +1,7 @@
 """What verbs print that is more than a few lines: samples, an evaluation, a prepared data set, an examination."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,12 +56,8 @@ _VERDICT_STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "fail
 
 def legend() -> Text:
     """Return the roles in their colours."""
-    text = Text("tokens: ")
-    for role, style in STYLES.items():
-        text.append(role, style=style)
-        text.append("  ")
-    text.append("(labels are underlined)", style="underline")
-    return text
+    roles = [part for role, style in STYLES.items() for part in ((role, style), "  ")]
+    return Text.assemble("tokens: ", *roles, ("(labels are underlined)", "underline"))
 
 
 def tokens_text(preview: "Preview") -> Text:
@@ -79,7 +76,10 @@ def show_sample(preview: "Preview", console: Console, *, drawn: Path) -> None:
     console.print(f"{sample.image}  {sample.width} x {sample.height} px, {preview.num_tokens} tokens", markup=False)
     console.print(tokens_text(preview), soft_wrap=True)
     if preview.objects:
-        console.print(_boxes(preview))
+        table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
+        for number, (desc, box) in enumerate(preview.objects):
+            table.add_row(Text("■", style=_colour(number)), Text(desc), *(f"{value:.1f}" for value in box))
+        console.print(table)
     else:
         console.print("no objects: the answer to learn is the end token alone")
     console.print(f"boxes drawn in {drawn}", markup=False, soft_wrap=True)
@@ -102,13 +102,6 @@ def draw(preview: "Preview") -> Image.Image:
     return picture
 
 
-def _boxes(preview: "Preview") -> Table:
-    table = Table("", "description", "x1", "y1", "x2", "y2", title="read back from the tokens, in pixels")
-    for number, (desc, box) in enumerate(preview.objects):
-        table.add_row(Text("■", style=_colour(number)), Text(desc), *(f"{value:.1f}" for value in box))
-    return table
-
-
 def _colour(number: int) -> str:
     return _PALETTE[number % len(_PALETTE)]
 
@@ -120,13 +113,16 @@ def print_metrics(
     title = f"{num_images} {'image' if num_images == 1 else 'images'}"
     measured: list[tuple[Decoding, BoxKind]] = [(way, kind) for way in decoding for kind in BOX_KINDS]
     boxes = Table("boxes", *(f"{way}, {kind}" for way, kind in measured), title=title)
-    for metric in detection_metrics():
-        values = [metrics.get(str(MetricName(way, metric.name, kind))) for way, kind in measured]
-        _add_metric(boxes, metric.declared, values)
     counts, costs = Table("answers", *decoding), Table("costs", *decoding)
+    rows: list[tuple[Table, Metric, list[str]]] = []
+    for metric in detection_metrics():
+        rows.append((boxes, metric.declared, [str(MetricName(way, metric.name, kind)) for way, kind in measured]))
     for metric in GENERATION_METRICS:
-        values = [metrics.get(str(MetricName(way, metric.name))) for way in decoding]
-        _add_metric(counts if metric.in_report else costs, metric, values)
+        names = [str(MetricName(way, metric.name)) for way in decoding]
+        rows.append((counts if metric.in_report else costs, metric, names))
+    for table, metric, names in rows:
+        if any(name in metrics for name in names):  # LVIS's are of LVIS alone
+            table.add_row(metric.column, *(_written(metric, metrics.get(name)) for name in names))
     for table in (boxes, counts, costs):
         for column in table.columns[1:]:
             column.justify = "right"
@@ -138,18 +134,10 @@ def print_metrics(
             console.print(f"malformed, {way}: {found}", highlight=False)
 
 
-def _add_metric(table: Table, metric: Metric, values: Sequence[float | None]) -> None:
-    """Add a row, unless the metric was not measured at all: LVIS's are of LVIS alone."""
-    if any(value is not None for value in values):
-        table.add_row(metric.column, *(_written(metric, value) for value in values))
-
-
 def _written(metric: Metric, value: float | None) -> str:
     if value is None:
         return "-"
-    if metric.is_count:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if metric.name == "seconds" else f"{value:.3f}"
+    return f"{value:.{0 if metric.is_count else 1 if metric.name == 'seconds' else 3}f}"
 
 
 def manifest_table(manifest: "Manifest") -> Table:
@@ -157,49 +145,37 @@ def manifest_table(manifest: "Manifest") -> Table:
     table = Table("", "", show_header=False)
     table.columns[1].justify = "right"
     for label, group, name in _ROWS:
-        value = _number(manifest, group, name)
-        if value or not label.startswith(" "):
+        values = manifest[group]
+        value = values.get(name, 0) if isinstance(values, dict) else 0
+        if isinstance(value, int) and (value or not label.startswith(" ")):
             table.add_row(label, f"{value:,}")
-    categories = manifest["categories"]
+    categories, ceiling = manifest["categories"], manifest["codec_ceiling"]
     table.add_row("categories", f"{len(categories):,}" if isinstance(categories, list) else "-")
-    ceiling = manifest["codec_ceiling"]
     ap = ceiling.get("AP") if isinstance(ceiling, dict) else None
     table.add_row("codec ceiling, AP of the quantised truth", f"{ap:.4f}" if isinstance(ap, float) else "-")
     return table
 
 
-def rejected_lines(manifest: "Manifest") -> list[str]:
-    """Return the first reasons why records were rejected, a line each."""
-    rejected = manifest["rejected"]
-    if not isinstance(rejected, list) or not rejected:
-        return []
-    shown = [f"  {entry['where']}: {entry['reason']}" for entry in rejected[:_NUM_REASONS_SHOWN]]
-    more = len(rejected) - len(shown)
-    return ["rejected:", *shown, *([f"  and {more:,} more, all in manifest.json"] if more else [])]
-
-
-def warning_lines(manifest: "Manifest") -> list[str]:
-    """Return what looks wrong with the whole file, a line each."""
-    warnings = manifest["warnings"]
-    return [f"warning: {sentence}" for sentence in warnings] if isinstance(warnings, list) else []
-
-
-def _number(manifest: "Manifest", group: str, name: str) -> int:
-    values = manifest[group]
-    value = values.get(name, 0) if isinstance(values, dict) else 0
-    return value if isinstance(value, int) else 0
+def manifest_lines(manifest: "Manifest") -> list[str]:
+    """Return what looks wrong with the whole file, and the first reasons why records were rejected, a line each."""
+    warnings, rejected = manifest["warnings"], manifest["rejected"]
+    lines = [f"warning: {sentence}" for sentence in warnings] if isinstance(warnings, list) else []
+    if isinstance(rejected, list) and rejected:
+        lines += ["rejected:", *(f"  {entry['where']}: {entry['reason']}" for entry in rejected[:_NUM_REASONS_SHOWN])]
+        if (more := len(rejected) - _NUM_REASONS_SHOWN) > 0:
+            lines.append(f"  and {more:,} more, all in manifest.json")
+    return lines
 
 
 def show_examination(found: "Examination", console: Console) -> None:
-    """Print one line a check, the memory summand by summand, and the verdict."""
+    """Print one line a check, the memory part by part, and the verdict."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("check", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("what", overflow="fold")
     for finding in found.findings:
-        table.add_row(
-            Text(finding.check), Text(finding.verdict, style=_VERDICT_STYLES[finding.verdict]), Text(finding.sentence)
-        )
+        verdict = Text(finding.verdict, style=_VERDICT_STYLES[finding.verdict])
+        table.add_row(Text(finding.check), verdict, Text(finding.sentence))
     console.print(table)
     if found.longest_batch is not None:
         sequence = found.longest_batch.sequence
@@ -208,28 +184,27 @@ def show_examination(found: "Examination", console: Console) -> None:
             f"memory of one worker whose batches are all of the longest sequence ({tokens}):", highlight=False
         )
         console.print(_memory_table(found.longest_batch.memory))
-    console.print(_verdict(found), style=_VERDICT_STYLES["ok" if found.would_start else "failure"], highlight=False)
+    counted = Counter(finding.verdict for finding in found.findings)
+    said = {verdict: f"{count} {verdict}{'' if count == 1 else 's'}" for verdict, count in counted.items()}
+    noted = f" ({said['warning']})" if "warning" in said else ""
+    verdict = "a run would start" if found.would_start else f"a run would not start: {said['failure']}"
+    console.print(verdict + noted, style=_VERDICT_STYLES["ok" if found.would_start else "failure"], highlight=False)
 
 
 def examination_json(found: "Examination") -> str:
     """Return the examination as JSON."""
-    memory = None if found.longest_batch is None else found.longest_batch.memory
-    return json.dumps(
-        {
-            "would_start": found.would_start,
-            "findings": [
-                {"check": finding.check, "verdict": finding.verdict, "sentence": finding.sentence}
-                for finding in found.findings
-            ],
-            "memory": {}
-            if memory is None
-            else {
-                name: {"bytes": memory.totals[name], "summands": dict(memory.phases[name])} for name in memory.phases
-            },
-            "longest_sequence": None if found.longest_batch is None else vars(found.longest_batch.sequence),
-        },
-        indent=2,
-    )
+    batch = found.longest_batch
+    phases = {} if batch is None else batch.memory.phases
+    examined = {
+        "would_start": found.would_start,
+        "findings": [
+            {"check": finding.check, "verdict": finding.verdict, "sentence": finding.sentence}
+            for finding in found.findings
+        ],
+        "memory": {name: {"bytes": sum(parts.values()), "summands": dict(parts)} for name, parts in phases.items()},
+        "longest_sequence": None if batch is None else vars(batch.sequence),
+    }
+    return json.dumps(examined, indent=2)
 
 
 def _memory_table(memory: "MemoryEstimate") -> Table:
@@ -239,20 +214,10 @@ def _memory_table(memory: "MemoryEstimate") -> Table:
         table.add_column(phase, justify="right", no_wrap=True)
     every = memory.phases.values()
     for name in dict.fromkeys(name for parts in every for name in parts):
-        if any(parts.get(name) for parts in every):
-            table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in every))
+        table.add_row(name, *(size_text(parts[name]) if name in parts else "" for parts in every))
     table.add_section()
     table.add_row("together", *(size_text(total) for total in memory.totals.values()))
     return table
-
-
-def _verdict(found: "Examination") -> str:
-    failures = sum(finding.verdict == "failure" for finding in found.findings)
-    warnings = sum(finding.verdict == "warning" for finding in found.findings)
-    noted = f" ({warnings} {'warning' if warnings == 1 else 'warnings'})" if warnings else ""
-    if failures:
-        return f"a run would not start: {failures} {'failure' if failures == 1 else 'failures'}{noted}"
-    return f"a run would start{noted}"
 
 
 def prediction_table(prediction: "Prediction") -> Table:

@@ -34,19 +34,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class BoxDiagnosis:
-    """What the boxes of a file say.
-
-    Attributes:
-        plain: how well they fit as COCO reads them.
-        best: how well they fit under the reading that is proposed.
-        agree: share of found objects whose box has their category, as COCO reads categories, and as is proposed.
-        outcome: ``good``: COCO's reading is the right one; ``unclear``: none fits; else the proposed one is.
-    """
+    """How well the boxes of a file fit as COCO reads them, and under the reading that is proposed."""
 
     plain: Fit
     best: Fit
-    agree: tuple[float, float]
-    outcome: Literal["good", "better", "far better", "unclear"]
+    agree: tuple[float, float]  # of found objects, the share whose box has their category, by each reading
+    outcome: Literal["good", "better", "far better", "unclear"]  # good: COCO's is the right one; unclear: none fits
 
     @property
     def sentence(self) -> str:

@@ -23,18 +23,8 @@ _PROMPT_TOKENS = 30  # of Qwen's template around the default instruction, where 
 # The published dense models, for a memory estimate before anything is downloaded. Source: their config.json on the hub.
 _NUM_TOKENS = 151_669  # entries of their tokenizer
 _MAX_PIXELS = 16_777_216  # of their image processor
-_TEXT = {"vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
-_PATCHES = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 2304}
-_SMALL_TOWER = {
-    **_PATCHES,
-    **{"depth": 24, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096},
-    "deepstack_visual_indexes": [5, 11, 17],
-}
-_LARGE_TOWER = {
-    **_PATCHES,
-    **{"depth": 27, "hidden_size": 1152, "num_heads": 16, "intermediate_size": 4304},
-    "deepstack_visual_indexes": [8, 16, 24],
-}
+_SMALL_TOWER = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]}
+_LARGE_TOWER = dict[str, object]()  # is transformers' default
 # Hidden size, layers, heads and MLP width of the text; the vision tower; whether embedding and head are tied.
 _PUBLISHED = {
     "2B": ((2048, 28, 16, 6144), _SMALL_TOWER, True),
@@ -72,14 +62,6 @@ class Base:
         """Tokens around the image."""
         return _PROMPT_TOKENS if self.encoding is None else len(self.encoding.prompt)
 
-    def tokens_of_image(self, size_px: tuple[int, int], max_pixels: int | None) -> int:
-        """Return the image tokens of one image; without an image processor, those of its area."""
-        if self.encoding is not None:
-            return self.encoding.image_spec.num_tokens(width=size_px[0], height=size_px[1])
-        dimensions = Dimensions.of(self.model)
-        pixels = min(size_px[0] * size_px[1], max_pixels or _MAX_PIXELS)
-        return max(1, pixels // (dimensions.patch_size * dimensions.merge_size) ** 2)
-
     def num_image_tokens(self, sizes_px: frozenset[tuple[int, int]], max_pixels: int | None) -> int:
         """Return the image tokens of the largest image: of these sizes, or of ``max_pixels``."""
         if self.encoding is not None and sizes_px:
@@ -92,7 +74,7 @@ class Base:
 
 def examine_checkpoint(run: ExperimentConfig) -> Check[Base | None]:
     """Check a run's base; None where no model is known."""
-    directory, missing = None, list[str]()
+    missing: list[str] = []
     if is_hub_id(run.model.path):
         cached = yield from attempt(
             "checkpoint", lambda: cached_checkpoint(run.model.path, revision=run.model.revision)
@@ -106,14 +88,13 @@ def examine_checkpoint(run: ExperimentConfig) -> Check[Base | None]:
         directory = yield from attempt("checkpoint", lambda: find_checkpoint(run.model.path, weights=False))
         if directory is None:
             return None
+    yield from attempt("attention", lambda: check_attention_of(run))
     if directory is None or "config.json" in missing:
-        yield from attempt("attention", lambda: check_attention_of(run))
         model = published_config(run.model.path)
         return None if model is None else Base(model, _dtype(run, model, None), _published_ids(run), None)
     checked = yield from check_base(run, directory, weights=not missing)
     if checked is None:
         return None
-    yield from attempt("attention", lambda: check_attention_of(run))
     ids = _published_ids(run)
     if checked.encoding is not None:
         vocab = checked.encoding.vocab
@@ -129,7 +110,10 @@ def published_config(hub_id: str) -> Qwen3VLConfig | None:
     for size, (text, vision, tied) in _PUBLISHED.items():
         if f"Qwen3-VL-{size}-" in f"{hub_id}-":
             return Qwen3VLConfig(
-                text_config={**_TEXT, **dict(zip(_TEXT_KEYS, text, strict=True)), "tie_word_embeddings": tied},
+                text_config={
+                    **dict(zip(_TEXT_KEYS, text, strict=True)),
+                    **{"num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": tied},
+                },
                 vision_config={**vision, "out_hidden_size": text[0]},
                 tie_word_embeddings=tied,
             )
@@ -140,17 +124,13 @@ def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
     what = f"{len(missing)} files of {hub_id}, e.g. {missing[0]}" if missing else hub_id
     away = f"{what}: not in the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE:
-        error = f"{away}, and HF_HUB_OFFLINE forbids to download; unset it, or give a directory"
-        yield failure("checkpoint", CheckpointError(error))
+        cure = "HF_HUB_OFFLINE forbids to download; unset it, or give a directory"
+        yield failure("checkpoint", CheckpointError(f"{away}, and {cure}"))
     elif not hub_answers():
-        error = (
-            f"{away}, and the hub does not answer; download it elsewhere and give the directory as model.path, or set "
-            "HF_HOME to a cache that has it"
-        )
-        yield failure("checkpoint", CheckpointError(error))
+        cure = "download it elsewhere and give the directory as model.path, or set HF_HOME to a cache that has it"
+        yield failure("checkpoint", CheckpointError(f"{away}, and the hub does not answer; {cure}"))
     else:
-        model = published_config(hub_id)
-        size = "its weights"
+        model, size = published_config(hub_id), "its weights"
         if model is not None:
             counts = ParameterCounts.of(expanded_base(model, num_tokens=0, dtype=torch.bfloat16))
             size = f"about {size_text(counts.num_bytes)}"

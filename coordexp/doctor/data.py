@@ -19,18 +19,11 @@ _OPENED_IMAGES, _OPENING_SECONDS = 200, 2.0
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the sequences of a split depend on.
-
-    Attributes:
-        sizes_px: widths and heights that occur.
-        max_objects: of an image.
-        categories: names of the categories; empty where unknown.
-        descriptions: that targets are written with.
-    """
+    """What the sequences of a split depend on; descriptions are what targets are written with."""
 
     sizes_px: frozenset[tuple[int, int]]
-    max_objects: int
-    categories: tuple[str, ...]
+    max_objects: int  # of an image
+    categories: tuple[str, ...]  # their names; empty where unknown
     descriptions: tuple[str, ...]
 
 

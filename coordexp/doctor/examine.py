@@ -22,7 +22,6 @@ from coordexp.doctor.machine import (
     examine_cluster,
     examine_disk,
     examine_experiment,
-    examine_loading,
     examine_tracking,
 )
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
@@ -38,12 +37,7 @@ _ORDINARY_OBJECTS = 10  # COCO's images have seven on average
 
 @dataclass(frozen=True)
 class LongestBatch:
-    """The batch that needs the most memory.
-
-    Attributes:
-        memory: of one device.
-        sequence: the longest sequence, which all of the batch are.
-    """
+    """The batch that needs the most memory: what one device needs, and the longest sequence, which all of it are."""
 
     memory: MemoryEstimate
     sequence: SequenceSize
@@ -51,12 +45,7 @@ class LongestBatch:
 
 @dataclass(frozen=True)
 class Examination:
-    """All findings about an experiment.
-
-    Attributes:
-        findings: in the order of the checks.
-        longest_batch: None where the model is unknown.
-    """
+    """All findings about an experiment, in the order of the checks; no longest batch where the model is unknown."""
 
     findings: tuple[Finding, ...]
     longest_batch: LongestBatch | None = None
@@ -68,21 +57,16 @@ class Examination:
 
 
 def examine(path: Path, overrides: list[str]) -> Examination:
-    """Examine the experiment of a configuration file; writes nothing and loads no weights.
-
-    Args:
-        path: YAML of the experiment.
-        overrides: ``KEY=VALUE``.
-    """
+    """Examine the experiment of a configuration file; writes nothing and loads no weights."""
     findings, longest = collect(_examine(path, overrides))
     return Examination(tuple(dict.fromkeys(findings)), longest)  # groups that differ in one thing share all others
 
 
 def _examine(path: Path, overrides: list[str]) -> Check[LongestBatch | None]:
-    run = yield from attempt("configuration", lambda: load_config(path, overrides))
-    plans = None if run is None else (yield from attempt("configuration", lambda: _checked_plans(run)))
-    if run is None or plans is None:
+    loaded = yield from attempt("configuration", lambda: _checked_plans(path, overrides))
+    if loaded is None:
         return None
+    run, plans = loaded
     names = [plan.name for plan in plans]
     names = names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} more"]
     runs = "run" if len(plans) == 1 else "runs"
@@ -99,43 +83,42 @@ def _examine(path: Path, overrides: list[str]) -> Check[LongestBatch | None]:
     return longest
 
 
-def _checked_plans(run: ExperimentConfig) -> list[RunPlan]:
+def _checked_plans(path: Path, overrides: list[str]) -> tuple[ExperimentConfig, list[RunPlan]]:
+    run = load_config(path, overrides)
     plans = plan_runs(run)
     check_plans(plans)
-    return plans
+    return run, plans
 
 
 def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     """Check data and base of every distinct pair; return the largest need of memory."""
     variants = {without_loss(plan.config): plan.config for plan in reversed(plans)}
-    longest = None
+    batches: list[LongestBatch] = []
     for run in reversed(variants.values()):
         found = yield from _examine_variant(run, plans, machine)
-        if found is not None and (longest is None or found.memory.num_bytes > longest.memory.num_bytes):
-            longest = found
-    return longest
+        batches += [] if found is None else [found]
+    return max(batches, key=lambda batch: batch.memory.num_bytes, default=None)
 
 
 def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
     facts: dict[Split, DataFacts] = {}
     for split in SPLITS:
         found = yield from examine_split(run, split)
-        if found is not None:
-            facts[split] = found
+        facts |= {} if found is None else {split: found}
     if "val" in facts and facts["val"].categories:
         categories = dict(enumerate(facts["val"].categories))
         yield from attempt("categories", lambda: CategoryIndex(categories, aliases=run.evaluation.aliases))
     if len(facts) == 2 and (untrained := untrained_names(*(facts[split].descriptions for split in SPLITS))):
         yield warning("val annotations", untrained)
     base = yield from guarded("checkpoint", examine_checkpoint(run))
-    if base is not None and base.encoding is not None:
-        encode = text_encoder(base.encoding.tokenizer)
-        for split, known in facts.items():
-            yield from examine_descriptions(split, known, encode)
     if base is None:
         yield from examine_disk(plans, None)
         yield warning("memory", "not estimated: the model's shape is unknown")
         return None
+    if base.encoding is not None:
+        encode = text_encoder(base.encoding.tokenizer)
+        for split, known in facts.items():
+            yield from examine_descriptions(split, known, encode)
     yield from examine_disk(plans, (yield from attempt("disk", lambda: base.weights_bytes)))
     both = of_both_splits(facts.get("train"), facts.get("val"))
     return (yield from guarded("memory", _examine_memory(run, base, both, machine)))
@@ -158,10 +141,8 @@ def _examine_memory(
             "raise it, or lower data.max_pixels"
         )
     on_gpu = run.cluster.gpus_per_worker > 0 or bool(machine.gpu_bytes)
-    needed, usual = estimate(model, run, [longest, ordinary], on_gpu=on_gpu)
+    needed, usual = (estimate(model, run, size, on_gpu=on_gpu) for size in (longest, ordinary))
     yield judge_memory(run, needed, usual, machine, on_gpu=on_gpu)
-    if machine.gpu_bytes:
-        yield from examine_loading(run, counts.num_bytes, machine)
     return LongestBatch(needed, longest)
 
 

@@ -37,20 +37,12 @@ from coordexp.tracking.connection import (
 from coordexp.tracking.publish import tracking_uri
 from coordexp.train.setup.strategy import check_strategy
 
-_PROCESS_BYTES = 2**30  # Python, torch and what a worker keeps beside the weights
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The resources of this machine.
-
-    Attributes:
-        gpu_names: of each GPU.
-        gpu_bytes: memory of each.
-        ram_bytes: memory of the machine, or of the container we are in.
-        num_cpus: that this process may use.
-    """
+    """The GPUs of this machine, the memory of it or of the container we are in, the CPUs that this process may use."""
 
     gpu_names: tuple[str, ...]
     gpu_bytes: tuple[int, ...]
@@ -59,7 +51,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """Return what this machine has."""
+        """Look at this machine."""
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         return cls(
             gpu_names=tuple(gpu.name for gpu in gpus),
@@ -114,18 +106,6 @@ def examine_disk(plans: list[RunPlan], weights_bytes: int | None) -> Check[None]
         yield ok("disk", f"{size_text(free)} free at {existing}; {len(pending)} {runs} need about {size_text(needed)}")
 
 
-def examine_loading(run: ExperimentConfig, weight_bytes: int, machine: Machine) -> Check[None]:
-    """Check that the workers of a run can read their weights, which pass through the machine's own memory."""
-    workers = min(run.cluster.num_workers, len(machine.gpu_bytes))
-    needed = workers * (weight_bytes + _PROCESS_BYTES)
-    if needed > machine.ram_bytes:
-        yield warning(
-            "loading",
-            f"{workers} workers here read {size_text(weight_bytes)} of weights each before the GPUs have them: about "
-            f"{size_text(needed)}, but the machine has {size_text(machine.ram_bytes)}",
-        )
-
-
 def _ram_bytes() -> int:
     total = int(psutil.virtual_memory().total)
     try:
@@ -139,36 +119,22 @@ def examine_cluster(run: ExperimentConfig, num_gpus: int) -> Check[None]:
     """Check that one run fits into what the executor gives it, and that its workers can share it as asked."""
     yield from attempt("strategy", lambda: check_strategy(run))
     if run.cluster.executor == "inline":
-        yield from guarded("executor", _check_inline(run))
+        if not (problems := [*attempt("executor", lambda: InlineExecutor().check(run))]):
+            yield ok("executor", "inline: one run after the other in one process, without Ray")
+        yield from problems
     elif not has_ray():
         error = ResourceError("the package ray is not installed; install it, or set cluster.executor: inline")
         yield failure("ray", error)
-    elif (address := cluster_address()) is None:
-        yield from guarded("ray", _check_private(run, local_nodes(num_gpus)))
     else:
-        yield from guarded("ray", _ask_cluster(run, address))
+        yield from guarded("ray", _ask_ray(run, num_gpus))
 
 
-def examine_tracking(run: ExperimentConfig) -> Check[None]:
-    """Check that the tracking server answers, or that its database can be written."""
-    uri = tracking_uri(run)
-    path = sqlite_path(uri)
-    name = run.experiment.name
-    yield from guarded("mlflow", _ask_server(uri, name) if path is None else _check_database(uri, path, name))
-
-
-def _check_inline(run: ExperimentConfig) -> Check[None]:
-    InlineExecutor().check(run)
-    yield ok("executor", "inline: one run after the other in one process, without Ray")
-
-
-def _check_private(run: ExperimentConfig, nodes: Nodes) -> Check[None]:
-    yield from _check_slots(run, nodes, f"a private Ray would start on this machine, its sockets in {ray_folder()}")
-
-
-def _ask_cluster(run: ExperimentConfig, address: str) -> Check[None]:
-    nodes = nodes_of(address)
-    if nodes is None:
+def _ask_ray(run: ExperimentConfig, num_gpus: int) -> Check[None]:
+    address = cluster_address()
+    if address is None:
+        where = f"a private Ray would start on this machine, its sockets in {ray_folder()}"
+        yield from _check_slots(run, local_nodes(num_gpus), where)
+    elif (nodes := nodes_of(address)) is None:
         yield warning("ray", f"{address} takes connections; what it has is known only to a client that joins")
     else:
         yield from _check_slots(run, nodes, f"the cluster at {address} has {len(nodes)} nodes")
@@ -187,6 +153,13 @@ def _check_slots(run: ExperimentConfig, nodes: Nodes, where: str) -> Check[None]
         )
 
 
+def examine_tracking(run: ExperimentConfig) -> Check[None]:
+    """Check that the tracking server answers, or that its database can be written."""
+    uri, name = tracking_uri(run), run.experiment.name
+    path = sqlite_path(uri)
+    yield from guarded("mlflow", _ask_server(uri, name) if path is None else _check_database(uri, path, name))
+
+
 def _ask_server(uri: str, name: str) -> Check[None]:
     client = connect(uri)
     with tracking_errors(uri, "look up where artifacts go"):
@@ -198,14 +171,13 @@ def _ask_server(uri: str, name: str) -> Check[None]:
 def _check_database(uri: str, path: Path, name: str) -> Check[None]:
     """Look at a database without making or changing it, which MLflow's own first use would do."""
     check_names_file(uri, path)
-    if not path.exists():
-        existing = nearest_existing(path)
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise ResourceError(f"{path}: cannot be made, {existing} cannot be written; set tracking.uri")
+    existing = nearest_existing(path)
+    is_there = existing == path
+    if not os.access(existing, os.W_OK if is_there else os.W_OK | os.X_OK) or not (is_there or existing.is_dir()):
+        raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
+    if not is_there:
         yield ok("mlflow", f"{path} will be made")
         return
-    if not os.access(path, os.W_OK):
-        raise ResourceError(f"{path}: the tracking database cannot be written; set tracking.uri")
     place = None
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:

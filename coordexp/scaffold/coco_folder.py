@@ -1,8 +1,10 @@
-"""The four paths of a data set in COCO's format, found in its folder as people lay it out."""
+"""Annotation files and image folders of a data set, found in its folder as people lay it out."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from coordexp.data.sources.coco_file import read_coco_file
@@ -18,12 +20,7 @@ _NAMES_TRIED = 20
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """Where a split lies.
-
-    Attributes:
-        annotations: its annotation file.
-        images: the folder that its file names are relative to.
-    """
+    """The annotation file of a split, and the folder that its file names are relative to."""
 
     annotations: Path
     images: Path
@@ -43,56 +40,59 @@ def find_split(folder: Path, split: Split, *, annotations: Path | None, images: 
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; expected that of a data set in COCO's format")
-    if annotations is None:
-        annotations = _annotations(folder, split)
-    return SplitFiles(annotations, _images(folder, split, annotations) if images is None else images)
+    annotations = annotations or _annotations(folder, split)
+    return SplitFiles(annotations, images or _images(folder, split, annotations))
 
 
 def _annotations(folder: Path, split: Split) -> Path:
     files = [
         path
         for place in folders_below(folder)
-        for path in sorted(place.glob("*.json"))
-        if path.is_file() and not _NOT_BOXES.match(path.name)
+        for path in sorted(place.iterdir())
+        if path.suffix in (".json", ".jsonl") and path.is_file() and not _NOT_BOXES.match(path.name)
     ]
     found = [path for path in files if _says(path, split, folder)]
     if split == "val" and not found:
-        found = [path for path in files if re.search(r"test", path.stem)]
+        found = [path for path in files if "test" in path.stem]
     found = [path for path in found if path.name.startswith("instances")] or found
     if len(found) == 1:
         return found[0]
-    problem = foreign_problem(folder) if not files else None
-    if problem is not None:
+    if not files and (problem := foreign_problem(folder)) is not None:
         raise DataError(problem)
-    what = "training" if split == "train" else "validation"
     there = ", ".join(str(path.relative_to(folder)) for path in (found or files)[:6]) or "no JSON file"
     raise DataError(
-        f"{folder}: expected one annotation file for {what}, whose name says {split}, as instances_{split}.json does; "
-        f"there is {there}; name it with --{split}-annotations"
+        f"{folder}: expected one annotation file whose name says {split}, as instances_{split}.json does; there is "
+        f"{there}; name it with --{split}-annotations"
     )
 
 
 def _says(path: Path, split: Split, folder: Path) -> bool:
     """Return whether a file is of a split: by its own name, else by that of the folder it lies in."""
-    other = _SPLITS["val" if split == "train" else "train"]
     if re.search(_SPLITS[split], path.stem):
         return True
-    says_other = re.search(other, path.stem) is not None
+    says_other = re.search(_SPLITS["val" if split == "train" else "train"], path.stem)
     return not says_other and path.parent != folder and re.search(_SPLITS[split], path.parent.name) is not None
 
 
 def _images(folder: Path, split: Split, annotations: Path) -> Path:
-    entries = read_coco_file(annotations).images.good
-    names = [entry.file_name for entry in entries[:: max(1, len(entries) // _NAMES_TRIED)] if entry.file_name]
+    names = _file_names(annotations)
     # The folder of the split first: train/1.jpg and val/1.jpg are often both there.
     places = [annotations.parent] if annotations.parent.is_relative_to(folder) else []
     places += folders_below(folder)
     places.sort(key=lambda place: re.search(_SPLITS[split], "/".join(place.relative_to(folder).parts)) is None)
-    counts = [sum((place / name).is_file() for name in names) for place in places]
-    if 2 * max(counts) > len(names):  # the check that follows names those that are missing
-        return places[counts.index(max(counts))]
+    best = max(places, key=lambda place: sum((place / name).is_file() for name in names))
+    if 2 * sum((best / name).is_file() for name in names) > len(names):  # the run's check names those that are missing
+        return best
     named = f", such as {names[0]}" if names else ""
     raise DataError(
         f"{annotations}: no folder in {folder} has the images that it names{named}; expected them there, or "
         f"--{split}-images"
     )
+
+
+def _file_names(annotations: Path) -> list[str]:
+    if annotations.suffix == ".jsonl":
+        with annotations.open(encoding="utf-8") as lines:
+            return [str(json.loads(line).get("image")) for line in islice(lines, _NAMES_TRIED)]
+    entries = read_coco_file(annotations).images.good
+    return [entry.file_name for entry in entries[:: max(1, len(entries) // _NAMES_TRIED)] if entry.file_name]

@@ -1,37 +1,41 @@
-"""An experiment on one's own data: its files are checked as a run does, and what they ask for is measured."""
+"""An experiment on one's own data: its files are checked as a run does, and what depends on them is measured."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-from torch import nn
+import yaml
 
 from coordexp.ablation.preparation import checked_ceiling
-from coordexp.config import ExperimentConfig
+from coordexp.config import ExperimentConfig, load_config
+from coordexp.config.load import check_text
+from coordexp.config.trees import Tree, with_value
+from coordexp.config.yaml_file import parse_value
 from coordexp.data.sample import SplitData
 from coordexp.data.sources.source import SPLITS, Split, source_of
 from coordexp.doctor.checkpoint import Base, examine_checkpoint
 from coordexp.doctor.data import facts_of, of_both_splits, open_images
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
-from coordexp.doctor.memory import EVALUATION, TRAINING, ParameterCounts, SequenceSize, expanded_base, run_model
+from coordexp.errors import ConfigError
+from coordexp.files import JsonValue, write_text
 from coordexp.findings import Check, Finding, collect, guarded, ok
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.scaffold.coco_folder import SplitFiles
-from coordexp.scaffold.draft import Draft
-from coordexp.scaffold.sizing import ASSUMED_GPU_BYTES, largest_batch, training_time
+from coordexp.shipped import find_experiment, shipped_experiments
 from coordexp.train.setup.encoding import check_split_of
 
 _ROUND_TO = 64  # tokens
 _NO_LIMIT = 1_000_000
 _MOST_OBJECTS = 100  # of a target: more cost memory in every batch, for few images
-_LARGEST_BATCH = 32
 _NO_RESULT = "a check of the path, no result"
 _PASSES, _FEWEST_STEPS, _CHECKPOINTS, _EVALUATIONS, _ROWS = 2, 300, 10, 6, 30
+_COMMENT_COLUMN = 40
 _Value = TypeVar("_Value")
 
 
@@ -42,7 +46,7 @@ class NewDataset:
     Attributes:
         name: of the experiment.
         files: of both splits.
-        config: the experiment whose model and training it takes.
+        config: the experiment that it extends.
         overrides: ``KEY=VALUE`` that the new file is to hold, in the place of what is measured.
         output: the new file.
     """
@@ -64,7 +68,7 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
         DataError: if a run could not use the data; the first reason.
         ConfigError: if the file is there already or cannot be written, or a key is wrong.
     """
-    draft = Draft(wanted.config, wanted.overrides)
+    draft = _Draft(wanted)
     draft.choose("experiment.name", wanted.name)
     draft.choose("data.format", "coco")
     if draft.says("training.epochs"):
@@ -73,21 +77,92 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
         draft.choose(f"data.{split}_annotations", str(files.annotations.absolute()))
         draft.choose(f"data.{split}_images", str(files.images.absolute()))
     findings, data = _checked(draft.load())
-    about = [f"{split}: {_described(data[split])}" for split in SPLITS]
-    most = max(len(sample.objects) for sample in data["train"].samples)
+    samples = data["train"].samples
+    most = max(len(sample.objects) for sample in samples)
     draft.choose("data.max_objects", max(1, min(most, _MOST_OBJECTS)), f"the most crowded training image has {most}")
     run = draft.load()
-    _choose_model(draft, run, data)
+    # Stated, though they are those of the other experiment: a person changes them first.
+    is_small = run.model.path == EMBEDDED
+    draft.choose("model.path", run.model.path, f"{_NO_RESULT}; else a directory or a hub id" if is_small else "")
+    largest = max(sample.width * sample.height for split in SPLITS for sample in data[split].samples)
+    if run.data.max_pixels is not None:
+        comment = f"larger images are shrunk to it; the largest here has {largest:,}"
+        draft.choose("data.max_pixels", run.data.max_pixels, comment)
+    small = f", {_NO_RESULT}. For Qwen3-VL: --config coco_qwen3vl_4b" if is_small else ""
+    about = [f"model: {run.model.path}{small}", *(f"{split}: {_described(data[split])}" for split in SPLITS)]
     found, base = collect(guarded("checkpoint", examine_checkpoint(run)))
     findings += found
     if base is None:
-        about.insert(0, f"model: {run.model.path}")
-        about.append("Lengths and batches are those of the other experiment, since the model's shape is unknown here.")
+        about.append("Lengths are those of the other experiment, since the model's shape is unknown here.")
     else:
-        about.insert(0, _model_line(run.model.path, base))
-        about.append(_choose_by_model(draft, base, data, machine))
+        _choose_lengths(draft, base, data)
+    _choose_workers(draft, machine)
+    _choose_steps(draft, len(samples))
     draft.write(wanted.output, about)
     return findings, about
+
+
+class _Draft:
+    """Another experiment with keys chosen on top; what a person gives on the command line is never chosen."""
+
+    def __init__(self, wanted: NewDataset) -> None:
+        self._path, self._overrides = find_experiment(wanted.config), list(wanted.overrides)
+        self._given = {text.partition("=")[0].strip() for text in self._overrides}
+        self._chosen: dict[str, JsonValue] = {}
+        self._comments: dict[str, str] = {}
+
+    def says(self, key: str) -> bool:
+        """Return whether a person has given a key."""
+        return key in self._given
+
+    def choose(self, key: str, value: JsonValue, comment: str = "") -> None:
+        """Choose the value of a dotted key, unless a person has given it."""
+        if not self.says(key):
+            self._chosen[key], self._comments[key] = value, comment
+
+    def load(self) -> ExperimentConfig:
+        """Return the experiment as it is now."""
+        chosen = [f"{key}={json.dumps(value)}" for key, value in self._chosen.items()]
+        return load_config(self._path, [*chosen, *self._overrides])
+
+    def write(self, output: Path, about: Sequence[str]) -> None:
+        """Write the file, never over one: what it is about, and a line a key, with why it was chosen."""
+        if output.exists():
+            raise ConfigError(f"{output}: is there already; change that file, or choose another name")
+        base = self._path.resolve()
+        by_name = base.parent == shipped_experiments().resolve() and not (output.parent / base.name).is_file()
+        lines = [
+            "# Made by coordexp new dataset: values to start from, not results.",
+            *(f"# {line}" for line in about),
+            f"# coordexp ablation --config {shlex.quote(str(output))}",
+            f"extends: {_flow(base.name if by_name else str(base))}",
+        ]
+        for section, value in self._tree().items():
+            if not isinstance(value, dict):
+                lines += ["", f"{section}: {_flow(value)}"]
+                continue
+            lines += ["", f"{section}:"]
+            for name, below in value.items():
+                comment = self._comments.get(f"{section}.{name}", "")
+                line = f"  {name}: {_flow(below)}"
+                lines.append(f"{line:<{_COMMENT_COLUMN}}# {comment}" if comment else line)
+        text = "\n".join([*lines, ""])
+        try:
+            check_text(text, output)
+            write_text(output, text)
+        except ConfigError as error:
+            raise ConfigError(f"{output} would not load and is not written: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{output}: cannot be written ({error.strerror})") from error
+
+    def _tree(self) -> Tree:
+        tree: Tree = {}
+        for key, value in self._chosen.items():
+            tree = with_value(tree, key.split("."), value, place=key)
+        for text in self._overrides:
+            key, _, value_text = text.partition("=")
+            tree = with_value(tree, key.strip().split("."), parse_value(value_text, name=text), place=text)
+        return tree
 
 
 def _checked(run: ExperimentConfig) -> tuple[list[Finding], dict[Split, SplitData]]:
@@ -118,108 +193,52 @@ def _passed(check: Check[_Value], findings: list[Finding]) -> _Value:
 
 
 def _described(data: SplitData) -> str:
-    samples = data.samples
-    sizes = np.array([(sample.width, sample.height) for sample in samples])
-    areas = sizes.prod(axis=1)
-    (small_w, small_h), (large_w, large_h) = sizes[areas.argmin()], sizes[areas.argmax()]
-    counts = [len(sample.objects) for sample in samples]
-    categories = len(data.categories) or len({desc for sample in samples for desc in sample.objects.descs})
+    small = min(data.samples, key=lambda sample: sample.width * sample.height)
+    large = max(data.samples, key=lambda sample: sample.width * sample.height)
+    counts = [len(sample.objects) for sample in data.samples]
+    categories = len(data.categories) or len({desc for sample in data.samples for desc in sample.objects.descs})
     return (
-        f"{len(samples):,} images of {small_w} x {small_h} to {large_w} x {large_h} pixels, {sum(counts):,} objects of "
-        f"{categories} categories, {np.mean(counts):.1f} an image and at most {max(counts)}"
+        f"{len(data.samples):,} images of {small.width} x {small.height} to {large.width} x {large.height} pixels, "
+        f"{sum(counts):,} objects of {categories} categories, {sum(counts) / len(counts):.1f} an image and at most "
+        f"{max(counts)}"
     )
 
 
-def _choose_model(draft: Draft, run: ExperimentConfig, data: Mapping[Split, SplitData]) -> None:
-    """State the model and its image size in the file, though they are those of the other experiment."""
-    is_small = run.model.path == EMBEDDED
-    draft.choose("model.path", run.model.path, f"{_NO_RESULT}; else " * is_small + "a directory or a hub id")
-    largest = max(sample.width * sample.height for split in SPLITS for sample in data[split].samples)
-    limit = "the limit of the model's own" if run.data.max_pixels is None else "larger images are shrunk to it"
-    draft.choose("data.max_pixels", run.data.max_pixels, f"{limit}; the largest here has {largest:,}")
-
-
-def _model_line(path: str, base: Base) -> str:
-    """Say which model is trained, and what the one that ships is for."""
-    num = ParameterCounts.of(expanded_base(base.model, num_tokens=0, dtype=base.dtype)).num
-    size = f"{num / 1e6:.1f} million" if num < 1e9 else f"{num / 1e9:.1f} billion"
-    line = f"model: {path}, {size} parameters"
-    return f"{line}: {_NO_RESULT}. For Qwen3-VL: --config coco_qwen3vl_4b" if path == EMBEDDED else line
-
-
-def _choose_by_model(draft: Draft, base: Base, data: Mapping[Split, SplitData], machine: Machine) -> str:
-    """Choose lengths, batches and steps; return what one run will take."""
+def _choose_lengths(draft: _Draft, base: Base, data: Mapping[Split, SplitData]) -> None:
     draft.choose("data.max_length", _NO_LIMIT)
     run = draft.load()
     both = of_both_splits(facts_of(data["train"]), facts_of(data["val"]))
     longest = longest_sequence(run, base, both, max_objects=run.data.max_objects)
     answer = longest.length - longest.prompt
-    draft.choose(
-        "data.max_length",
-        _rounded(longest.length),
-        f"the longest sequence has {longest.length} tokens: {longest.prompt} of prompt and image, {answer} of answer",
-    )
-    draft.choose("evaluation.max_new_tokens", _rounded(answer), f"the longest answer has {answer}")
-    # Neither batches nor steps change it, and it takes a second to make.
-    model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
-    _choose_batches(draft, model, longest, machine)
-    num_images = len(data["train"].samples)
-    _choose_steps(draft, num_images)
-    run = draft.load().with_steps(num_images)
-    time = training_time(run, base, model, data["train"].samples, machine)
-    return (
-        f"One run trains {run.training.num_steps:,} steps of {run.global_batch_size} images, about "
-        f"{_duration(time.seconds)} ({time.basis}); start, evaluation and merging come on top."
-    )
+    parts = f"{longest.prompt} of prompt and image, {answer} of answer"
+    comment = f"the longest sequence has {longest.length} tokens: {parts}"
+    draft.choose("data.max_length", ceil(longest.length / _ROUND_TO) * _ROUND_TO, comment)
+    draft.choose("evaluation.max_new_tokens", ceil(answer / _ROUND_TO) * _ROUND_TO, f"the longest answer has {answer}")
 
 
-def _choose_batches(draft: Draft, model: nn.Module, longest: SequenceSize, machine: Machine) -> None:
-    """Choose how many images a device takes at once, and keep the images of a step."""
-    run = draft.load()
-    step = run.global_batch_size
-    if run.cluster.gpus_per_worker > 0 and machine.gpu_names and run.cluster.num_workers != len(machine.gpu_names):
-        draft.choose("cluster.num_workers", len(machine.gpu_names), "the GPUs of this machine")
-    workers = draft.load().cluster.num_workers
-    where = f"{_gib(machine.ram_bytes)} of memory"
-    if run.cluster.gpus_per_worker > 0:
-        size = min(machine.gpu_bytes, default=ASSUMED_GPU_BYTES)
-        where = f"a GPU of {_gib(size)}" + ("" if machine.gpu_bytes else ", which is not here")
-    wanted = 2 ** int(np.log2(max(1, min(_LARGEST_BATCH, step // workers))))
-    draft.choose("training.gradient_accumulation_steps", 1)
-    draft.choose("training.per_device_batch_size", wanted)
-    batch = largest_batch(draft.load(), model, longest, machine, phase=TRAINING)
-    draft.choose("training.per_device_batch_size", batch, f"as many of the longest sequence fit into {where}")
-    draft.choose("training.gradient_accumulation_steps", max(1, round(step / (workers * batch))))
-    evaluated = largest_batch(draft.load(), model, longest, machine, phase=EVALUATION)
-    if evaluated < run.evaluation.batch_size:
-        draft.choose("evaluation.batch_size", evaluated, f"as many fit into {where}")
+def _choose_workers(draft: _Draft, machine: Machine) -> None:
+    """Take the GPUs that are here, and keep the images of a step."""
+    run, gpus = draft.load(), len(machine.gpu_names)
+    if run.cluster.gpus_per_worker > 0 and gpus not in (0, run.cluster.num_workers):
+        draft.choose("cluster.num_workers", gpus, "the GPUs of this machine")
+        steps = max(1, round(run.global_batch_size / (gpus * run.training.per_device_batch_size)))
+        draft.choose("training.gradient_accumulation_steps", steps)
 
 
-def _choose_steps(draft: Draft, num_images: int) -> None:
+def _choose_steps(draft: _Draft, num_images: int) -> None:
     run = draft.load()
     if run.training.epochs is not None:
         return
     passes = ceil(_PASSES * num_images / run.global_batch_size)
     steps = max(_FEWEST_STEPS, passes)
-    comment = f"{_PASSES} passes over the training images are {passes}" + (
-        ", too few to learn from" if passes < steps else ""
-    )
-    draft.choose("training.max_steps", steps, comment)
+    few = ", too few to learn from" if passes < steps else ""
+    draft.choose("training.max_steps", steps, f"{_PASSES} passes over the training images are {passes}{few}")
     draft.choose("training.checkpoint_steps", ceil(steps / _CHECKPOINTS))
     draft.choose("training.logging_steps", max(1, min(run.training.logging_steps, steps // _ROWS)))
     if run.evaluation.every_steps is not None:
         draft.choose("evaluation.every_steps", ceil(steps / _EVALUATIONS))
 
 
-def _rounded(num: int) -> int:
-    return ceil(num / _ROUND_TO) * _ROUND_TO
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.0f} GiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+def _flow(value: JsonValue) -> str:
+    """Return a value as YAML on one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")

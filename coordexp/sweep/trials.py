@@ -1,23 +1,23 @@
 """The trials of a sweep: what is proposed, what each has reached, and which stop early.
 
-Optuna keeps them in a journal in the sweep's folder (its samplers propose, its ``SuccessiveHalvingPruner`` decides);
-every operation is on disk before it counts, so a sweep that was killed goes on with the same command. APs come from
-the rows that the runs commit, whichever executor does them. Only the command that holds the sweep's lock writes.
+Optuna's samplers propose, its ``SuccessiveHalvingPruner`` decides. The journal in the sweep's folder has a line for
+each proposal, AP and end, on disk before it counts; the same command asks Optuna all of it again and goes on. APs come
+from the rows that the runs commit, whichever executor does them. Only the command that holds the sweep's lock writes.
 """
 
+import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from typing import Literal
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from coordexp.errors import ConfigError
-from coordexp.files import JsonValue
+from coordexp.files import JsonValue, parse_model, write_text
 from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
@@ -26,9 +26,10 @@ from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import count_killed_time, set_state
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 from coordexp.sweep.load import Sweep, trial_config
+from coordexp.sweep.schema import Number
 from coordexp.sweep.space import Point, grid, point_of, sampler, suggest
 
-_SEARCH, _REASON = "search", "stopped_early"  # attributes in the journal
+_REASON = "stopped_early"  # an attribute of a trial
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -95,16 +96,18 @@ class SweepTrials:
         self.sweep = sweep
         self._data = data
         self._instance = instance
-        journal = ExperimentFolder.of(sweep.config).sweep_journal
-        if journal.is_file():
-            _drop_torn_line(journal)
-        self._study = _recorded_study(sweep) or _begin_study(sweep)
-        self._study.pruner = _pruner(sweep)
+        self._journal = ExperimentFolder.of(sweep.config).sweep_journal
+        self._study = optuna.create_study(direction="maximize", pruner=_pruner(sweep))
+        self._live: list[optuna.trial.Trial] = []
         self._running: dict[str, Trial] = {}
         self._sizes: dict[str, int] = {}
         self.trials: list[Trial] = []
-        for frozen in _begun_trials(self._study):
-            self._add(self._live(frozen.number))
+        events = _recorded_events(sweep) or []
+        # Written anew: a full disk or a power failure may have cut the last line.
+        lines = [{"search": _fixed_settings(sweep)}, *map(asdict, events)]
+        write_text(self._journal, "".join(json.dumps(line) + "\n" for line in lines))
+        for event in events:
+            self._take(event)
         for plan in self.begun_plans():
             count_killed_time(plan.run_dir)  # or the budget would count the time since a killed command
         for trial in self.trials:
@@ -126,11 +129,13 @@ class SweepTrials:
 
     def propose(self) -> Trial | None:
         """Return a new trial, recorded already; None if there are as many as the sweep asks for."""
-        number = len(self.trials)
-        if number >= self.sweep.settings.num_points:
+        settings, number = self.sweep.settings, len(self.trials)
+        if number >= settings.num_points:
             return None
-        self._study.sampler = sampler(self.sweep.settings, number)
-        return self._add(self._study.ask())
+        # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
+        live = self._ask(grid(settings.space)[number] if settings.search.method == "grid" else None)
+        self._write(_Event(number, params=live.params))
+        return self.trials[-1]
 
     def decide(self) -> None:
         """Read what running trials have committed, and ask those that fall behind to stop."""
@@ -181,32 +186,59 @@ class SweepTrials:
         """Return whether every trial is there and done."""
         return len(self.trials) >= self.sweep.settings.num_points and all(trial.is_done() for trial in self.trials)
 
-    def _add(self, asked: optuna.trial.Trial) -> Trial:
-        """Add a trial of the study; what was not sampled before the command was killed is sampled now."""
-        point = suggest(asked, self.sweep.settings.space)
-        name = f"t{asked.number:03d}"
+    def _ask(self, params: Mapping[str, Number] | None) -> optuna.trial.Trial:
+        """Ask Optuna for a trial, of these parameters or of those that it samples, and add it."""
+        settings, number = self.sweep.settings, len(self.trials)
+        self._study.sampler = sampler(settings, number)
+        if params is not None:
+            self._study.enqueue_trial(dict(params))
+        live = self._study.ask()
+        point, name = suggest(live, settings.space), f"t{number:03d}"
+        self._live.append(live)
         self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
-        assert len(self.trials) == asked.number + 1
-        return self.trials[-1]
+        return live
+
+    def _write(self, event: "_Event") -> None:
+        with self._journal.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(asdict(event)) + "\n")
+            lines.flush()
+            os.fsync(lines.fileno())
+
+    def _take(self, event: "_Event") -> bool:
+        """Tell Optuna what happened; return whether it would stop the trial for that."""
+        if event.params is not None:
+            self._ask(event.params)
+        elif event.step is not None and event.ap is not None:
+            self._live[event.trial].report(event.ap, event.step)
+            return self._live[event.trial].should_prune()
+        elif event.ended == "pruned":
+            self._live[event.trial].set_user_attr(_REASON, event.reason)
+            self._study.tell(event.trial, state=TrialState.PRUNED)
+        else:
+            state = TrialState.FAIL if event.ap is None else TrialState.COMPLETE
+            self._study.tell(event.trial, event.ap, state=state)
+        return False
+
+    def _record(self, event: "_Event") -> bool:
+        self._write(event)
+        return self._take(event)
 
     def _take_in(self, trial: Trial) -> None:
         """Report the trial's new APs; where one falls behind, note that for good and ask its run to stop."""
-        size = _size(trial.plan.folder.metrics)
-        if size == self._sizes.get(trial.name, 0) or self._frozen(trial).state != TrialState.RUNNING:
+        metrics = trial.plan.folder.metrics
+        size = metrics.stat().st_size if metrics.is_file() else 0
+        frozen = self._frozen(trial)
+        if size == self._sizes.get(trial.name, 0) or frozen.state != TrialState.RUNNING:
             return
         self._sizes[trial.name] = size
-        live = self._live(_number(trial))
-        reported = self._frozen(trial).intermediate_values
         for step, ap in ap_curve(trial.plan):
-            if step in reported:
+            if step in frozen.intermediate_values:
                 continue
-            live.report(ap, step)
-            is_behind = live.should_prune()
+            is_behind = self._record(_Event(frozen.number, step=step, ap=ap))
             if is_behind and step < self.sweep.config.training.num_steps and not trial.plan.is_finished():
                 factor = self.sweep.settings.asha.reduction_factor
                 reason = f"AP {ap:.4f} at step {step} is not among the best 1/{factor} that came to this rung so far"
-                live.set_user_attr(_REASON, reason)
-                self._study.tell(live.number, state=TrialState.PRUNED)
+                self._record(_Event(frozen.number, ended="pruned", reason=reason))
                 request_stop(trial.plan.run_dir, reason)
                 return
 
@@ -217,21 +249,32 @@ class SweepTrials:
         self._take_in(trial)
         frozen, is_finished = self._frozen(trial), trial.plan.is_finished()
         if frozen.state == TrialState.RUNNING and is_finished:
-            ap = final_ap(trial.plan)
-            self._study.tell(frozen.number, ap, state=TrialState.FAIL if ap is None else TrialState.COMPLETE)
+            self._record(_Event(frozen.number, ap=final_ap(trial.plan), ended="finished"))
         if frozen.state == TrialState.PRUNED and not is_finished:
             set_state(trial.plan.run_dir, "pruned", message=frozen.user_attrs[_REASON])
             clear_stop(trial.plan.run_dir)
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
-        return self._study.get_trials()[_number(trial)]
+        return self._study.get_trials()[int(trial.name[1:])]
 
-    def _live(self, number: int) -> optuna.trial.Trial:
-        """Return a trial of the study to which samples, APs and a final state can be added."""
-        self._study.sampler = sampler(self.sweep.settings, number)
-        storage = self._study._storage  # pyright: ignore[reportPrivateUsage]
-        study_id = storage.get_study_id_from_name(self._study.study_name)
-        return optuna.trial.Trial(self._study, storage.get_trial_id_from_study_id_trial_number(study_id, number))
+
+@dataclass(frozen=True)
+class _Event:
+    """A line of the journal: a trial is proposed with some parameters, has an AP at a step, or ends."""
+
+    trial: int
+    params: Mapping[str, Number] | None = None
+    step: int | None = None
+    ap: float | None = None
+    ended: Literal["finished", "pruned"] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The first line of the journal."""
+
+    search: Mapping[str, JsonValue]
 
 
 def recorded_points(sweep: Sweep) -> list[Point]:
@@ -240,9 +283,8 @@ def recorded_points(sweep: Sweep) -> list[Point]:
     Raises:
         ConfigError: if the name holds another search, or its journal cannot be read.
     """
-    study = _recorded_study(sweep)
-    begun = [] if study is None else _begun_trials(study)
-    return [point_of(frozen.params, sweep.settings.space) for frozen in begun if frozen.params]
+    events = _recorded_events(sweep) or []
+    return [point_of(event.params, sweep.settings.space) for event in events if event.params is not None]
 
 
 def upcoming_points(sweep: Sweep) -> list[Point] | None:
@@ -262,17 +304,17 @@ def upcoming_points(sweep: Sweep) -> list[Point] | None:
             return points[done:]
 
 
-def _recorded_study(sweep: Sweep) -> optuna.Study | None:
-    """Return the study that the sweep would go on with; None if no run of another search has begun."""
+def _recorded_events(sweep: Sweep) -> list[_Event] | None:
+    """Return what the sweep would go on with; None if no run of another search has begun."""
     folder = ExperimentFolder.of(sweep.config)
-    if not folder.sweep_journal.is_file():
-        return None
+    text = folder.sweep_journal.read_bytes() if folder.sweep_journal.is_file() else b""
     try:
-        study = optuna.load_study(study_name=sweep.settings.name, storage=_storage(folder.sweep_journal))
-        search = study.user_attrs[_SEARCH]
-    except KeyError:  # killed before the search was noted
-        return None
-    except (ValueError, TypeError) as error:
+        lines = text[: text.rfind(b"\n") + 1].splitlines()
+        if not lines:
+            return None
+        search = parse_model(_Search, lines[0]).search
+        events = [parse_model(_Event, line) for line in lines[1:]]
+    except ValueError as error:
         raise ConfigError(
             f"{folder.sweep_journal}: expected a journal of trials ({error}); --fresh moves it aside"
         ) from error
@@ -283,27 +325,7 @@ def _recorded_study(sweep: Sweep) -> optuna.Study | None:
             f"sweep {folder.name} exists in {folder.path.parent} with another {' and another '.join(changed)}; choose "
             "another name (sweep.name=NAME), or --fresh"
         )
-    return None if changed else study
-
-
-def _begin_study(sweep: Sweep) -> optuna.Study:
-    journal = ExperimentFolder.of(sweep.config).sweep_journal
-    journal.unlink(missing_ok=True)
-    study = optuna.create_study(direction="maximize", study_name=sweep.settings.name, storage=_storage(journal))
-    if sweep.settings.search.method == "grid":
-        # Not Optuna's GridSampler: it shuffles the points, and ends such a loop as ours with a RuntimeError.
-        for point in grid(sweep.settings.space):
-            study.enqueue_trial(point)
-    study.set_user_attr(_SEARCH, _fixed_settings(sweep))  # last: without it, nothing has begun
-    return study
-
-
-def _storage(journal: Path) -> JournalStorage:
-    return JournalStorage(JournalFileBackend(str(journal)))
-
-
-def _begun_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    return [frozen for frozen in study.get_trials() if frozen.state != TrialState.WAITING]
+    return None if changed else events
 
 
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
@@ -319,20 +341,3 @@ def _fixed_settings(sweep: Sweep) -> dict[str, JsonValue]:
     bound: dict[str, JsonValue] = {name: values[name] for name in ("group", "space", "tuning_split")}
     bound |= {"reading": sweep.config.reading}  # what the search was told of the trials that are done
     return bound | {"method": sweep.settings.search.method, "seed": sweep.settings.search.seed}
-
-
-def _drop_torn_line(journal: Path) -> None:
-    """Drop a last line that a full disk or a power failure cut: Optuna would append to it, and read neither."""
-    text = journal.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
-    if len(whole) < len(text):
-        with journal.open("r+b") as handle:
-            handle.truncate(len(whole))
-
-
-def _number(trial: Trial) -> int:
-    return int(trial.name[1:])
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow opens itself, without a server
 _SQLITE = "sqlite:///"
-_PROBE = "/api/2.0/mlflow/experiments/search"
-_PROBE_SECONDS = 5
+_PROBE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 _LOCK_SECONDS = 10
 _FIRST_USE_SECONDS = 120
 _ENVIRONMENT = {
@@ -43,23 +42,14 @@ _ENVIRONMENT = {
 # They print migrations, retries and tracebacks of errors that we report in one sentence.
 _NOISY = ("alembic", "mlflow.store.db.utils", "mlflow.utils.validation", "urllib3.connectionpool")
 # The request itself is wrong: sending it again cannot help.
-_PERMANENT = {
-    "INVALID_PARAMETER_VALUE",
-    "INVALID_STATE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "BAD_REQUEST",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-}
-
-
+_PERMANENT = (
+    *("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"),
+    *("BAD_REQUEST", "PERMISSION_DENIED", "UNAUTHENTICATED"),
+)
 _REASONS = {
     "Connection refused": "connection refused",
     "NameResolutionError": "no such host",
     "timed out": "no answer in time",
-    "ReadTimeoutError": "no answer in time",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted",
     "not authenticated": "it wants another user name or password in MLFLOW_TRACKING_USERNAME and _PASSWORD",
     "ReadOnlySqlTransaction": "its database is read-only now",
     "DiskFull": "its database has no room left",
@@ -68,14 +58,8 @@ _REASONS = {
     "too many 503 error": "it, or its database, is down for now (status 503)",
     "out-of-date database schema": "another version of MLflow made it: install that one, or back it up and run "
     "`mlflow db upgrade`",
-    "Invalid Host header": "it is not to be called by this name: start it with --allowed-hosts",
 }
-_PACKAGES = {
-    "s3": "boto3",
-    "gs": "google-cloud-storage",
-    "wasbs": "azure-storage-blob",
-    "abfss": "azure-storage-file-datalake",
-}
+_PACKAGES = {"s3": "boto3", "gs": "google-cloud-storage", "wasbs": "azure-storage-blob"}
 _SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _SECRET_IN_QUERY = re.compile(
     r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|signature|credential|key))=)[^&#\s'\"]+"
@@ -101,19 +85,23 @@ def connect(uri: str) -> "MlflowClient":
     Raises:
         TrackingError: if it cannot be used, within about 12 seconds.
     """
-    _prepare_mlflow()
+    for name, value in _ENVIRONMENT.items():  # MLflow reads it from the environment only
+        os.environ.setdefault(name, value)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if (problem := address_problem(uri)) is not None:
         raise TrackingError(f"the tracking URI {problem}")
     if path := sqlite_path(uri):
         _check_sqlite(uri, path)
-    elif uri.lower().startswith("http"):
-        _probe(uri)
     from mlflow import MlflowClient
 
     # Two first commands would both make MLflow's tables, and one would die.
     first_use = FileLock(f"{path}.lock", timeout=_FIRST_USE_SECONDS) if path else contextlib.nullcontext()
     with tracking_errors(uri, "open it"), first_use:
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    if uri.lower().startswith("http"):
+        _probe(client, uri)
+    return client
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -141,11 +129,7 @@ def without_secrets(text: str) -> str:
 
 @contextlib.contextmanager
 def tracking_errors(uri: str, doing: str) -> Generator[None]:
-    """Turn what MLflow, its database and its HTTP client raise into a TrackingError of one sentence.
-
-    Args:
-        uri: the server or database, for the message.
-        doing: what was tried, as in "cannot ...".
+    """Turn what MLflow, its database and its HTTP client raise into one sentence: "cannot DOING".
 
     Raises:
         ServerUnreachableError: where the same call may work later.
@@ -172,10 +156,6 @@ def tracking_errors(uri: str, doing: str) -> Generator[None]:
 def artifact_errors(uri: str, root: str) -> Generator[None]:
     """Turn what MLflow's stores of files raise, each its own kinds of errors, into one sentence.
 
-    Args:
-        uri: the server or database.
-        root: where the experiment's files go.
-
     Raises:
         ServerUnreachableError: where it is the server or database that does not answer.
         ArtifactError: where it is the store.
@@ -195,11 +175,7 @@ def artifact_errors(uri: str, root: str) -> Generator[None]:
 
 
 def look_at_artifacts(uri: str, root: str) -> None:
-    """Find out what keeps a run from storing files, as far as it shows without storing one.
-
-    Raises:
-        TrackingError: as :func:`artifact_errors`.
-    """
+    """Find out what keeps a run from storing files, as far as it shows without storing one."""
     with artifact_errors(uri, root):
         import mlflow
 
@@ -211,20 +187,8 @@ def look_at_artifacts(uri: str, root: str) -> None:
             mlflow.artifacts.list_artifacts(artifact_uri=root, tracking_uri=uri)
 
 
-def _prepare_mlflow() -> None:
-    """Set what MLflow reads from the environment only, unless the user has."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
 def check_names_file(uri: str, path: Path) -> None:
-    """Refuse a sqlite URI whose path cannot be a database file.
-
-    Raises:
-        TrackingError: if the path is not absolute, or a folder.
-    """
+    """Refuse a sqlite URI whose path cannot be a database file."""
     if not path.is_absolute() or path.is_dir():
         raise TrackingError(f"tracking URI {uri!r} names no database file: expected sqlite:////absolute/path/mlflow.db")
 
@@ -244,24 +208,14 @@ def _check_sqlite(uri: str, path: Path) -> None:
         ) from error
 
 
-def _probe(uri: str) -> None:
-    """Ask a server one short question, with MLflow's own credentials and TLS settings."""
+def _probe(client: "MlflowClient", uri: str) -> None:
+    """Ask a server one short question, and wait for the answer no longer than a person does."""
     from mlflow.exceptions import MlflowException
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request, verify_rest_response
 
+    before = {name: os.environ[name] for name in _PROBE}
+    os.environ.update(_PROBE)
     try:
-        response = http_request(
-            get_default_host_creds(uri),
-            _PROBE,
-            "GET",
-            max_retries=1,
-            backoff_factor=0,
-            timeout=_PROBE_SECONDS,
-            raise_on_status=False,
-            params={"max_results": 1},
-        )
-        verify_rest_response(response, _PROBE)
+        client.search_experiments(max_results=1)
     except MlflowException as error:
         if error.error_code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
             raise TrackingError(f"tracking server {server_of(uri)} refuses: {_reason(error)}") from error
@@ -269,6 +223,8 @@ def _probe(uri: str) -> None:
             f"tracking server {server_of(uri)} does not answer as MLflow ({_reason(error)}): "
             "start it, or correct tracking.uri or MLFLOW_TRACKING_URI"
         ) from error
+    finally:
+        os.environ.update(before)
 
 
 def _reason(error: BaseException) -> str:

@@ -4,14 +4,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from coordexp.config.trees import Tree, leaves
 from coordexp.errors import ComparisonError, TrackingError
 from coordexp.files import JsonValue, sha256_of_text
 from coordexp.metrics import best_name, is_better
 from coordexp.runs.reporter import Row
-from coordexp.tracking.charts import chart_of
+from coordexp.tracking.charts import is_shown
 
 MAX_KEY_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
@@ -19,29 +19,13 @@ MAX_POINTS = 1000
 _KEY_PART = re.compile(r"[A-Za-z0-9_\-]+")
 
 
-@dataclass(frozen=True)
-class PointData:
-    """One point of a metric curve, under MLflow's name of it: exactly what makes up its identity there."""
+class PointData(NamedTuple):
+    """One point of a curve: exactly what makes up its identity in MLflow, which keeps identical points once."""
 
     name: str
     value: float
     timestamp_ms: int
     step: int
-
-
-@dataclass(frozen=True)
-class PointBatch:
-    """Points for one call.
-
-    Attributes:
-        points: at most ``MAX_POINTS``.
-        rows_done: rows wholly sent once this batch is.
-        last_step: the step of the last row wholly sent, None before the first.
-    """
-
-    points: tuple[PointData, ...]
-    rows_done: int
-    last_step: int | None
 
 
 def flatten_config(config: Mapping[str, JsonValue]) -> dict[str, str]:
@@ -50,18 +34,12 @@ def flatten_config(config: Mapping[str, JsonValue]) -> dict[str, str]:
     Text stays as it is, everything else becomes JSON (``true``, ``null``, ``[0, 1]``). A mapping that
     is empty, or has a key that MLflow or the dots cannot carry, becomes one JSON value. A value
     longer than MLflow's limit ends in its SHA-256, so that two long values that differ stay different.
-
-    Args:
-        config: nested mappings of JSON values.
-
-    Returns:
-        Parameters by dotted key, in the order of ``config``.
     """
     return {key: _text(value) for key, value in leaves(config, is_whole=_is_whole).items()}
 
 
-def check_params(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Refuse to continue a run under another configuration.
+def check_same(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Refuse to continue a run under another configuration, code, data or weights.
 
     Args:
         run_name: how the message calls the run.
@@ -75,76 +53,52 @@ def check_params(run_name: str, logged: Mapping[str, str], wanted: Mapping[str, 
         if wanted.get(key) != logged[key]:
             now = repr(_short(wanted[key])) if key in wanted else "absent"
             raise ComparisonError(
-                f"MLflow run {run_name} was started with {key} = {_short(logged[key])!r}, now it is {now}: "
-                "expected the configuration it was started with, another experiment name, or a fresh start"
+                f"MLflow run {run_name} was started with {key} = {_short(logged[key])!r}, now it is {now}: expected "
+                "what it was started with, another experiment name, or a fresh start"
             )
 
 
-def check_fingerprint(run_name: str, logged: str | None, wanted: str | None) -> None:
-    """Refuse to continue a run under other code, data or weights.
-
-    Args:
-        run_name: how the message calls the run.
-        logged: what the run has; None if it was never given one.
-        wanted: what it should have.
-
-    Raises:
-        ComparisonError: if they differ.
-    """
-    if logged is not None and logged != wanted:
-        raise ComparisonError(
-            f"MLflow run {run_name} was started with fingerprint {logged}, now it is {wanted}: expected the same code, "
-            "data and weights as at its start, another experiment name, or a fresh start"
-        )
+def last_values(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the last value of each metric, and the best one under its own name where that matters."""
+    found: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.metrics.items():
+            found[name] = value
+            best = best_name(name)
+            if best is not None and math.isfinite(value) and (best not in found or is_better(name, value, found[best])):
+                found[best] = value
+    return found
 
 
-def row_points(row: Row, best: Mapping[str, float]) -> list[PointData]:
-    """Return the points of a row that MLflow shows, with a ``best/...`` point where a tracked metric beats ``best``.
+def row_points(row: Row) -> list[PointData]:
+    """Return the points of a row that MLflow shows.
 
-    A point takes its time from the row, not from the clock: sent again after a crash it is identical,
-    and MLflow keeps identical points once.
+    A point takes its time from the row, not from the clock: sent again after a crash it is identical.
 
     Raises:
         TrackingError: if a value is not finite.
     """
-    timestamp_ms = round(row.time * 1000)
-    points: list[PointData] = []
     for name, value in row.metrics.items():
         if not math.isfinite(value):
             raise TrackingError(f"metric {name} at step {row.step} is {value}: expected a finite number or no value")
-        kept, chart = best_name(name), chart_of(name)
-        if chart is not None:
-            points.append(PointData(chart, value, timestamp_ms, row.step))
-        best_chart = None if kept is None else chart_of(kept)
-        if best_chart is not None and (best_chart not in best or is_better(name, value, best[best_chart])):
-            points.append(PointData(best_chart, value, timestamp_ms, row.step))
-    return points
+    timestamp_ms = round(row.time * 1000)
+    return [PointData(name, value, timestamp_ms, row.step) for name, value in row.metrics.items() if is_shown(name)]
 
 
-def batches(rows: Sequence[Row], best: Mapping[str, float]) -> Iterator[PointBatch]:
-    """Group rows into batches of at most ``MAX_POINTS`` points, counting rows that are whole.
-
-    Args:
-        rows: rows to send, in order.
-        best: the run's last values in MLflow so far, of which those of ``best/...`` metrics count.
-    """
-    so_far = dict(best)
+def batches(rows: Sequence[Row]) -> Iterator[tuple[list[PointData], int]]:
+    """Group the points of rows for calls of at most ``MAX_POINTS``, each with how many rows are whole after it."""
     waiting: list[PointData] = []
-    done = 0
-    last_step: int | None = None
-    for row in rows:
-        points = row_points(row, so_far)
-        so_far |= {point.name: point.value for point in points}
+    for done, row in enumerate(rows):
+        points = row_points(row)
         if waiting and len(waiting) + len(points) > MAX_POINTS:
-            yield PointBatch(tuple(waiting), done, last_step)
+            yield waiting, done
             waiting = []
         waiting += points
         while len(waiting) > MAX_POINTS:
-            yield PointBatch(tuple(waiting[:MAX_POINTS]), done, last_step)
+            yield waiting[:MAX_POINTS], done
             waiting = waiting[MAX_POINTS:]
-        done, last_step = done + 1, row.step
     if rows:
-        yield PointBatch(tuple(waiting), done, last_step)
+        yield waiting, len(rows)
 
 
 def _is_whole(key: str, mapping: Tree) -> bool:

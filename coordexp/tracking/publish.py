@@ -1,6 +1,5 @@
 """The runs of an ablation or a sweep in MLflow: a parent, a child for each run, curves, artifacts, how it ended."""
 
-import functools
 import json
 import re
 import socket
@@ -16,17 +15,17 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.data.sources.source import source_of
 from coordexp.errors import CoordExpError, TrackingError
 from coordexp.files import kept_model, sha256_of_file, write_json
-from coordexp.metrics import BOX_KINDS, DECODINGS, MetricName
+from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import Row, read_rows
+from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import RunStatus, State
-from coordexp.tracking.charts import COLOR_TAG, chart_of, group_colors
+from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets
 from coordexp.tracking.model_card import write_model_card
-from coordexp.tracking.models import EvaluatedOn, MergedModel
-from coordexp.tracking.payload import row_points
+from coordexp.tracking.models import MergedModel
+from coordexp.tracking.payload import last_values
 from coordexp.tracking.spool import RowSync
 from coordexp.tracking.store import (
     ANNOTATIONS,
@@ -37,6 +36,7 @@ from coordexp.tracking.store import (
     RUN_DIR,
     WHY_NOT_BEGUN,
     FinalStatus,
+    StartStatus,
     Tracker,
     open_tracker,
 )
@@ -48,12 +48,6 @@ _FINAL: dict[State, FinalStatus] = {
     "stopped": "KILLED",
     "pruned": "FINISHED",
 }
-_SHOWN_OF_A_MODEL = [
-    str(MetricName(decoding, name, boxes))
-    for decoding in DECODINGS
-    for boxes in BOX_KINDS
-    for name in ("AP", "AP50", "AP75")
-]
 
 
 @dataclass(frozen=True)
@@ -102,6 +96,28 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
     return open_tracker(tracking_uri(config), experiment=config.experiment.name, artifact_root=root)
 
 
+@dataclass
+class _Followed:
+    """A run that is not wholly recorded yet.
+
+    Attributes:
+        run_id: MLflow's; "" before it is created there.
+        ended: how it ended, once that and its results are stored.
+        waiting: how it ended, while the server does not take that.
+        problem: why something of it is not stored.
+        is_noted: whether its folder says that the server has all of it.
+    """
+
+    plan: RunPlan
+    fingerprint: str
+    tags: Mapping[str, str]
+    run_id: str = ""
+    ended: RunStatus | None = None
+    waiting: RunStatus | None = None
+    problem: str = ""
+    is_noted: bool = False
+
+
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
@@ -115,16 +131,8 @@ class Recorder:
         """
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
-        self._plans: dict[str, RunPlan] = {}
-        self._described: dict[str, tuple[str, Mapping[str, str]]] = {}
-        self._run_ids: dict[str, str] = {}
-        self._unbegun: dict[str, RunPlan] = {}
+        self._runs: dict[str, _Followed] = {}
         self._why_not_begun = ""
-        self._sources: list[tuple[str, Path]] = []
-        self._ended: dict[str, RunStatus] = {}
-        self._noted: set[str] = set()
-        self._unrecorded: dict[str, str] = {}
-        self._waiting: dict[str, tuple[RunPlan, RunStatus]] = {}
         self._lock = threading.Lock()  # a run ends in one thread at a time
         self._creating = threading.Lock()
         self.parent_id = tracker.start_parent(parent_key, shared_identity(config, besides=config.ablation.factor), {})
@@ -135,21 +143,16 @@ class Recorder:
 
         MLflow fixes a run's start when it is created; what has not begun stands in the parent, see ``note_planned``.
 
-        Args:
-            plan: the run.
-            fingerprint: of it, in its short form.
-            tags: further ones.
-
         Raises:
             TrackingError: if the server does not take it; it is tried again when the run has ended.
         """
         if not is_recorded(plan, self._tracker):
-            self._plans[plan.name] = plan
-            self._described[plan.name] = fingerprint, tags or {}
-            if plan.status() is not None or self._tracker.has_run(plan.key):
-                self._run_id(plan)
-            else:
-                self._unbegun[plan.name] = plan
+            run = _Followed(plan, fingerprint, tags or {})
+            try:
+                if plan.status() is not None:
+                    self._create(run, status="SCHEDULED")
+            finally:
+                self._runs[plan.name] = run
 
     def note_planned(self, plans: Sequence[RunPlan]) -> None:
         """Let the experiment's own run say which runs there will be: MLflow has only those that have begun."""
@@ -161,11 +164,7 @@ class Recorder:
         self._tracker.set_tags(self.parent_id, tags)
 
     def check_artifacts(self) -> None:
-        """Store the experiment's own record, which shows before anything is trained whether files can be stored.
-
-        Raises:
-            TrackingError: if not.
-        """
+        """Store the experiment's own record, which shows before anything is trained whether files can be stored."""
         self._tracker.log_file(self.parent_id, self._record)
 
     def set_shared(self, metrics: Mapping[str, float | None]) -> None:
@@ -178,22 +177,24 @@ class Recorder:
         A run that never began is not created for that: MLflow could not change its start any more. The experiment's
         own run says why.
         """
+        run = self._runs[plan.name]
+        if not run.run_id and plan.status() is None:
+            self._why_not_begun = status.message
+        else:
+            self._end(run, status)
+
+    def _end(self, run: _Followed, status: RunStatus) -> bool:
+        """Store how a run ended; return whether the server answered."""
         with self._lock:
-            if plan.name in self._unbegun and plan.status() is None:
-                self._why_not_begun = status.message
-                return
-            if self._ended.get(plan.name) == status:
-                return
-            self._waiting.pop(plan.name, None)
-            try:
-                self._end_run(plan, status)
-            except (CoordExpError, OSError) as error:
-                self._unrecorded[plan.name] = str(error)
-                if isinstance(error, ServerUnreachableError):
-                    self._waiting[plan.name] = (plan, status)
-            else:
-                self._ended[plan.name] = status
-                self._unrecorded.pop(plan.name, None)
+            run.waiting = None
+            if run.ended != status:
+                try:
+                    self._store(run, status)
+                    run.ended, run.problem = status, ""
+                except (CoordExpError, OSError) as error:
+                    run.problem = str(error)
+                    run.waiting = status if isinstance(error, ServerUnreachableError) else None
+            return run.waiting is None
 
     def close(self, *, cut_short: bool = False) -> list[str]:
         """Send what is left and end the parent; return a sentence for each thing the server does not have.
@@ -202,32 +203,31 @@ class Recorder:
             cut_short: whether the experiment ended before all its runs were done.
         """
         unsent = self._sync.close()
-        is_broken = False
-        for plan in self._plans.values():
-            status = plan.status()
-            if status is None or status.state == "running" or self._ended.get(plan.name) == status:
-                continue
-            if self._waiting:  # the server was just waited for in vain: trying each run would take minutes
-                self._unrecorded.setdefault(plan.name, next(iter(self._unrecorded.values())))
-            elif not is_broken or plan.name not in self._unrecorded:
-                self.end_run(plan, status)
-                is_broken = plan.name in self._unrecorded
+        problems: dict[str, list[str]] = {}
+        away = ""
+        for run in self._runs.values():
+            status = run.plan.status()
+            if status is not None and status.state != "running" and run.ended != status:
+                away = away or next((run.problem for run in self._runs.values() if run.waiting), "")
+                if away:  # the server was just waited for in vain: trying each run would take minutes
+                    run.problem = run.problem or away
+                elif not (run.problem and problems):  # what kept one run from being stored keeps others, too
+                    self._end(run, status)
+            if reason := run.problem or unsent.get(run.plan.folder.metrics, ""):
+                problems.setdefault(reason, []).append(run.plan.name)
         self._note_recorded()
-        names: dict[str, list[str]] = {}
-        for plan in self._plans.values():
-            if reason := self._unrecorded.get(plan.name) or unsent.get(plan.folder.metrics):
-                names.setdefault(reason, []).append(plan.name)
         missing = [
-            f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {reason}" for reason, of in names.items()
+            f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+            for reason, names in problems.items()
         ]
-        states = {status.state if (status := plan.status()) else "stopped" for plan in self._plans.values()}
+        states = {status.state if (status := run.plan.status()) else "stopped" for run in self._runs.values()}
         is_whole = not cut_short and not states & {"stopped", "running"}
         try:
             final = "KILLED" if not is_whole else "FAILED" if "failed" in states else "FINISHED"
             if self._why_not_begun:
                 self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
             # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
-            ended_at = None if self._plans else self._tracker.ended_before(self.parent_id)
+            ended_at = None if self._runs else self._tracker.ended_before(self.parent_id)
             self._tracker.finish(self.parent_id, final, ended_at=ended_at)
         except TrackingError as error:
             missing.append(str(error))
@@ -235,66 +235,62 @@ class Recorder:
 
     def _end_waiting(self) -> bool:
         """End runs that the server did not take before; return whether it answers now."""
-        for plan, status in list(self._waiting.values()):
-            self.end_run(plan, status)
-            if plan.name in self._waiting:
+        for run in list(self._runs.values()):
+            if run.waiting is not None and not self._end(run, run.waiting):
                 return False
         self._note_recorded()
         return True
 
-    def _end_run(self, plan: RunPlan, status: RunStatus) -> None:
-        run_id, run = self._run_id(plan), plan.folder
-        # First how it ended: where files cannot be stored, the run must not stay RUNNING for ever.
-        self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(run.status))
-        if status.state == "pruned":
-            self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
-        for path in (run.config, run.fingerprint, run.param_groups, run.metrics, run.progress_log, run.error_log):
-            if path.is_file():
-                self._tracker.log_file(run_id, path)
-        self._tracker.log_measured(run_id, last_values(read_rows(run.metrics)))
-        if status.state == "finished":
-            self._store_results(run_id, plan)
-
     def _followed(self) -> list[tuple[str, Path]]:
         """Return the runs whose rows are sent; those that have begun since are created."""
-        for plan in list(self._unbegun.values()):
-            if plan.status() is None:
-                continue
-            try:
-                self._run_id(plan)
-            except ServerUnreachableError:
-                break  # as their rows, later
-            except CoordExpError as error:
-                self._unrecorded[plan.name] = str(error)
-            self._unbegun.pop(plan.name, None)  # at the end two threads may ask, where the server answers slowly
-        return list(self._sources)
+        runs = list(self._runs.values())
+        for run in runs:
+            if not run.run_id and not run.problem and run.plan.status() is not None:
+                try:
+                    self._create(run, status="RUNNING")
+                except ServerUnreachableError:
+                    break  # as their rows, later
+                except CoordExpError as error:
+                    run.problem = str(error)
+        return [(run.run_id, run.plan.folder.metrics) for run in runs if run.run_id]
 
-    def _run_id(self, plan: RunPlan) -> str:
+    def _create(self, run: _Followed, *, status: StartStatus) -> None:
+        """Find a run in MLflow, or create it; two threads may see that it has begun."""
+        plan = run.plan
+        # A sweep's trials are too many for colours.
+        color = group_colors(plan.config.ablation.groups).get(plan.group)
         with self._creating:
-            return self._found_or_created(plan)
-
-    def _found_or_created(self, plan: RunPlan) -> str:
-        if plan.name not in self._run_ids:
-            fingerprint, tags = self._described[plan.name]
-            color = group_colors(plan.config.ablation.groups).get(plan.group)  # a sweep's trials are too many for that
-            self._run_ids[plan.name] = self._tracker.start_run(
+            run.run_id = run.run_id or self._tracker.start_run(
                 plan.key,
                 parent_id=self.parent_id,
                 group=plan.group,
                 seed=plan.seed,
-                fingerprint=fingerprint,
+                fingerprint=run.fingerprint,
                 params=identity(plan.config),
                 tags={
-                    **tags,
+                    **run.tags,
                     **({COLOR_TAG: color} if color else {}),
                     RUN_DIR: str(plan.run_dir),
                     READING: plan.config.reading,
                 },
-                status="RUNNING" if plan.name in self._unbegun else "SCHEDULED",
+                status=status,
                 began_at=_began_at(plan),
             )
-            self._sources.append((self._run_ids[plan.name], plan.folder.metrics))
-        return self._run_ids[plan.name]
+
+    def _store(self, run: _Followed, status: RunStatus) -> None:
+        self._create(run, status="RUNNING")
+        run_id, folder = run.run_id, run.plan.folder
+        # First how it ended: where files cannot be stored, the run must not stay RUNNING for ever.
+        self._tracker.finish(run_id, _FINAL[status.state], message=status.message, ended_at=_written_at(folder.status))
+        if status.state == "pruned":
+            self._tracker.set_tags(run_id, {"pruned": f"at step {status.step}"})
+        files = (folder.config, folder.fingerprint, folder.param_groups, folder.metrics, folder.progress_log)
+        for path in (*files, folder.error_log):
+            if path.is_file():
+                self._tracker.log_file(run_id, path)
+        self._tracker.log_measured(run_id, last_values(read_rows(folder.metrics)))
+        if status.state == "finished":
+            self._store_results(run_id, run.plan)
 
     def _store_results(self, run_id: str, plan: RunPlan) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
@@ -304,23 +300,25 @@ class Recorder:
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
-        write_model_card(plan.config, metrics=final.metrics if (final := _final_row(plan)) else {})
+        values = last_values(read_rows(plan.folder.metrics))
+        write_model_card(plan.config, metrics=values)
         num_bytes = directory_bytes(merged)
-        as_artifact = num_bytes <= plan.config.tracking.max_artifact_mib * 2**20
-        if as_artifact:
+        uri = storage_uri(merged)
+        if num_bytes <= plan.config.tracking.max_artifact_mib * 2**20:
             self._tracker.log_directory(run_id, merged, MERGED_ARTIFACT)
+            uri = f"runs:/{run_id}/{MERGED_ARTIFACT}"
         # Only now: what is named is there, whole.
         self._tracker.set_tags(run_id, {"merged_checkpoint": str(merged)})
-        self._tracker.log_model(run_id, merged_model(plan, run_id=run_id, num_bytes=num_bytes, as_artifact=as_artifact))
+        self._tracker.log_model(run_id, _merged_model(plan, values, uri=uri, num_bytes=num_bytes))
 
     def _note_recorded(self) -> None:
         """Note in its folder each run that is over and has its results and every row on the server."""
-        for plan in list(self._plans.values()):
-            status = self._ended.get(plan.name)
-            is_over = status is not None and status.state in ("finished", "pruned") and plan.name not in self._noted
-            if is_over and not self._sync.why_unsent(self._run_ids[plan.name], plan.folder.metrics):
-                write_json(plan.folder.recorded, asdict(Recorded(without_secrets(self._tracker.uri), plan.key)))
-                self._noted.add(plan.name)
+        for run in list(self._runs.values()):
+            is_over = run.ended is not None and run.ended.state in ("finished", "pruned") and not run.is_noted
+            if is_over and not self._sync.why_unsent(run.run_id, run.plan.folder.metrics):
+                recorded = Recorded(without_secrets(self._tracker.uri), run.plan.key)
+                write_json(run.plan.folder.recorded, asdict(recorded))
+                run.is_noted = True
 
 
 def _began_at(plan: RunPlan) -> float | None:
@@ -337,45 +335,18 @@ def _written_at(status: Path) -> float | None:
         return None
 
 
-def merged_model(plan: RunPlan, *, run_id: str, num_bytes: int, as_artifact: bool) -> MergedModel:
-    """Describe a finished run's merged checkpoint, wholly stored, as MLflow lists it among its models.
-
-    Args:
-        plan: the run.
-        run_id: its MLflow run.
-        num_bytes: size of the checkpoint.
-        as_artifact: MLflow has a copy; otherwise it lies in the run's directory only.
-    """
-    directory = plan.folder.merged
-    uri = f"runs:/{run_id}/{MERGED_ARTIFACT}" if as_artifact else storage_uri(directory)
-    place = f"mlflow.artifacts.download_artifacts({uri!r})" if as_artifact else repr(str(directory))
-    final = _final_row(plan)
-    # Exactly the points that the run itself has: the same points are kept once.
-    shown = {chart_of(name) for name in _SHOWN_OF_A_MODEL}
-    points = [point for point in row_points(final, {}) if point.name in shown] if final else []
+def _merged_model(plan: RunPlan, values: Mapping[str, float], *, uri: str, num_bytes: int) -> MergedModel:
+    """Describe a finished run's merged checkpoint, wholly stored, as MLflow lists it among its models."""
+    is_artifact = uri.startswith("runs:")
+    place = f"mlflow.artifacts.download_artifacts({uri!r})" if is_artifact else repr(str(plan.folder.merged))
+    ap = values.get(headline(plan.config.reading))
+    params = {"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)[:500]}
     return MergedModel(
         name=re.sub(r"[/:.%\"']", "-", plan.name),
-        step=points[0].step if points else plan.config.training.num_steps,
-        params={"group": plan.group, "seed": str(plan.seed), "base": str(plan.config.model.path)},
-        tags={
-            "uri": uri,
-            "load": f"coordexp.model.load({place})",
-            "bytes": str(num_bytes),
-            "run_key": plan.key,
-        },
-        points=points,
-        dataset=_validation_data(plan.config),
+        step=plan.config.training.num_steps,
+        params=params | ({} if ap is None else {"AP": f"{ap:.4f}"}),
+        tags={"uri": uri, "load": f"coordexp.model.load({place})", "bytes": str(num_bytes), "run_key": plan.key},
     )
-
-
-def last_values(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the last value of each metric."""
-    return {name: value for row in rows for name, value in row.metrics.items()}
-
-
-def _final_row(plan: RunPlan) -> Row | None:
-    rows = read_rows(plan.folder.metrics)
-    return next((row for row in reversed(rows) if not row.metrics.keys().isdisjoint(_SHOWN_OF_A_MODEL)), None)
 
 
 def storage_uri(directory: Path) -> str:
@@ -383,22 +354,7 @@ def storage_uri(directory: Path) -> str:
     return f"file://{socket.gethostname()}{quote(str(directory.absolute()))}"
 
 
-def _validation_data(config: ExperimentConfig) -> EvaluatedOn | None:
-    source = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data)
-    path = source.annotations
-    if not path.is_file():
-        return None
-    return EvaluatedOn(source.name, _digest(path, path.stat().st_mtime_ns), str(path))
-
-
 def annotations_hash(config: ExperimentConfig) -> str:
     """Return how the SHA-256 of the annotations a run is evaluated on begins; "" where they are not here."""
     path = source_of(config.data, "val", data_dir=ExperimentFolder.of(config).data).ground_truth_file
-    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else ""
-
-
-@functools.lru_cache(maxsize=8)
-def _digest(path: Path, changed_ns: int) -> str:
-    """Hash annotations once for all runs; ``changed_ns`` makes a changed file another one."""
-    del changed_ns
-    return sha256_of_file(path)[:32]
+    return sha256_of_file(path)[:32] if path.is_file() else ""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from coordexp.errors import TrackingError
 from coordexp.files import parse_model
@@ -15,7 +14,6 @@ from coordexp.runs.reporter import Row
 from coordexp.tracking.connection import ServerUnreachableError, server_of
 from coordexp.tracking.store import Tracker
 
-_MAX_BYTES_PER_PASS = 4 * 2**20
 _LONGEST_WAIT_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
@@ -70,11 +68,7 @@ class RowSync:
         self._thread.start()
 
     def close(self, timeout: float = 30.0) -> dict[Path, str]:
-        """Send what is left, for at most ``timeout`` seconds, and stop.
-
-        Returns:
-            The files that hold rows MLflow does not have, each with the reason.
-        """
+        """Send what is left, for at most ``timeout`` seconds, and stop; return files with unsent rows, and why."""
         self._deadline = time.monotonic() + timeout
         self._closing.set()
         self._thread.join(timeout)
@@ -108,50 +102,36 @@ class RowSync:
         for run_id, path in self._sources():
             sent = self._sent.setdefault((run_id, path), _SentSoFar())
             try:
-                while not sent.given_up and self._send(run_id, path, sent):
+                if not sent.given_up:
+                    self._send(run_id, path, sent)
                     sent.error = ""
             except ServerUnreachableError as error:
                 sent.error = str(error)
                 return False
             except (TrackingError, OSError) as error:
-                sent.error = str(error)
-                sent.given_up = isinstance(error, TrackingError)
+                sent.error, sent.given_up = str(error), isinstance(error, TrackingError)
                 _log.warning("rows of %s are not sent to MLflow: %s", path, error)
         return self._also()
 
-    def _send(self, run_id: str, path: Path, sent: _SentSoFar) -> bool:
-        """Send the next piece of a file; return whether there was one."""
+    def _send(self, run_id: str, path: Path, sent: _SentSoFar) -> None:
+        """Send what a file has beyond what was sent; a resumed run may have rewritten it."""
         if not path.exists():
-            return False
-        with path.open("rb") as handle:
-            status = os.fstat(handle.fileno())
+            return
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
             if status.st_ino != sent.inode or status.st_size < sent.offset:
-                # A resumed run rewrites its file. The run's own count says which rows MLflow has.
+                # The run's own count says which rows MLflow has.
                 sent.inode, sent.offset, sent.rows = status.st_ino, 0, 0
-            data = _whole_lines(handle, sent.offset)
-        if not data:
-            return False
-        rows = _parse(path, data, first=sent.rows)
-        self._tracker.append_rows(run_id, rows, start=sent.rows)
-        sent.offset += len(data)
-        sent.rows += len(rows)
-        return True
-
-
-def _whole_lines(handle: BinaryIO, offset: int) -> bytes:
-    """Read complete lines from ``offset`` on, a few MiB at a time but at least one line."""
-    handle.seek(offset)
-    data = handle.read(_MAX_BYTES_PER_PASS)
-    if data and b"\n" not in data:
-        data += handle.readline()
-    return data[: data.rfind(b"\n") + 1]
-
-
-def _parse(path: Path, data: bytes, *, first: int) -> list[Row]:
-    rows: list[Row] = []
-    for number, line in enumerate(data.splitlines(), start=first + 1):
-        try:
-            rows.append(parse_model(Row, line))
-        except ValueError as error:
-            raise TrackingError(f"{path}, line {number}: expected a row of step, time and metrics ({error})") from error
-    return rows
+            file.seek(sent.offset)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        if data:
+            rows: list[Row] = []
+            for line in data.splitlines():
+                try:
+                    rows.append(parse_model(Row, line))
+                except ValueError as error:
+                    where = f"{path}, line {sent.rows + len(rows) + 1}"
+                    raise TrackingError(f"{where}: expected a row of step, time and metrics ({error})") from error
+            self._tracker.append_rows(run_id, rows, start=sent.rows)
+            sent.offset, sent.rows = sent.offset + len(data), sent.rows + len(rows)

@@ -14,14 +14,14 @@ from coordexp.config.identity.fingerprint import git_state
 from coordexp.errors import TrackingError
 from coordexp.files import JsonValue
 from coordexp.runs.reporter import Row
-from coordexp.tracking.charts import MEASURED, VIEW_TAG, chart_of, view_of_runs
+from coordexp.tracking.charts import MEASURED, VIEW_TAG, view_of_runs
 from coordexp.tracking.connection import DATABASES, artifact_errors, connect, server_of, tracking_errors
 from coordexp.tracking.models import MergedModel, log_model
-from coordexp.tracking.payload import PointData, batches, check_fingerprint, check_params, flatten_config
+from coordexp.tracking.payload import PointData, batches, check_same, flatten_config, row_points
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Metric, Run
+    from mlflow.entities import Experiment, Run
 
 EXPERIMENT_TAG = "coordexp"
 RUN_KEY = "run_key"
@@ -76,32 +76,26 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
 
 @dataclass
 class _KnownRun:
-    """What a run in MLflow has after the last call that succeeded, as the one process that writes to it knows.
-
-    Attributes:
-        status: MLflow's name of it.
-        rows: rows of its ``metrics.jsonl`` that MLflow has.
-        best: the last value of each metric, among them the ``best/...`` ones.
-        message: why it failed, or "".
-        ended_at: when it ended before, in seconds since 1970; None where it had not.
-    """
+    """What MLflow has of a run, as far as we have told it or read it; times are seconds since 1970."""
 
     status: str
     rows: int
-    best: dict[str, float]
     message: str
     ended_at: float | None
 
     @staticmethod
     def of(run: "Run") -> "_KnownRun":
-        """Read it from a run as MLflow returns it."""
         tags, ended_ms = run.data.tags, run.info.end_time
-        rows, best, message = int(tags.get(ROWS_LOGGED, 0)), dict(run.data.metrics), tags.get(MESSAGE, "")
-        return _KnownRun(run.info.status, rows, best, message, ended_ms / 1000 if ended_ms else None)
+        ended_at = ended_ms / 1000 if ended_ms else None
+        return _KnownRun(run.info.status, int(tags.get(ROWS_LOGGED, 0)), tags.get(MESSAGE, ""), ended_at)
 
 
 class Tracker:
-    """One experiment in MLflow; :func:`open_tracker` makes it."""
+    """One experiment in MLflow; :func:`open_tracker` makes it.
+
+    Every method raises a TrackingError where MLflow cannot be used, and a ServerUnreachableError where the same call
+    may work later.
+    """
 
     def __init__(self, client: "MlflowClient", experiment: "Experiment", *, uri: str) -> None:
         self.uri = uri
@@ -114,19 +108,10 @@ class Tracker:
         self._known: dict[str, _KnownRun] = {}
 
     def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
-        """Create the run that holds the whole ablation, or find it again.
-
-        Args:
-            key: its deterministic key.
-            params: the shared configuration, nested or flat.
-            tags: further tags.
-
-        Returns:
-            The MLflow run id.
+        """Create the run that holds the whole ablation, or find it again by its key; return MLflow's id.
 
         Raises:
             ComparisonError: if the run exists with another parameter.
-            TrackingError: if MLflow cannot be used.
         """
         # The UI groups charts by tag and would put a run without the tag in a group of its own.
         return self._start(key, {"group": "ablation", **tags}, self.experiment, params, "RUNNING")
@@ -163,22 +148,12 @@ class Tracker:
 
         Raises:
             ComparisonError: if the run exists with another parameter or fingerprint.
-            TrackingError: if MLflow cannot be used.
         """
         own = {"group": group, "seed": str(seed), "fingerprint": fingerprint, PARENT: parent_id}
         return self._start(key, {**tags, **own}, f"{group}-s{seed}", params, status, began_at=began_at)
 
-    def has_run(self, key: str) -> bool:
-        """Return whether a run of this key was created before.
-
-        Raises:
-            TrackingError: if MLflow cannot be used.
-        """
-        with tracking_errors(self.uri, f"look for run {key}"):
-            return self._find(key) is not None
-
     def append_rows(self, run_id: str, rows: Sequence[Row], *, start: int = 0) -> int:
-        """Log rows that the run does not have yet.
+        """Log rows that the run does not have yet; return how many rows of the file it has now.
 
         The run counts its rows in a tag that is written after them: rows below the count are skipped,
         and rows sent just before a crash are sent again as identical points, which MLflow keeps once.
@@ -187,13 +162,6 @@ class Tracker:
             run_id: the run.
             rows: rows of the run's ``metrics.jsonl``, in order.
             start: the number of the first of them in that file.
-
-        Returns:
-            How many rows of the file the run has now.
-
-        Raises:
-            ServerUnreachableError: if the same call may work later.
-            TrackingError: if it cannot, or a value is not finite.
         """
         with self._in_doubt(run_id), tracking_errors(self.uri, f"log rows of run {run_id}"):
             known = self._running(run_id, num_rows=start + len(rows))
@@ -201,40 +169,22 @@ class Tracker:
                 raise TrackingError(
                     f"run {run_id} has {known.rows} rows, got rows from number {start}: expected no gap"
                 )
-            logged = known.rows
-            for batch in batches(rows[logged - start :], known.best):
-                tags = {ROWS_LOGGED: str(logged + batch.rows_done)}
-                if batch.last_step is not None:
-                    tags[LAST_STEP] = str(batch.last_step)
-                self._log(run_id, batch.points, tags)
-                known.rows = logged + batch.rows_done
-                known.best |= {point.name: point.value for point in batch.points}
+            new, logged = rows[known.rows - start :], known.rows
+            for points, done in batches(new):
+                tags = {ROWS_LOGGED: str(logged + done), LAST_STEP: str(new[done - 1].step)} if done else {}
+                self._log(run_id, points, tags)
+                known.rows = logged + done
         return known.rows
 
     def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
-        """Log final values; a value the run already shows under that name is not logged again.
-
-        Args:
-            run_id: the run.
-            metrics: registered names; None (undefined) is left out.
-            step: the step they belong to.
-
-        Raises:
-            TrackingError: if MLflow cannot be used or a value is not finite.
-        """
+        """Log final values; None (undefined), and what the run already shows under a name, is left out."""
         with tracking_errors(self.uri, f"log final metrics of run {run_id}"):
-            shown = self._client.get_run(run_id).data.metrics
-            given = ((name, chart_of(name), value) for name, value in metrics.items() if value is not None)
-            changed = {name: value for name, chart, value in given if chart is None or shown.get(chart) != value}
-            for batch in batches([Row(step=step, time=time.time(), metrics=changed)] if changed else [], shown):
-                self._log(run_id, batch.points, {})
+            has = self._client.get_run(run_id).data.metrics
+            new = {name: value for name, value in metrics.items() if value is not None and has.get(name) != value}
+            self._log(run_id, row_points(Row(step=step, time=time.time(), metrics=new)), {})
 
     def describe(self, run_id: str, markdown: str) -> None:
-        """Set the description of a run, and of its experiment, which MLflow shows first.
-
-        Raises:
-            TrackingError: if MLflow cannot be used.
-        """
+        """Set the description of a run, and of its experiment, which MLflow shows first."""
         with tracking_errors(self.uri, f"describe run {run_id}"):
             self._log(run_id, (), {DESCRIPTION: markdown})
             self._client.set_experiment_tag(self.experiment_id, DESCRIPTION, markdown[:MAX_TAG_LENGTH])
@@ -245,17 +195,7 @@ class Tracker:
             self._log(run_id, (), tags)
 
     def finish(self, run_id: str, status: FinalStatus, *, message: str = "", ended_at: float | None = None) -> None:
-        """End a run.
-
-        Args:
-            run_id: the run.
-            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
-            message: why it failed, in one sentence; reports show it.
-            ended_at: when it ended, in seconds since 1970; None for now.
-
-        Raises:
-            TrackingError: if MLflow cannot be used.
-        """
+        """End a run, with why it failed in one sentence; ``ended_at`` in seconds since 1970, None for now."""
         with self._in_doubt(run_id), tracking_errors(self.uri, f"end run {run_id}"), self._status_lock:
             known = self._known.get(run_id)
             if known is None or known.message != message:
@@ -269,48 +209,27 @@ class Tracker:
         known = self._known.get(run_id)
         return None if known is None else known.ended_at
 
-    def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
-        """Copy a directory to the run's artifacts.
-
-        Raises:
-            TrackingError: if it is not a directory or cannot be stored.
-        """
-        if not local_dir.is_dir():
-            raise TrackingError(f"artifact directory {local_dir} is not there: expected a directory to log")
-        with artifact_errors(self.uri, self._artifact_root):
-            self._client.log_artifacts(run_id, str(local_dir), artifact_path)
-
-    def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read.
-
-        Raises:
-            TrackingError: if it cannot be stored.
-        """
-        with artifact_errors(self.uri, self._artifact_root):
-            self._client.log_dict(run_id, dict(metrics), MEASURED)
-
-    def log_model(self, run_id: str, model: MergedModel) -> str:
-        """List a merged checkpoint among the experiment's models, once; it lies where its ``uri`` says.
-
-        Returns:
-            MLflow's id of the model.
-
-        Raises:
-            TrackingError: if MLflow cannot be used; the model is not shown as ready then.
-        """
-        with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
-            return log_model(self._client, self.experiment_id, run_id, model)
-
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        """Copy a file to the run's artifacts, under its own name in ``artifact_path``.
-
-        Raises:
-            TrackingError: if it is not a file or cannot be stored.
-        """
+        """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
         if not path.is_file():
             raise TrackingError(f"artifact file {path} is not there: expected a file to log")
         with artifact_errors(self.uri, self._artifact_root):
             self._client.log_artifact(run_id, str(path), artifact_path)
+
+    def log_directory(self, run_id: str, local_dir: Path, artifact_path: str) -> None:
+        """Copy what a directory holds to the run's artifacts."""
+        with artifact_errors(self.uri, self._artifact_root):
+            self._client.log_artifacts(run_id, str(local_dir), artifact_path)
+
+    def log_measured(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Store the last value of everything a run has logged: many times what MLflow shows, and what reports read."""
+        with artifact_errors(self.uri, self._artifact_root):
+            self._client.log_dict(run_id, dict(metrics), MEASURED)
+
+    def log_model(self, run_id: str, model: MergedModel) -> str:
+        """List a merged checkpoint among the experiment's models, once; return MLflow's id of it."""
+        with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
+            return log_model(self._client, self.experiment_id, run_id, model)
 
     @contextlib.contextmanager
     def _in_doubt(self, run_id: str) -> Generator[None]:
@@ -331,17 +250,6 @@ class Tracker:
                 known.status = "RUNNING"
         return known
 
-    def _find(self, key: str) -> "Run | None":
-        if "'" in key:
-            raise ValueError(f"run key {key!r}: expected no quote, MLflow's filters have no escape for it")
-        found = self._client.search_runs(
-            [self.experiment_id],
-            f"tags.{RUN_KEY} = '{key}'",
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
-        return found[0] if found else None
-
     def _start(
         self,
         key: str,
@@ -352,44 +260,43 @@ class Tracker:
         *,
         began_at: float | None = None,
     ) -> str:
+        from mlflow.entities import Param
+
+        if "'" in key:
+            raise ValueError(f"run key {key!r}: expected no quote, MLflow's filters have no escape for it")
         wanted = flatten_config(params)
         with tracking_errors(self.uri, f"start run {name}"):
-            found = self._find(key)
-            if found is None:
-                found = self._client.create_run(
+            query, newest = f"tags.{RUN_KEY} = '{key}'", ["attributes.start_time DESC"]
+            there = self._client.search_runs([self.experiment_id], query, max_results=1, order_by=newest)
+            if there:
+                run, has = there[0], there[0].data.tags
+                of = "fingerprint"
+                check_same(name, {of: has[of]} if of in has else {}, tags)
+                check_same(name, run.data.params, wanted)
+                new = {tag: value for tag, value in {**tags, MESSAGE: ""}.items() if has.get(tag) != value}
+                self._log(run.info.run_id, (), new)
+            else:
+                run = self._client.create_run(
                     self.experiment_id,
                     start_time=None if began_at is None else round(1000 * began_at),
                     tags={**_origin(), **tags, RUN_KEY: key},
                     run_name=name,
                 )
-            else:
-                check_fingerprint(name, found.data.tags.get("fingerprint"), tags.get("fingerprint"))
-                check_params(name, found.data.params, wanted)
-                changed = {
-                    tag: value for tag, value in {**tags, MESSAGE: ""}.items() if found.data.tags.get(tag) != value
-                }
-                self._log(found.info.run_id, (), changed)
-            missing = {param: value for param, value in wanted.items() if param not in found.data.params}
-            self._log_params(found.info.run_id, missing)
-            if found.info.status != status:
-                self._client.update_run(found.info.run_id, status=status)
-        known = _KnownRun.of(found)
+            run_id = run.info.run_id
+            missing = [Param(param, value) for param, value in wanted.items() if param not in run.data.params]
+            for first in range(0, len(missing), _PARAMS_PER_CALL):
+                self._client.log_batch(run_id, params=missing[first : first + _PARAMS_PER_CALL])
+            if run.info.status != status:
+                self._client.update_run(run_id, status=status)
+        known = self._known[run_id] = _KnownRun.of(run)
         known.status, known.message = status, ""
-        self._known[found.info.run_id] = known
-        return found.info.run_id
-
-    def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-
-        entities = [Param(name, value) for name, value in params.items()]
-        for first in range(0, len(entities), _PARAMS_PER_CALL):
-            self._client.log_batch(run_id, params=entities[first : first + _PARAMS_PER_CALL])
+        return run_id
 
     def _log(self, run_id: str, points: Sequence[PointData], tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
+        from mlflow.entities import Metric, RunTag
 
         entities = [RunTag(name, value[:MAX_TAG_LENGTH]) for name, value in tags.items()]
-        self._client.log_batch(run_id, metrics=[_metric(point) for point in points], tags=entities)
+        self._client.log_batch(run_id, metrics=[Metric(*point) for point in points], tags=entities)
 
 
 def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Path | None) -> "Experiment":
@@ -413,14 +320,7 @@ def _create(client: "MlflowClient", uri: str, experiment: str, artifact_root: Pa
 
 def _origin() -> dict[str, str]:
     """Return who starts a run from which code, by the tags that MLflow's own pages show."""
-    commit = git_state().get("commit")
-    found = {COMMIT: commit, "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
+    found = {COMMIT: git_state().get("commit"), "mlflow.source.name": "coordexp", "mlflow.source.type": "LOCAL"}
     with contextlib.suppress(OSError, KeyError):  # a container may run as a user without a name
         found["mlflow.user"] = getpass.getuser()
     return {name: value for name, value in found.items() if value}
-
-
-def _metric(point: PointData) -> "Metric":
-    from mlflow.entities import Metric
-
-    return Metric(point.name, point.value, point.timestamp_ms, point.step)

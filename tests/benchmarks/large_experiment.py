@@ -42,7 +42,8 @@ from coordexp.runs.folder import DecodingFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker, open_tracker
-from coordexp.tracking.publish import last_values, tracking_uri
+from coordexp.tracking.payload import last_values
+from coordexp.tracking.publish import tracking_uri
 from coordexp.tracking.store import READING, RUN_DIR
 
 ROOT = Path(__file__).resolve().parents[2]

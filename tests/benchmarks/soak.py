@@ -298,7 +298,7 @@ def check_rows(settings: dict[str, object], uri: str | None, *, is_stopped: bool
     from coordexp.runs.plan import plan_runs
     from coordexp.runs.reporter import read_rows
     from coordexp.tracking.connection import connect
-    from coordexp.tracking.payload import PointData, row_points
+    from coordexp.tracking.payload import row_points
     from coordexp.tracking.publish import tracking_uri
 
     config = ExperimentConfig.model_validate(settings["config"])
@@ -322,9 +322,7 @@ def check_rows(settings: dict[str, object], uri: str | None, *, is_stopped: bool
             continue
         if is_finished and len(rows) != settings["rows"] + 1:
             wrong.append(f"{plan.name}: {len(rows)} rows on disk, {settings['rows'] + 1} were committed")
-        made = list[PointData]()
-        for row in rows:
-            made += row_points(row, {point.name: point.value for point in made})
+        made = [point for row in rows for point in row_points(row)]
         for name in sorted({point.name for point in made}):
             expected = sorted((point.step, point.value) for point in made if point.name == name)
             history = client.get_metric_history(by_name[plan.name][0].info.run_id, name)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.chaos.world import Point
 
-_OF_THE_CLOCK = re.compile(r"^speed/|seconds")
+_OF_THE_CLOCK = re.compile(r"^throughput/|seconds|per_second")
 _TRACEBACK = "Traceback (most recent call last)"
 # Each says what a person must do, or what becomes of it by itself.
 _SENTENCES = re.compile(

@@ -43,7 +43,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ray.cloudpickle.register_pickle_by_value(fault_support)
 
 # Of the clock, not of the training.
-_TIMES = ("speed/",)
+_TIMES = ("throughput/", "final/", "constrained/images_per_second", "free/images_per_second")
 
 
 def start_job(config: ExperimentConfig, function: str, log: Path) -> subprocess.Popen[bytes]:
@@ -229,8 +229,8 @@ def trained_points(config, plan) -> Counter[tuple[str, int, float]]:
     )
     assert {key for key, _, _ in kept} >= {
         "train_total_loss",
-        "training/grad_norm",
-        "AP/expected",
-        "training/learning_rate",
+        "grad_norm",
+        "constrained/expected/AP",
+        "learning_rate",
     }
     return kept

@@ -80,7 +80,7 @@ def test_a_sweep_finds_the_weight_and_says_how_to_use_it(base, tmp_path):
     assert trials["t003-s0"].data.tags["sweep_trial"] == "t003"
     assert trials["t003-s0"].data.tags["pruned"].startswith("at step")
     assert trials["t002-s1"].data.tags["sweep_stage"] == "winner"
-    assert trials["t002-s2"].data.metrics["AP/expected"] == pytest.approx(true_ap(2.0, 2))
+    assert trials["t002-s2"].data.metrics["constrained/expected/AP"] == pytest.approx(true_ap(2.0, 2))
 
     before = group.read_bytes(), {name: item.data.metrics for name, item in trials.items()}
     unsent = [root / name / "recorded.json" for name in ("t000-s0", "t003-s0", "t002-s2")]

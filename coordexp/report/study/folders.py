@@ -11,17 +11,15 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ComparisonError, ConfigError
 from coordexp.files import kept_json
-from coordexp.metrics import best_name, is_better
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.lock import last_holder
 from coordexp.runs.progress import parse_progress
-from coordexp.runs.reporter import Row, read_rows
+from coordexp.runs.reporter import read_rows
 from coordexp.runs.status import read_status
-from coordexp.tracking.charts import chart_of
-from coordexp.tracking.payload import flatten_config
-from coordexp.tracking.publish import last_values, read_hardware
+from coordexp.tracking.payload import flatten_config, last_values
+from coordexp.tracking.publish import read_hardware
 
 
 def recorded_experiment(directory: Path) -> ExperimentRecord | None:
@@ -68,7 +66,7 @@ def _run(folder: RunFolder, record: ExperimentRecord, *, is_over: bool) -> RunDa
         state, message = "stopped", "its process has ended; the same command goes on"
     elif state == "running":
         step = max(step, _progress(folder))
-    metrics = _best(rows) | last_values(rows)
+    metrics = last_values(rows)
     written = folder.status.stat().st_mtime
     return RunData(
         run_id="",
@@ -115,16 +113,3 @@ def _commit(folder: RunFolder) -> str:
     with suppress(ComparisonError):
         return read_fingerprint(folder.fingerprint).source.get("commit", "")
     return ""
-
-
-def _best(rows: list[Row]) -> dict[str, float]:
-    """Return the ``best/...`` values that MLflow gets with the rows."""
-    found: dict[str, float] = {}
-    for row in rows:
-        for name, value in row.metrics.items():
-            best = best_name(name)
-            if best is None or chart_of(best) is None or not math.isfinite(value):
-                continue
-            if best not in found or is_better(name, value, found[best]):
-                found[best] = value
-    return found

@@ -20,9 +20,10 @@ from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, S
 from coordexp.report.study.folders import read_folders, recorded_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.reporter import read_rows
-from coordexp.tracking.charts import MEASURED, chart_of, logged
+from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
-from coordexp.tracking.publish import last_values, read_recorded
+from coordexp.tracking.payload import last_values
+from coordexp.tracking.publish import read_recorded
 from coordexp.tracking.store import (
     ANNOTATIONS,
     COMMIT,
@@ -246,7 +247,7 @@ def _read(
         name=experiment.name,
         uri=uri,
         runs=tuple(sorted(runs, key=lambda run: (run.group, run.seed))),
-        shared=_finite(logged(parent.data.metrics)) if parent else here.shared if here else {},
+        shared=_finite(parent.data.metrics) if parent else here.shared if here else {},
         origin=(f"Not in {where}, or deleted there, and read from {folder}: {', '.join(lost)}.",) if lost else (),
         others=(*beside, *_others(experiment.name, uri, others)),
         parent_id=plain_id(parent.info.run_id) if parent else "",
@@ -293,14 +294,14 @@ def _waiting(parent: "Run | None", experiment: str, begun: Collection[tuple[str,
 
 def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
     """Return a run; anyone may edit tags, so that those that become parts of paths and commands are checked."""
-    shown, tags, run_id = run.data.metrics, run.data.tags, plain_id(run.info.run_id)
+    tags, run_id = run.data.tags, plain_id(run.info.run_id)
     group = tags.get("group", "")
     if not _is_group(group) or run.info.status not in _STATES:
         raise TrackingError(
             f"MLflow run {run_id}: its group is {show(group)} and its status {show(run.info.status)}, expected those "
             "that coordexp gave it"
         )
-    metrics = _measured(client, run) | logged(shown)
+    metrics = _measured(client, run) | run.data.metrics
     steps = metrics.get("final/steps", math.nan)
     return RunData(
         run_id=run_id,
@@ -313,7 +314,7 @@ def _run(client: "MlflowClient", run: "Run", experiment: str) -> RunData:
         # A diverged run leaves no numbers here, which JSON, charts and means could not hold; it says so instead.
         metrics=_finite(metrics),
         params=dict(run.data.params),
-        curves={name: _curve(client, run_id, shown, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
+        curves={name: _curve(client, run_id, name) for name in sorted(metrics) if CURVES.fullmatch(name)},
         experiment=experiment,
         parent_id=tags.get(PARENT, ""),
         key=tags.get(RUN_KEY, ""),
@@ -374,8 +375,6 @@ def _measured(client: "MlflowClient", run: "Run") -> dict[str, float]:
     return {} if is_another else last_values(read_rows(here.metrics))
 
 
-def _curve(client: "MlflowClient", run_id: str, shown: Collection[str], name: str) -> tuple[Point, ...]:
-    chart = chart_of(name)
-    history = client.get_metric_history(run_id, name if chart is None or name in shown else chart)
-    history = sorted(history, key=lambda point: (point.step, point.timestamp))
+def _curve(client: "MlflowClient", run_id: str, name: str) -> tuple[Point, ...]:
+    history = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
     return tuple(Point(point.step, point.value) for point in history if math.isfinite(point.value))

@@ -201,7 +201,7 @@ def memory(parts: Components, config: ExperimentConfig, *, on_gpu: bool) -> dict
     rows, columns = spec.grid(width=parts.train.samples[at].width, height=parts.train.samples[at].height)
     prompt = len(parts.encoding.prompt) + rows * columns // spec.merge_size**2
     longest = SequenceSize(prompt=prompt, length=dataset.lengths[at], patches=rows * columns)
-    expected = estimate(parts.model, config, [longest], on_gpu=on_gpu)[0].totals[TRAINING] / GIB
+    expected = estimate(parts.model, config, longest, on_gpu=on_gpu).totals[TRAINING] / GIB
     found: dict[str, object] = {"longest": longest.length, "doctor_gib": expected}
     if not on_gpu:
         lines = Path("/proc/self/status").read_text().splitlines()

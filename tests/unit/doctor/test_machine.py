@@ -1,7 +1,6 @@
 import fcntl
 import os
 import shutil
-import socket
 import sqlite3
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,17 +9,15 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from coordexp.cluster import capacity
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.machine import (
     Machine,
     examine_cluster,
     examine_disk,
     examine_experiment,
-    examine_loading,
     examine_tracking,
 )
-from coordexp.errors import ResourceError, TrackingError
+from coordexp.errors import TrackingError
 from coordexp.files import write_text
 from coordexp.findings import Finding, collect
 from coordexp.runs.experiment import open_experiment
@@ -114,23 +111,6 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
     assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs need about 4.45 GiB"
 
 
-def test_workers_that_load_more_than_there_is_memory():
-    config = _config(Path("/runs"), cluster={"num_workers": 8, "gpus_per_worker": 1.0})
-    eight = Machine(("H",) * 8, (80 * GIB,) * 8, 64 * GIB, 64)
-    (found,) = examine_loading(config, 9 * GIB, eight)
-    assert found.verdict == "warning"
-    assert "8 workers here read 9.00 GiB" in found.sentence
-    assert [*examine_loading(config, 5 * GIB, eight)] == []
-
-
-def test_the_machine_here():
-    here = Machine.here()
-    assert here.num_cpus >= 1
-    assert here.ram_bytes > 2**28
-    assert len(here.gpu_names) == len(here.gpu_bytes)
-    assert "CPUs" in here.describe()
-
-
 @pytest.mark.parametrize(("gpus", "expected"), [((), "no GPU"), ((("H200", 141 * GIB),), "H200 (141 GiB)")])
 def test_in_words(gpus, expected):
     machine = Machine(tuple(name for name, _ in gpus), tuple(size for _, size in gpus), 8 * GIB, 4)
@@ -141,15 +121,6 @@ def test_in_words(gpus, expected):
 def no_cluster(monkeypatch):
     """Start from a machine without a Ray cluster."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-@pytest.fixture
-def silent_port():
-    """Listen and never answer."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield listener.getsockname()[1]
 
 
 def _cluster(num_gpus: int = 0, **values: object) -> list[Finding]:
@@ -203,7 +174,6 @@ def test_more_loaders_than_cpus():
     [
         ("127.0.0.1:9", "no Ray answers at RAY_ADDRESS 127.0.0.1:9"),
         ("ray://127.0.0.1:9", "no Ray answers"),
-        ("127.0.0.1:99999", "no Ray answers"),
         ("http://127.0.0.1:8265", "the address for submitting jobs"),
         ("somewhere", "expected host:port, ray://host:port or auto"),
     ],
@@ -213,17 +183,6 @@ def test_addresses_at_which_there_is_no_cluster(monkeypatch, address, expected):
     (found,) = _cluster()
     assert found.verdict == "failure"
     assert expected in found.sentence
-
-
-def test_something_that_listens_and_is_no_ray(silent_port):
-    with pytest.raises(ResourceError, match="does not answer as Ray within 0.2 s"):
-        capacity.nodes_of(f"127.0.0.1:{silent_port}", seconds=0.2)
-
-
-def test_a_client_address_that_takes_connections_warns(monkeypatch, silent_port):
-    monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{silent_port}")
-    (found,) = _cluster()
-    assert found.verdict == "warning"
 
 
 def test_what_a_cluster_has_is_compared(monkeypatch):
@@ -241,13 +200,15 @@ def test_mlflow_that_is_away():
 
 
 class _Answers(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_POST(self) -> None:
         body = b'{"experiments": []}'
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(body)
+
+    do_GET = do_POST
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""

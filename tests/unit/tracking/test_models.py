@@ -9,20 +9,15 @@ from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 
 from coordexp.errors import TrackingError
-from coordexp.runs.reporter import Row
 from coordexp.tracking import Tracker
-from coordexp.tracking.models import EvaluatedOn, MergedModel
-from coordexp.tracking.payload import PointData
+from coordexp.tracking.models import MergedModel
 
 Start = Callable[..., str]
-AP, CHART = "constrained/expected/AP", "AP/expected"
 MODEL = MergedModel(
     name="A-s0",
     step=9,
-    params={"group": "A", "seed": "0"},
+    params={"group": "A", "seed": "0", "AP": "0.5000"},
     tags={"uri": "file://node/runs/x/A-s0/merged"},
-    points=[PointData(CHART, 0.5, 1_000_000, 9)],
-    dataset=EvaluatedOn("shapes_val", "0" * 64, "/data/instances_val.json"),
 )
 
 
@@ -35,10 +30,8 @@ def test_a_model_has_its_place_its_metrics_and_its_run(tracker: Tracker, start: 
     model_id = tracker.log_model(run_id, MODEL)
     (model,) = models(tracker)
     assert (model.model_id, str(model.status), model.source_run_id) == (model_id, "READY", run_id)
-    assert model.params == {"group": "A", "seed": "0"}
+    assert model.params == MODEL.params
     assert model.tags["uri"] == "file://node/runs/x/A-s0/merged"
-    (metric,) = model.metrics
-    assert (metric.key, metric.value, metric.step, metric.dataset_name) == (CHART, 0.5, 9, "shapes_val")
     run = MlflowClient(tracker.uri).get_run(run_id)
     assert [output.model_id for output in run.outputs.model_outputs] == [model_id]
 
@@ -51,10 +44,9 @@ def test_a_repeat_makes_no_second_model_and_follows_a_moved_directory(tracker: T
     assert model.tags["uri"] == "file://other/x"
     run = MlflowClient(tracker.uri).get_run(run_id)
     assert len(run.outputs.model_outputs) == 1
-    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, CHART)) == 1
 
 
-@pytest.mark.parametrize("last", ["log_batch", "log_model_artifacts", "log_outputs", "finalize_logged_model"])
+@pytest.mark.parametrize("last", ["log_model_artifacts", "log_outputs", "finalize_logged_model"])
 def test_what_was_interrupted_is_not_ready_and_is_completed(
     tracker: Tracker, start: Start, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
@@ -72,26 +64,3 @@ def test_what_was_interrupted_is_not_ready_and_is_completed(
     assert [str(model.status) for model in models(tracker)] == ["READY"]
     run = MlflowClient(tracker.uri).get_run(run_id)
     assert len(run.outputs.model_outputs) == 1
-    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, CHART)) == 1
-
-
-def test_a_row_made_again_after_a_resume_is_not_doubled(tracker: Tracker, start: Start) -> None:
-    run_id = start()
-    tracker.append_rows(run_id, [Row(step=9, time=77.0, metrics={AP: 0.5})])
-    tracker.log_model(run_id, MODEL)  # its point is of another time
-    (point,) = MlflowClient(tracker.uri).get_metric_history(run_id, CHART)
-    assert point.timestamp == 77_000
-    (model,) = models(tracker)
-    assert [metric.value for metric in model.metrics] == [0.5]
-
-
-def test_rows_that_come_after_the_model_are_not_doubled_either(tracker: Tracker, start: Start) -> None:
-    run_id = start()
-    tracker.log_model(run_id, MODEL)
-    tracker.append_rows(run_id, [Row(step=9, time=1000.0, metrics={AP: 0.5})])
-    assert len(MlflowClient(tracker.uri).get_metric_history(run_id, CHART)) == 1
-
-
-def test_a_model_without_metrics_is_listed_too(tracker: Tracker, start: Start) -> None:
-    tracker.log_model(start(), replace(MODEL, points=(), dataset=None))
-    assert [str(model.status) for model in models(tracker)] == ["READY"]

@@ -5,11 +5,11 @@ from coordexp.errors import ComparisonError, TrackingError
 from coordexp.runs.reporter import Row
 from coordexp.tracking.payload import (
     MAX_KEY_LENGTH,
-    MAX_POINTS,
     MAX_VALUE_LENGTH,
-    batches,
-    check_params,
+    check_same,
     flatten_config,
+    last_values,
+    row_points,
 )
 
 
@@ -46,58 +46,20 @@ def test_a_whole_configuration_is_flat_and_within_limits() -> None:
     assert all(len(key) <= MAX_KEY_LENGTH and len(value) <= MAX_VALUE_LENGTH for key, value in flat.items())
 
 
-def test_a_changed_parameter_is_named_with_both_values() -> None:
-    check_params("A-s0", {"a": "1"}, {"a": "1", "b": "2"})  # interrupted before b was logged: fine
-    with pytest.raises(ComparisonError, match=r"A-s0 was started with a = '1', now it is '2'"):
-        check_params("A-s0", {"a": "1"}, {"a": "2"})
-    with pytest.raises(ComparisonError, match=r"now it is absent"):
-        check_params("A-s0", {"a": "1"}, {})
+def test_last_values_have_the_best_one_beside_where_it_matters() -> None:
+    rows = [Row(step, 1000.0, {"eval_total_loss": value}) for step, value in ((1, 3.0), (2, 2.0), (3, 2.5))]
+    assert last_values(rows) == {"eval_total_loss": 2.5, "best/eval_total_loss": 2.0}
 
 
-BEST_LOSS = "training/best_eval_total_loss"
-
-
-def row(step: int, **metrics: float) -> Row:
-    return Row(step=step, time=1000.0 + step, metrics=metrics)
-
-
-def test_points_carry_the_time_of_their_row() -> None:
-    (batch,) = batches([row(10, train_total_loss=2.0)], {})
-    (point,) = batch.points
-    assert (point.name, point.value, point.timestamp_ms, point.step) == ("train_total_loss", 2.0, 1_010_000, 10)
-    assert (batch.rows_done, batch.last_step) == (1, 10)
-
-
-def test_batches_keep_the_limit_and_count_whole_rows_only() -> None:
-    rows = [Row(step=step, time=1.0, metrics={f"coord_diag/m{i}": 0.0 for i in range(400)}) for step in range(5)]
-    found = list(batches(rows, {}))
-    assert [len(batch.points) for batch in found] == [800, 800, 400]
-    assert [batch.rows_done for batch in found] == [2, 4, 5]
-    assert [batch.last_step for batch in found] == [1, 3, 4]
-
-
-def test_a_row_larger_than_a_batch_is_counted_with_its_last_piece() -> None:
-    found = list(
-        batches([Row(step=7, time=1.0, metrics={f"coord_diag/m{i}": 0.0 for i in range(2 * MAX_POINTS + 1)})], {})
-    )
-    assert [len(batch.points) for batch in found] == [MAX_POINTS, MAX_POINTS, 1]
-    assert [batch.rows_done for batch in found] == [0, 0, 1]
-
-
-def test_a_row_without_values_is_counted() -> None:
-    (batch,) = batches([row(1)], {})
-    assert (batch.points, batch.rows_done) == ((), 1)
-    assert list(batches([], {})) == []
-
-
-def test_best_values_follow_the_direction_of_the_metric() -> None:
-    (batch,) = batches([row(step, eval_total_loss=value) for step, value in ((1, 3.0), (2, 2.0), (3, 2.5))], {})
-    assert [(p.step, p.value) for p in batch.points if p.name == BEST_LOSS] == [(1, 3.0), (2, 2.0)]
-    (batch,) = batches([row(4, eval_total_loss=1.9)], {BEST_LOSS: 1.0})
-    assert [p.name for p in batch.points] == ["eval_total_loss"]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_is_not_finite_is_refused(value: float) -> None:
+def test_points_carry_the_time_of_their_row_and_are_finite() -> None:
+    assert row_points(Row(10, 1010.0, {"train_total_loss": 2.0})) == [("train_total_loss", 2.0, 1_010_000, 10)]
     with pytest.raises(TrackingError, match="train_total_loss at step 3"):
-        list(batches([row(3, train_total_loss=value)], {}))
+        row_points(Row(3, 1.0, {"train_total_loss": float("nan")}))
+
+
+def test_a_changed_parameter_is_named_with_both_values() -> None:
+    check_same("A-s0", {"a": "1"}, {"a": "1", "b": "2"})  # interrupted before b was logged: fine
+    with pytest.raises(ComparisonError, match=r"A-s0 was started with a = '1', now it is '2'"):
+        check_same("A-s0", {"a": "1"}, {"a": "2"})
+    with pytest.raises(ComparisonError, match=r"now it is absent"):
+        check_same("A-s0", {"a": "1"}, {})

@@ -18,7 +18,7 @@ from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import Row, append_rows
 from coordexp.runs.status import RunStatus, write_status
 from coordexp.tracking import RowSync, ServerUnreachableError, Tracker, open_tracker
-from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded, storage_uri
+from coordexp.tracking.publish import Recorded, Recorder, is_recorded, read_recorded
 from coordexp.tracking.store import PLANNED
 from tests.unit.tracking.test_spool import wait_for
 
@@ -159,24 +159,12 @@ def test_a_run_counts_as_recorded_only_when_its_last_row_is_on_the_server(
     assert not is_recorded(plan, tracker)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"uri": "x"}'])
-def test_a_damaged_note_records_nothing(plan: RunPlan, text: str) -> None:
-    plan.folder.recorded.write_text(text)
-    assert read_recorded(plan.folder) is None
-
-
 def test_an_experiment_that_was_left_with_a_run_still_running_is_not_finished(plan: RunPlan, tracker: Tracker) -> None:
     recorder = Recorder(tracker, plan.config, parent_key="tiny")
     recorder.start_run(plan, "f")
     write_status(plan.run_dir, RunStatus("running"))  # whatever ended the command did not reach it
     recorder.close()
     assert MlflowClient(tracker.uri).get_run(recorder.parent_id).info.status == "KILLED"
-
-
-def test_the_place_of_a_checkpoint_names_the_machine(tmp_path: Path) -> None:
-    host, _, path = storage_uri(tmp_path / "a b").removeprefix("file://").partition("/")
-    assert host
-    assert f"/{path}" == str(tmp_path / "a%20b")
 
 
 def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: RunPlan, tracker: Tracker) -> None:
@@ -213,26 +201,6 @@ def test_a_run_is_there_from_when_it_began_and_the_parent_says_what_waits(plan: 
         load_experiment(tracker.uri, "tiny")
 
 
-def test_a_run_that_two_threads_find_begun_is_followed_once(
-    plan: RunPlan, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.rmtree(plan.run_dir)
-    recorder = Recorder(tracker, plan.config, parent_key="tiny")
-    recorder.start_run(plan, "f")
-    both = threading.Barrier(2)
-    create = recorder._run_id
-
-    def create_together(begun: RunPlan) -> str:
-        both.wait(20)
-        return create(begun)
-
-    monkeypatch.setattr(recorder, "_run_id", create_together)
-    plan.run_dir.mkdir(parents=True)
-    write_status(plan.run_dir, RunStatus(state="running"))  # the thread that sends rows finds it, too
-    assert [path for _, path in recorder._followed()] == [plan.folder.metrics]
-    assert recorder.close(cut_short=True) == []
-
-
 def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_next_command(
     plan: RunPlan, tracker: Tracker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,7 +220,7 @@ def test_files_that_cannot_be_stored_leave_no_run_running_and_are_sent_by_the_ne
     assert "does not answer" not in caplog.text
     found = MlflowClient(tracker.uri).search_runs([tracker.experiment_id])
     assert {run.info.status for run in found} == {"FINISHED"}
-    assert all(run.data.metrics["AP/expected"] == 0.5 for run in found if "seed" in run.data.tags)
+    assert all(run.data.metrics["constrained/expected/AP"] == 0.5 for run in found if "seed" in run.data.tags)
     measured = {run.metrics["constrained/expected/AP"] for run in load_experiment(tracker.uri, "tiny").runs}
     assert measured == {0.5}
     (tmp_path / "artifacts").unlink()

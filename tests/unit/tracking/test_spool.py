@@ -133,13 +133,3 @@ def test_a_run_that_mlflow_lost_stops_no_other(tracker: Tracker, start: Start, u
     append_rows(good[1], rows(1))
     assert RowSync(tracker, lambda: [lost, good]).close().keys() == {lost[1]}
     assert steps(uri, good[0]) == [1]
-
-
-def test_long_files_arrive_whole(
-    tracker: Tracker, start: Start, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coordexp.tracking.spool._MAX_BYTES_PER_PASS", 50)  # less than one line
-    run_id, path = start(), tmp_path / "metrics.jsonl"
-    append_rows(path, rows(*range(1, 8)))
-    assert RowSync(tracker, lambda: [(run_id, path)]).close() == {}
-    assert steps(uri, run_id) == list(range(1, 8))

@@ -1,6 +1,4 @@
 import contextlib
-import getpass
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from mlflow import MlflowClient
 
-from coordexp.config.identity.fingerprint import git_state
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ComparisonError, TrackingError
 from coordexp.runs.reporter import Row
@@ -54,12 +51,6 @@ def test_a_run_is_found_again_by_its_key(tracker: Tracker, start: Start, uri: st
     assert start("tiny/B/s0", group="B") != first
 
 
-def test_a_run_says_who_started_it_from_which_code(start: Start, uri: str) -> None:
-    tags = MlflowClient(uri).get_run(start()).data.tags
-    assert tags["mlflow.user"] == getpass.getuser()
-    assert tags["mlflow.source.git.commit"] == git_state()["commit"]
-
-
 def test_a_run_ends_when_it_did_and_not_when_the_server_hears_of_it(tracker: Tracker, start: Start, uri: str) -> None:
     run_id = start()
     assert tracker.ended_before(run_id) is None
@@ -79,20 +70,9 @@ def test_parent_and_children_are_linked_and_the_parent_has_a_group_tag(tracker: 
     assert {"group": "ablation", "note": "n"}.items() <= run.data.tags.items()
 
 
-def test_a_key_that_could_not_be_found_again_is_refused(start: Start) -> None:
-    with pytest.raises(ValueError, match="expected no quote"):
-        start("it's")
-
-
-def test_resuming_with_another_parameter_names_it(start: Start) -> None:
-    start(params={"training": {"max_steps": 10}})
-    with pytest.raises(ComparisonError, match=r"training\.max_steps = '10', now it is '20'"):
-        start(params={"training": {"max_steps": 20}})
-
-
 def test_resuming_with_another_fingerprint_is_refused(start: Start) -> None:
     start(fingerprint="f0")
-    with pytest.raises(ComparisonError, match="fingerprint f0, now it is f1"):
+    with pytest.raises(ComparisonError, match="fingerprint = 'f0', now it is 'f1'"):
         start(fingerprint="f1")
 
 
@@ -120,7 +100,6 @@ def test_a_crash_between_points_and_their_count_doubles_nothing(tracker: Tracker
     MlflowClient(uri).set_tag(run_id, "rows_logged", "1")  # as if the tag of the last call had never been written
     reopened(tracker).append_rows(run_id, curve)
     assert history(uri, run_id, "eval_total_loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    assert history(uri, run_id, "training/best_eval_total_loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
 
 
 def test_negative_control_another_time_is_another_point(tracker: Tracker, start: Start, uri: str) -> None:
@@ -147,8 +126,14 @@ def test_a_gap_between_the_rows_is_refused(tracker: Tracker, start: Start) -> No
 def test_more_points_than_a_call_takes(tracker: Tracker, start: Start, uri: str) -> None:
     run_id = start()
     values = {f"coord_diag/m{i}": 0.5 for i in range(600)}
-    tracker.append_rows(run_id, [Row(step=step, time=float(step), metrics=values) for step in (1, 2)])
-    assert history(uri, run_id, "coord_diag/m599") == [(1, 0.5), (2, 0.5)]
+    large = {f"coord_diag/m{i}": 0.5 for i in range(1001)}
+    some = [
+        Row(step=step, time=float(step), metrics=metrics) for step, metrics in enumerate((values, values, {}, large))
+    ]
+    assert tracker.append_rows(run_id, some) == 4
+    assert history(uri, run_id, "coord_diag/m599") == [(0, 0.5), (1, 0.5), (3, 0.5)]
+    assert history(uri, run_id, "coord_diag/m1000") == [(3, 0.5)]
+    assert MlflowClient(uri).get_run(run_id).data.tags["rows_logged"] == "4"
 
 
 def test_a_waiting_run_starts_with_its_first_row(tracker: Tracker, start: Start, uri: str) -> None:
@@ -165,8 +150,8 @@ def test_final_values_are_logged_once_and_undefined_ones_never(tracker: Tracker,
     run_id = start()
     for _ in range(2):
         tracker.set_final(run_id, {"constrained/expected/AP": 0.5, "constrained/expected/AP_large": None}, step=9)
-    assert history(uri, run_id, "AP/expected") == [(9, 0.5)]
-    assert MlflowClient(uri).get_run(run_id).data.metrics.keys() == {"AP/expected"}
+    assert history(uri, run_id, "constrained/expected/AP") == [(9, 0.5)]
+    assert MlflowClient(uri).get_run(run_id).data.metrics.keys() == {"constrained/expected/AP"}
 
 
 def test_artifacts_go_below_the_artifact_root(tracker: Tracker, start: Start, uri: str, tmp_path: Path) -> None:
@@ -179,8 +164,6 @@ def test_artifacts_go_below_the_artifact_root(tracker: Tracker, start: Start, ur
     assert root.is_relative_to(tmp_path / "artifacts" / "tiny")
     assert (root / "eval/final/deep/detections.json").read_text() == "[]"
     assert (root / "other/detections.json").is_file()
-    with pytest.raises(TrackingError, match=r"gone is not there"):
-        tracker.log_directory(run_id, tmp_path / "gone", "x")
 
 
 def test_a_run_that_is_not_there_is_no_reason_to_try_again(tracker: Tracker) -> None:
@@ -215,12 +198,6 @@ def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path) -> None:
     assert path.read_bytes() == b"no database" * 1000
     with pytest.raises(TrackingError, match="names no database file"):
         open_tracker(f"sqlite:///{tmp_path}", experiment="tiny", artifact_root=None)
-
-
-def test_a_place_that_cannot_hold_a_database_is_refused(tmp_path: Path) -> None:
-    shutil.copy(__file__, tmp_path / "file")
-    with pytest.raises(TrackingError, match="cannot be used"):
-        open_tracker(f"sqlite:///{tmp_path}/file/mlflow.db", experiment="tiny", artifact_root=None)
 
 
 def test_two_first_commands_at_once_share_a_new_database(tmp_path: Path) -> None:
