@@ -4,7 +4,7 @@ Training, all at once at the end of the forward pass:
 
 - weights: of the base, in their dtype, and of what is trained (a copy of the offset tables that PEFT makes too);
 - gradients: of what is trained; twice with several workers, since DDP keeps buckets of them. DeepSpeed's ZeRO-2
-  divides gradients and moments over the workers, and ZeRO-3 the weights too, but for the output table;
+  divides gradients and moments over the workers;
 - AdamW: two moments of what is trained, and once more its size while it steps;
 - autocast: bfloat16 copies of the float32 weights, kept until backward (``precision: bfloat16`` only);
 - text and vision activations: what autograd keeps, layer by layer, see below;
@@ -28,8 +28,7 @@ saved-tensor hooks by a test. In one text layer each token keeps
 
 - norms: both RMSNorms and those of queries and keys keep a float32 copy of their input;
 - attention: queries, keys, values (repeated for every head, since a padded batch has a mask) and
-  the output; plus the mask as numbers, ``[B, L, L]`` a layer, once for all heads (of a packed batch,
-  which is one row, ``[B * L, B * L]``);
+  the output; plus the mask as numbers, ``[B, L, L]`` a layer, once for all heads;
 - MLP: gate, its activation, and up;
 - linears: the input of each trained linear, whose cast to the adapter's dtype is a copy for each of
   them (without a cast q, k, v share one, and gate, up another), and the r numbers between the two
@@ -186,7 +185,6 @@ class _Worker:
             weight_bytes=counts.frozen_width,
             attention=run.model.attn_implementation,
             checkpointing=run.training.gradient_checkpointing,
-            packing=run.data.packing,
         )
         # ZeRO divides optimizer states and gradients over the workers.
         self._shares = 1 if run.cluster.strategy == "ddp" else run.cluster.num_workers
@@ -194,10 +192,7 @@ class _Worker:
     def training(self, size: SequenceSize) -> dict[str, int]:
         run, counts, mode, batch = self._run, self._counts, self._mode, self._run.training.per_device_batch_size
         weights, gradients = counts.num_bytes, 2 * counts.trained_bytes // self._shares
-        if run.cluster.strategy == "zero3":
-            table = self._text.vocab_size * self._text.hidden_size * mode.weight_bytes
-            weights = counts.num_bytes // run.cluster.num_workers + table
-        elif run.cluster.strategy == "ddp" and run.cluster.num_workers == 1:
+        if run.cluster.strategy == "ddp" and run.cluster.num_workers == 1:
             gradients = counts.trained_bytes
         text, vision = kept_bytes(self._dimensions, mode, batch_size=batch, length=size.length, patches=size.patches)
         mlp = 3 * self._text.intermediate_size * mode.width
@@ -270,7 +265,6 @@ class Mode:
         weight_bytes: width of a weight.
         attention: the implementation.
         checkpointing: keep each layer's input only, and compute the rest again.
-        packing: whether a batch is one row, whose samples meet in the mask.
     """
 
     tuning: Tuning
@@ -281,7 +275,6 @@ class Mode:
     weight_bytes: int
     attention: AttnImplementation
     checkpointing: bool
-    packing: bool = False
 
     @property
     def width(self) -> int:
@@ -332,7 +325,7 @@ def text_layer_bytes(model: Dimensions, mode: Mode, *, batch_size: int, length: 
         count=7,
     )
     per_token = norms + 4 * queries * mode.width + 3 * middle * mode.width + linears
-    pairs = (batch_size * length) ** 2 if mode.packing else batch_size * length**2
+    pairs = batch_size * length**2
     return batch_size * length * per_token + pairs * _scores_width(mode, text.num_attention_heads, masked=True)
 
 

@@ -190,7 +190,7 @@ def _unstated(again: Mapping[_Place, float], stated: Mapping[_Place, float]) -> 
 
 
 def _parts(found: Decomposition) -> Iterator[tuple[str, dict[str, tuple[float, _Number, _Number]]]]:
-    """Yield what follows from detections alone of each group and pair; stop margins and the like do not."""
+    """Yield what follows from detections alone of each group and pair."""
     pairs = {f"{pair.a} - {pair.b}": pair.difference for pair in found.pairs}
     for name, estimates in (*found.value.items(), *pairs.items()):
         there = ((m.name, estimates[m.name]) for m in MEASURES if m.name in estimates)

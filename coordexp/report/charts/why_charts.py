@@ -20,7 +20,6 @@ from coordexp.report.charts.drawing import (
     number,
     tips,
 )
-from coordexp.report.study.answers import MARGINS
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, interval, written
 from coordexp.report.text.why import shown_pairs
@@ -136,10 +135,7 @@ def why_charts(study: Study) -> list[Chart]:
     recalls = _by_class(study, found, RECALLS, "Recall by rank of the object", "rank of the object")
     note = "Rank: place in the order in which objects are written, from the top of the image. Bands: 95 % intervals."
     charts.append(replace(recalls, y=AxisRange("recall at IoU .50", 0.0, 1.0), note=note))
-    margins = _by_class(study, found, MARGINS, "Stop margin by objects written", "objects that the answer has already")
-    y = AxisRange("log-odds of another object")
-    note = "Above 0 another object is likelier than the end, by the model's raw logits; constrained decoding."
-    return charts if margins.is_empty else [*charts, replace(margins, y=y, note=note)]
+    return charts
 
 
 def _by_class(study: Study, found: Decomposition, measures: Sequence[Measure], title: str, x: str) -> LineChart:

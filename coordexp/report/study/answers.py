@@ -1,6 +1,5 @@
-"""What models write, image by image: answers cut off, and the stop margin."""
+"""What models write, image by image: answers cut off."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,23 +9,12 @@ import numpy as np
 from coordexp.detection.boxes import Floats, Ints
 from coordexp.detection.decomposition import Measure
 from coordexp.detection.ground_truth import GroundTruth, check_known
-from coordexp.evaluate.objects import Finite, Integer
+from coordexp.evaluate.objects import Integer
 from coordexp.files import read_content, read_json_lines
-from coordexp.metrics import STOP_MARGINS
 from coordexp.statistics.decomposition import Shares
 
 CUT_OFF = Measure("cut_off_fraction", "answers cut off", "share of answers that reach the token limit before their end")
-MARGINS = tuple(
-    Measure(
-        name.replace("/", "_"),
-        f"stop margin {(after := name.rpartition('/')[2].replace('_', ' '))}",
-        f"mean log-odds of another object against the end, {after} objects",
-        "none",
-        ends=None,
-    )
-    for name in STOP_MARGINS
-)
-ENDS = {measure.name: measure.ends for measure in (CUT_OFF, *MARGINS)}
+ENDS = {CUT_OFF.name: CUT_OFF.ends}
 
 
 @dataclass(frozen=True)
@@ -35,7 +23,6 @@ class _Answer:
 
     image_id: Integer
     truncated: bool
-    stop_margins: tuple[Finite, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(_Answer)
@@ -49,9 +36,7 @@ def _read_answers(path: Path) -> list[_Answer]:
     except msgspec.MsgspecError:
         return read_json_lines(_Answer, path)
     num_lines = content.count(b"\n") + bool(content and not content.endswith(b"\n"))
-    is_plain = len(found) == num_lines and all(
-        abs(answer.image_id) < 2**63 and all(map(math.isfinite, answer.stop_margins)) for answer in found
-    )
+    is_plain = len(found) == num_lines and all(abs(answer.image_id) < 2**63 for answer in found)
     return found if is_plain else read_json_lines(_Answer, path)
 
 
@@ -69,17 +54,8 @@ def answer_shares(truth: GroundTruth, path: Path) -> Shares:
     image_ids = np.array([answer.image_id for answer in answers], np.int64)
     check_known("image_id", image_ids, truth.sizes_px.keys(), f"{path}: line")
     row = np.searchsorted(np.array(sorted(truth.sizes_px)), image_ids)
-    found = {CUT_OFF.name: (_summed(row, [answer.truncated for answer in answers], num_images),
-                            _summed(row, np.ones(len(row)), num_images))}  # fmt: skip
-    lengths = [len(answer.stop_margins) for answer in answers]
-    margins = np.array([margin for answer in answers for margin in answer.stop_margins], np.float64)
-    of_margin = np.repeat(row, lengths)
-    written = np.arange(len(margins)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    for measure, (first, last) in zip(MARGINS, STOP_MARGINS.values(), strict=True):
-        there = (written >= first) & (written < (len(margins) if last is None else last))
-        parts = _summed(of_margin[there], margins[there], num_images)
-        found[measure.name] = parts, _summed(of_margin[there], np.ones(int(there.sum())), num_images)
-    return found
+    cut_off = _summed(row, [answer.truncated for answer in answers], num_images)
+    return {CUT_OFF.name: (cut_off, _summed(row, np.ones(len(row)), num_images))}
 
 
 def _summed(row: Ints, values: Floats | list[bool], num_images: int) -> Floats:

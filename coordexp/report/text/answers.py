@@ -1,14 +1,14 @@
 """What models write: free decoding, where answers stop, and what an object costs; last values of runs as tables."""
 
+from collections.abc import Callable
 from functools import partial
 
-from coordexp.metrics import DECODINGS, GENERATION_METRICS, STOP_MARGINS, MetricName
+from coordexp.metrics import DECODINGS, GENERATION_METRICS, MetricName
 from coordexp.report.study.data import ExperimentData
 from coordexp.report.text.run_tables import (
     NumberColumn,
     as_count,
     as_fraction,
-    as_signed,
     by_seed,
     evaluation_column,
     last_value,
@@ -66,48 +66,29 @@ def _machines(data: ExperimentData) -> str:
 
 
 def stop_tables(data: ExperimentData) -> list[Table]:
-    """Return how many answers were cut off, and how surely a model goes on after so many objects; where measured."""
-    cut = [
-        NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), write)
-        for decoding in DECODINGS
-        for name, head, write in (
-            ("truncated_images", "answers", as_count),
-            ("truncated_fraction", "share", as_fraction),
-        )
-    ]
-    margins = [
-        NumberColumn(
-            name.partition("_margin/after_")[2].replace("_", " "),
-            partial(last_value, str(MetricName("constrained", name))),
-            as_signed,
-        )
-        for name in STOP_MARGINS
-    ]
-    titles = (
-        "Answers cut off at the token limit",
-        "Stop margin: log-odds of another object against the end, by the objects written, constrained decoding",
-    )
-    found = [
+    """Return how many answers were cut off, and what repeats cost; where measured."""
+
+    def of_each(*columns: tuple[str, str, Callable[[float], str]]) -> list[NumberColumn]:
+        return [
+            NumberColumn(f"{head}, {decoding}", partial(last_value, str(MetricName(decoding, name))), write)
+            for decoding in DECODINGS
+            for name, head, write in columns
+        ]
+
+    repeats = of_each(("duplicate_rate", "repeats", as_fraction), ("longest_repeat", "in a row", as_count))
+    for decoding in DECODINGS:
+        for name, head in (("AP", "AP"), ("AP_cut", "AP cut")):
+            repeats.append(NumberColumn(f"{head}, {decoding}", partial(own_value, decoding, name), as_fraction))
+    tables = {
+        "Answers cut off at the token limit": of_each(
+            ("truncated_images", "answers", as_count), ("truncated_fraction", "share", as_fraction)
+        ),
+        "Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them": repeats,
+    }
+    has_repeats = any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS)
+    return [
         by_seed(data, title, there)
-        for title, columns in zip(titles, (cut, margins), strict=True)
-        if (there := [column for column in columns if any(column.value(run) is not None for run in data.runs)])
+        for title, columns in tables.items()
+        if (columns is not repeats or has_repeats)
+        and (there := [column for column in columns if any(column.value(run) is not None for run in data.runs)])
     ]
-    return found + _other_answers(data)
-
-
-def _other_answers(data: ExperimentData) -> list[Table]:
-    """Return what the same models give with duplicate stop, where it ends an answer."""
-    stops = {decoding: str(MetricName(decoding, "duplicate_stops")) for decoding in DECODINGS}
-    repeats = [
-        column
-        for decoding in DECODINGS
-        for column in (
-            NumberColumn(f"ended, {decoding}", partial(last_value, stops[decoding]), as_count),
-            NumberColumn(f"AP, {decoding}", partial(own_value, decoding, "AP"), as_fraction),
-            NumberColumn(f"AP with stop, {decoding}", partial(own_value, decoding, "AP_duplicate_stop"), as_fraction),
-        )
-    ]
-    found: list[Table] = []
-    if any(run.metrics.get(name) for run in data.runs for name in stops.values()):
-        found.append(by_seed(data, "Duplicate stop: an object that repeats the one before it ends its answer", repeats))
-    return found

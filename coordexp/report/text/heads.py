@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coordexp.detection.decomposition import MEASURES
 from coordexp.detection.metrics import detection_metrics
 from coordexp.metrics import AP_METRICS, GENERATION_METRICS
-from coordexp.report.study.answers import CUT_OFF, MARGINS
+from coordexp.report.study.answers import CUT_OFF
 from coordexp.report.text.tables import COUNTED, FILE, Table
 
 PAGE = "docs/reading-a-report.md"
@@ -65,15 +65,15 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
         "share found, at IoU .50, of the objects with that place in the order in which objects are written, from the "
         "top of the image",
     ),
-    "stop margin after ": (
-        "stop margin after …",
-        "mean log-odds of another object against the end, after so many objects",
-    ),
     "steps to ": ("steps to … %", "steps until AP on the subset reaches that part of the best group's last one"),
     "tokens per object": ("tokens per object", "generated tokens, malformed ones too, over well-formed objects"),
     "seconds per object": ("seconds per object", "time of generation, all workers at once, over well-formed objects"),
-    "AP with stop": ("AP with stop", "AP if an object that repeats the one before it ended its answer"),
-    "ended, ": ("ended", "answers that an object which repeats the one before it would end"),
+    "AP cut": ("AP cut", "AP with each answer cut at the first object that repeats an earlier one exactly"),
+    "repeats, ": (
+        "repeats",
+        "share of objects that repeat an earlier one of their answer: same description, same bins",
+    ),
+    "in a row, ": ("in a row", "most repeats in a row in one answer"),
     **dict.fromkeys(("px:", "norm", "longest", "shortest", "letterbox", "smart", "scale"), _FRAMES),
 }
 # Words of titles and sentences; each is explained where a table has it in its title or a head.
@@ -98,7 +98,7 @@ def meaning(word: str) -> str:
         return family[1]
     metrics = [*AP_METRICS, *GENERATION_METRICS, *(metric.declared for metric in detection_metrics())]
     found = next((metric.description for metric in metrics if metric.column == word), "")
-    measures = (*MEASURES, CUT_OFF, *MARGINS)
+    measures = (*MEASURES, CUT_OFF)
     return found or next((measure.description for measure in measures if measure.head == word), "")
 
 

@@ -63,7 +63,7 @@ def quality_tables(data: ExperimentData) -> list[Table]:
         for metric in detection_metrics()
         if metric.declared.in_report and metric.name not in AP_NAMES
     ]
-    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
+    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicate_rate")
     columns = [
         NumberColumn("AP", partial(own_value, "constrained", "AP"), as_fraction),
         *measured,
@@ -199,11 +199,6 @@ def as_fraction(value: float) -> str:
 
 def _loss(value: float) -> str:
     return f"{value:.4f}"
-
-
-def as_signed(value: float) -> str:
-    """Return a number as log-odds are written."""
-    return written(value, signed=True, digits=2)
 
 
 def as_count(value: float) -> str:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from coordexp.detection.decomposition import AP50, CALIBRATION, ERRORS, OTHERS, RECALLS, Measure
-from coordexp.report.study.answers import CUT_OFF, MARGINS
+from coordexp.report.study.answers import CUT_OFF
 from coordexp.report.study.study import Study
 from coordexp.report.text.tables import MINUS, UNDEFINED, Table, TableRow, interval, written
 from coordexp.statistics.results import Decomposition, Estimate, PairParts
 
 MAX_PAIRS = 4
 _ERRORS_AND_BOXES = (AP50, *ERRORS, *OTHERS, CALIBRATION)
-_ANSWERS = (*RECALLS, CUT_OFF, *MARGINS)
+_ANSWERS = (*RECALLS, CUT_OFF)
 _LOST = "what fixing one kind of error alone would give; repeated boxes, and calibration of the score"
-_ENDS = "How answers go on and end: recall by rank of the object, answers cut off, stop margin by objects written"
+_ENDS = "How answers go on and end: recall by rank of the object, answers cut off"
 
 
 def shown_pairs(found: Decomposition) -> list[PairParts]:

@@ -40,9 +40,7 @@ PATCHES = GRID[0] * GRID[1]
 LOW, HIGH = 0.95, 1.06
 
 
-def _run(
-    tuning: str = "lora", *, workers: int = 1, packing: bool = False, tie_head: bool = True, **training: object
-) -> ExperimentConfig:
+def _run(tuning: str = "lora", *, workers: int = 1, tie_head: bool = True, **training: object) -> ExperimentConfig:
     offset = tuning != "full"
     return ExperimentConfig.model_validate(
         {
@@ -54,7 +52,6 @@ def _run(
             },
             "custom": {"coord_offset": {"enabled": offset, "tie_head": tie_head, "dtype": "float32"}},
             "cluster": {"num_workers": workers},
-            "data": {"packing": packing},
         }
     )
 
@@ -120,9 +117,6 @@ def test_what_costs_memory_and_what_saves_it():
     assert plain.phases[TRAINING]["autocast copies"] == 0
     twice = _estimate(_run(per_device_batch_size=8)).phases[TRAINING]
     assert twice["text activations"] == 2 * plain.phases[TRAINING]["text activations"]
-    # 4 rows of 100 tokens with a mask each, or one row of 400 with one mask; 4 bytes, 4 layers
-    packed = _estimate(_run(packing=True)).phases[TRAINING]
-    assert packed["text activations"] - plain.phases[TRAINING]["text activations"] == 4 * 4 * (400**2 - 4 * 100**2)
     frozen = _estimate(_run(lora={"vision": False})).phases[TRAINING]
     assert frozen["vision activations"] == 0
     full = _estimate(_run("full")).phases[TRAINING]
@@ -140,13 +134,11 @@ def test_zero_divides_over_the_workers():
         found = _estimate(run.model_copy(update={"cluster": cluster}))
         return found.phases[TRAINING], found.phases[EVALUATION]
 
-    (ddp, _), (zero2, _), (zero3, evaluation) = map(parts_of, ("ddp", "zero2", "zero3"))
-    assert 4 * zero2["AdamW moments"] == 4 * zero3["AdamW moments"] == ddp["AdamW moments"]
+    (ddp, _), (zero2, evaluation) = map(parts_of, ("ddp", "zero2"))
+    assert 4 * zero2["AdamW moments"] == ddp["AdamW moments"]
     assert 4 * zero2["gradients"] == ddp["gradients"]
     assert zero2["weights"] == ddp["weights"]
-    table = 1641 * 128 * 4  # stays whole
-    assert zero3["weights"] == ddp["weights"] // 4 + table
-    assert evaluation["weights"] == ddp["weights"]  # gathered to generate
+    assert evaluation["weights"] == ddp["weights"]
 
 
 def test_the_cache_of_the_published_4b_by_hand():
@@ -306,35 +298,6 @@ def test_eager_attention_keeps_its_scores():
     mode = _mode("lora", vision=False, autocast=False, dtype=torch.float32, attention="eager")
     estimated = sum(kept_bytes(Dimensions.of(config), mode, batch_size=BATCH, length=250, patches=PATCHES))
     assert 0.8 < estimated / measured < 1.25
-
-
-def _packed(tokenizer, length: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The same samples as one row, which transformers separates by the text positions in front."""
-    batch = _batch(tokenizer, length, dtype)
-    del batch["attention_mask"]
-    own = torch.arange(length).expand(4, BATCH, length).reshape(4, 1, BATCH * length)
-    row = {name: batch[name].reshape(1, -1) for name in ("input_ids", "mm_token_type_ids")}
-    return {**batch, **row, "position_ids": own}
-
-
-@pytest.mark.parametrize(("attention", "low", "high"), [("sdpa", LOW, HIGH), ("eager", 0.8, 1.25)])
-def test_a_packed_batch_keeps_one_mask_over_the_whole_row(attention, low, high):
-    model, config, tokenizer = _model("lora", vision=True, dtype=torch.float32, attention=attention)
-    measured = _measured(model, _packed(tokenizer, 250, torch.float32), autocast=False)
-    estimated = {
-        packing: sum(
-            kept_bytes(
-                Dimensions.of(config),
-                _mode("lora", vision=True, autocast=False, dtype=torch.float32, attention=attention, packing=packing),
-                batch_size=BATCH,
-                length=250,
-                patches=PATCHES,
-            )
-        )
-        for packing in (False, True)
-    }
-    assert low < estimated[True] / measured < high
-    assert estimated[False] / measured < low
 
 
 def test_the_comparison_can_fail():
