@@ -18,6 +18,8 @@ from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
 from coordexp.errors import DataError
 
 Ordering = Literal["top_left", "random", "size", "centre"]
+SIZE_EDGES_PX2 = (32.0**2, 96.0**2)
+"""Areas between COCO's small, medium and large objects."""
 _NUM_REJECTED_SHOWN = 5
 
 

@@ -18,7 +18,7 @@ from coordexp.doctor.data import facts_of, of_both_splits, open_images
 from coordexp.doctor.examine import longest_sequence
 from coordexp.doctor.machine import Machine
 from coordexp.doctor.memory import EVALUATION, TRAINING, ParameterCounts, SequenceSize, expanded_base, run_model
-from coordexp.findings import Check, Finding, collect, guarded, ok
+from coordexp.findings import Check, Finding, collect, duration_text, guarded, ok, size_text
 from coordexp.model.checkpoint.directory import EMBEDDED
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.scaffold.coco_folder import SplitFiles
@@ -169,7 +169,7 @@ def _choose_by_model(draft: Draft, base: Base, data: Mapping[Split, SplitData], 
     time = training_time(run, base, model, data["train"].samples, machine)
     return (
         f"One run trains {run.training.num_steps:,} steps of {run.global_batch_size} images, about "
-        f"{_duration(time.seconds)} ({time.basis}); start, evaluation and merging come on top."
+        f"{duration_text(time.seconds)} ({time.basis}); start, evaluation and merging come on top."
     )
 
 
@@ -180,10 +180,10 @@ def _choose_batches(draft: Draft, model: nn.Module, longest: SequenceSize, machi
     if run.cluster.gpus_per_worker > 0 and machine.gpu_names and run.cluster.num_workers != len(machine.gpu_names):
         draft.choose("cluster.num_workers", len(machine.gpu_names), "the GPUs of this machine")
     workers = draft.load().cluster.num_workers
-    where = f"{_gib(machine.ram_bytes)} of memory"
+    where = f"{size_text(machine.ram_bytes)} of memory"
     if run.cluster.gpus_per_worker > 0:
         size = min(machine.gpu_bytes, default=ASSUMED_GPU_BYTES)
-        where = f"a GPU of {_gib(size)}" + ("" if machine.gpu_bytes else ", which is not here")
+        where = f"a GPU of {size_text(size)}" + ("" if machine.gpu_bytes else ", which is not here")
     wanted = 2 ** int(np.log2(max(1, min(_LARGEST_BATCH, step // workers))))
     draft.choose("training.gradient_accumulation_steps", 1)
     draft.choose("training.per_device_batch_size", wanted)
@@ -213,13 +213,3 @@ def _choose_steps(draft: Draft, num_images: int) -> None:
 
 def _rounded(num: int) -> int:
     return ceil(num / _ROUND_TO) * _ROUND_TO
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.0f} GiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
