@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -253,8 +253,8 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
     """
 
     def decorated(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-        kept: dict[Path, tuple[int, int, _T]] = {}
-        lock, turns = threading.Lock(), dict[Path, threading.Lock]()
+        kept: dict[Path, tuple[int, int, _T]] = {}  # the file read last is the last
+        lock = threading.Lock()
 
         @functools.wraps(read)
         def reading(path: Path) -> _T:
@@ -262,20 +262,14 @@ def read_once(max_bytes: int) -> Callable[[Callable[[Path], _T]], Callable[[Path
                 stat = path.stat()
             except OSError:
                 return read(path)  # which raises with what is wrong
-            with lock:
-                turn = turns.setdefault(path, threading.Lock())
-            with turn:  # who else wants this file waits for it
-                with lock:
-                    known = kept.pop(path, None)
-                    if known is not None and known[:2] == (stat.st_mtime_ns, stat.st_size):
-                        kept[path] = known  # the last one now
-                        return known[2]
-                found = read(path)
-                with lock:
-                    kept[path] = stat.st_mtime_ns, stat.st_size, found
-                    while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
-                        del kept[next(iter(kept))]
-                return found
+            with lock:  # who else wants this file waits for it
+                found = kept.pop(path, None)
+                if found is None or found[:2] != (stat.st_mtime_ns, stat.st_size):
+                    found = stat.st_mtime_ns, stat.st_size, read(path)
+                kept[path] = found
+                while len(kept) > 1 and sum(size for _, size, _ in kept.values()) > max_bytes:
+                    del kept[next(iter(kept))]
+                return found[2]
 
         return reading
 
@@ -377,46 +371,38 @@ def sha256_of_files(paths: Iterable[Path]) -> list[str]:
         return list(readers.map(sha256_of_file, paths))
 
 
-class KnownHashes:
-    """SHA-256 of large files, read once: a file keeps its hash while its size, its times and its inode are the same.
+def known_hashes(files: Sequence[Path], kept_in: Path) -> list[str]:
+    """Return the SHA-256 of large files, several read at once, each read once.
 
-    Among the times is that of the last change of whatever kind (ctime), which nobody can set: a file that was written
-    to, or replaced, is read again even where its date was put back.
+    A file keeps its hash while its size, its times and its inode are the same. Among the times is that of the last
+    change of whatever kind (ctime), which nobody can set: a file that was written to, or replaced, is read again even
+    where its date was put back.
+
+    Args:
+        files: to be hashed.
+        kept_in: file of the hashes from one command to the next; one that is damaged counts as empty, and one that
+            cannot be written costs a reading, not the command.
     """
+    kept = kept_json(kept_in)
+    known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
+    # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
+    stats = {str(file): file.stat() for file in files}
+    states = {name: f"{s.st_size}-{s.st_mtime_ns}-{s.st_ctime_ns}-{s.st_ino}" for name, s in stats.items()}
 
-    def __init__(self, path: Path) -> None:
-        """Take over what is known.
+    def hash_of(name: str) -> str:
+        match known.get(name):
+            case [state, str(found)] if state == states[name]:
+                return found
+            case _:
+                return sha256_of_file(Path(name))
 
-        Args:
-            path: of the file that keeps the hashes from one command to the next; one that is damaged counts as empty.
-        """
-        self._path = path
-        kept = kept_json(path)
-        self._known: dict[str, JsonValue] = kept if isinstance(kept, dict) else {}
-        self._is_new = False
-
-    def of(self, files: Iterable[Path]) -> list[str]:
-        """Return the hash of each file, several read at once."""
-        with ThreadPoolExecutor(_READERS) as readers:
-            return list(readers.map(self._of, files))
-
-    def save(self) -> None:
-        """Keep what was read; a place that cannot be written to costs a reading, not the command."""
-        if self._is_new:
-            with contextlib.suppress(OSError):
-                write_json(self._path, self._known)
-
-    def _of(self, file: Path) -> str:
-        stat = file.stat()
-        # As text: some file systems number beyond the 63 bits that a whole number of our JSON may have.
-        state = f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}"
-        kept = self._known.get(str(file))
-        if isinstance(kept, list) and len(kept) == 2 and kept[0] == state and isinstance(kept[1], str):
-            return kept[1]
-        found = sha256_of_file(file)
-        self._known[str(file)] = [state, found]
-        self._is_new = True
-        return found
+    with ThreadPoolExecutor(_READERS) as readers:
+        found = dict(zip(states, readers.map(hash_of, states), strict=True))
+    now: dict[str, JsonValue] = {name: [states[name], value] for name, value in found.items()}
+    if any(known.get(name) != value for name, value in now.items()):
+        with contextlib.suppress(OSError):
+            write_json(kept_in, known | now)
+    return [found[str(file)] for file in files]
 
 
 def sha256_of_text(text: str) -> str:

@@ -101,6 +101,13 @@ def collect(check: Check[_Value]) -> tuple[list[Finding], _Value]:
             return found, cast("_Value", end.value)
 
 
+def duration_text(seconds: float) -> str:
+    """Return ``2 h 5 min``, ``5 min 3 s`` or ``3 s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def size_text(num_bytes: float) -> str:
     """Return a number of bytes as a person reads it."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"

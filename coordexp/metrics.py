@@ -142,11 +142,11 @@ AP_NAMES = tuple(metric.name for metric in AP_METRICS)
 ANSWER_METRICS = tuple(
     Metric(name, description, unit, "higher", gauge="coordexp_detection")
     for name, description, unit in (
-        ("AP_duplicate_stop", "AP if an object that repeats the one before it ended its answer", ""),
-        ("AP50_duplicate_stop", "the same at IoU .50", ""),
+        ("AP_cut", "AP with each answer cut at the first object that repeats an earlier one exactly", ""),
+        ("AP50_cut", "the same at IoU .50", ""),
     )
 )
-"""What other answers of the same model would give, by kind of boxes."""
+"""A reading of the same answers, by kind of boxes."""
 _OTHER_BOX_METRIC = Metric("{metric}", "declared in coordexp/detection/metrics", gauge="coordexp_detection")
 GENERATION_METRICS = (
     Metric("num_objects", "well-formed objects in the generated text", "objects", head="objects"),
@@ -156,16 +156,16 @@ GENERATION_METRICS = (
         "unknown_category", "objects whose description names no category", "objects", "lower", head="unknown category"
     ),
     Metric(
-        "duplicates",
-        "objects that repeat an earlier one of the image: same description, IoU > .9",
-        "objects",
+        "duplicate_rate",
+        "share of objects that repeat an earlier one of their answer: same description, same bins",
+        "fraction",
         "lower",
-        head="repeated objects",
+        head="repeated objects, share",
     ),
     Metric(
-        "duplicate_stops",
-        "answers that duplicate stop would end: an object repeats the one before it, same description, IoU > .9",
-        "images",
+        "longest_repeat",
+        "most such objects in a row in one answer",
+        "objects",
         "lower",
         in_report=False,
     ),
@@ -220,18 +220,6 @@ GENERATION_METRICS = (
     ),
     Metric("seconds", "wall time of the evaluation", "seconds", "lower", in_report=False),
 )
-STOP_MARGINS: Mapping[str, tuple[int, int | None]] = {
-    "stop_margin/after_0": (0, 1),
-    "stop_margin/after_1": (1, 2),
-    "stop_margin/after_2": (2, 3),
-    "stop_margin/after_3": (3, 4),
-    "stop_margin/after_4": (4, 5),
-    "stop_margin/after_5_to_9": (5, 10),
-    "stop_margin/after_10_to_19": (10, 20),
-    "stop_margin/after_20_or_more": (20, None),
-}
-"""Name -> half-open range of objects that an answer has already, for the mean of the stop margin there."""
-_STOP_MARGIN = Metric("stop_margin/{written}", "log-odds of another object against the end, from raw logits", "nats")
 _MALFORMED_KIND = Metric("malformed/{kind}", "malformed pieces of one kind", "pieces", "lower")
 _LOSSES: dict[str, str] = {
     "total_loss": "the weighted sum that is minimised; its terms differ between groups",
@@ -451,8 +439,6 @@ def _find_in_evaluation(name: MetricName) -> tuple[Metric, dict[str, str]] | Non
         return metric, dict(zip(_BOX_LABELS, values, strict=True))
     if name.boxes is None and name.metric.startswith("malformed/"):
         return _MALFORMED_KIND, {}
-    if name.boxes is None and name.metric in STOP_MARGINS:
-        return _STOP_MARGIN, {}
     found = next((known for known in GENERATION_METRICS if known.name == name.metric), None)
     return (found, {}) if found is not None and name.boxes is None else None
 

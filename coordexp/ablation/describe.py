@@ -17,6 +17,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.config.trees import leaves
 from coordexp.data.sources.source import source_of
 from coordexp.errors import DataError, ResourceError
+from coordexp.findings import duration_text
 from coordexp.model.checkpoint.directory import local_checkpoint
 from coordexp.runs.budget import hours_of, unit_name, units_of
 from coordexp.runs.experiment import check_experiment
@@ -166,7 +167,9 @@ def _time(plans: Sequence[RunPlan], *, slots: int) -> str:
     one, basis = _run_seconds(plans)
     if not unfinished:
         return "0 s (all runs are finished)"
-    return "known once a run has finished" if one is None else f"{_duration(ceil(unfinished / slots) * one)} ({basis})"
+    return (
+        "known once a run has finished" if one is None else f"{duration_text(ceil(unfinished / slots) * one)} ({basis})"
+    )
 
 
 def _run_seconds(plans: Sequence[RunPlan]) -> tuple[float | None, str]:
@@ -228,9 +231,3 @@ def _differences(first: Mapping[str, object], plan: RunPlan) -> str:
     own = leaves(identity(plan.config)).items()
     changed = [(key, value) for key, value in own if first.get(key) != value and key != "experiment.group"]
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in changed) or "(the first run)"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

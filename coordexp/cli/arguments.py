@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from coordexp.config.schema.fields import MAX_COUNT, MAX_SEED
 from coordexp.errors import ConfigError, is_name, show
-from coordexp.limits import MAX_COUNT, MAX_SEED
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse arguments whose ``overrides`` (``KEY=VALUE``) may stand before, between and after options."""
-    parser = _parser()
+    parser = _parser(argv)
     options, others = parser.parse_known_args(argv)
     if others:
         takes_overrides = "overrides" in options
@@ -105,15 +105,16 @@ def _meant(option: str, argv: Sequence[str]) -> str:
     return f"; a key is given without dashes, as in {found[0]}={value}" if found else ""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Repeats what it refuses as every other sentence does."""
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    class Parser(argparse.ArgumentParser):
+        """Repeats what it refuses as every other sentence does, and says what was removed."""
 
-    def error(self, message: str) -> NoReturn:
-        super().error(safe(message))
+        def error(self, message: str) -> NoReturn:
+            from coordexp.config.removed import removed_command
 
+            super().error(removed_command(argv) or safe(message))
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
+    parser = Parser(prog="coordexp", description="Controlled experiments on coordinate losses.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for name, verb in VERBS.items():
         arguments = verbs.add_parser(

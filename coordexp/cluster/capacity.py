@@ -58,8 +58,6 @@ def count_slots(cluster: Cluster, nodes: Sequence[Mapping[str, float]]) -> int:
     """
     workers = sum(workers_on(node, cpus=cluster.cpus_per_worker, gpus=cluster.gpus_per_worker) for node in nodes)
     slots = workers // cluster.num_workers
-    if not slots and workers >= (cluster.min_workers or cluster.num_workers):
-        slots = 1  # begins smaller, and grows when nodes come
     if not slots:
         raise ResourceError(
             f"one run needs {cluster.num_workers} x ({cluster.cpus_per_worker:g} CPUs, {cluster.gpus_per_worker:g} "

@@ -25,7 +25,6 @@ from coordexp.runs.plan import RunPlan
 from coordexp.runs.reporter import Row, RowWriter
 from coordexp.runs.status import one_sentence, set_state
 from coordexp.runs.stop import stop_reason
-from coordexp.train.setup.strategy import is_elastic
 
 
 class CommitRows(UserCallback):
@@ -86,12 +85,12 @@ def drive(packed_plan: str, function: TrainFunction, *, previous: Path | None = 
 
 
 def scaling_config(cluster: Cluster) -> ScalingConfig:
-    """Return how many workers a run has, and what each takes: a range of counts with ``min_workers``."""
+    """Return how many workers a run has, and what each takes."""
     resources = {"CPU": float(cluster.cpus_per_worker)}
     if cluster.gpus_per_worker:
         resources["GPU"] = cluster.gpus_per_worker
     return ScalingConfig(
-        num_workers=(cluster.min_workers or 1, cluster.num_workers) if is_elastic(cluster) else cluster.num_workers,
+        num_workers=cluster.num_workers,
         use_gpu=bool(cluster.gpus_per_worker),
         resources_per_worker=resources,
     )

@@ -27,7 +27,6 @@ from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus, one_sentence, set_state
 from coordexp.runs.stop import stop_reason
-from coordexp.train.setup.strategy import is_elastic
 
 _DECIDE_SECONDS = 0.5  # between two calls of a search's ``decide``
 _FREE_SECONDS = 10.0  # between two looks for what dead drivers hold: another run may wait for it
@@ -119,11 +118,11 @@ def available_slots(cluster: Cluster) -> int:
 def trials_at_once(cluster: Cluster, *, slots: int) -> int:
     """Return one more than fit: it gets its processes ready, and takes its workers when another run frees them.
 
-    Not with a budget, which at the end of a run decides whether the next may begin; not where runs are elastic,
-    which would share what they find; and not where the user limits their number: there may be room for one more.
+    Not with a budget, which at the end of a run decides whether the next may begin, nor where the user limits their
+    number: there may be room for one more.
     """
     is_limited = cluster.max_gpu_hours is not None or cluster.max_concurrent_runs is not None
-    return slots if is_limited or is_elastic(cluster) else slots + 1
+    return slots if is_limited else slots + 1
 
 
 def own_error(error: TuneError) -> BaseException:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from coordexp.config.keys import names_below, nearest
+from coordexp.config.keys import unknown_key
+from coordexp.config.removed import removed_key
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.objective import IdRange
 from coordexp.config.trees import Tree
@@ -127,7 +128,9 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
     key = _key(detail)
     match detail["type"]:
         case "extra_forbidden":
-            return f"{place}: unknown key {key}; {_hint(key)}"
+            return f"{place}: {unknown_key(key)}"
+        case "literal_error" if (removed := removed_key(key, detail["input"])) is not None:
+            return f"{place}: {removed}"
         case "missing":
             return f"{place}: {key} is missing"
         case "value_error" if not key:
@@ -138,14 +141,6 @@ def _sentence(detail: ErrorDetails, *, where: Where) -> str:
 
 def _key(detail: ErrorDetails) -> str:
     return ".".join(str(part) for part in detail["loc"] if part != "[key]")
-
-
-def _hint(key: str) -> str:
-    guess = nearest(key)
-    if guess is not None:
-        return f"did you mean {guess}?"
-    parent = key.rpartition(".")[0]
-    return f"{parent or 'a configuration'} has {', '.join(names_below(parent))}"
 
 
 def _shown(value: object) -> str:

@@ -6,13 +6,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from coordexp.config.explain import Where, nearest_of
-from coordexp.config.keys import known_keys, nearest
+from coordexp.config.keys import known_keys, unknown_key
 from coordexp.config.schema import ExperimentConfig
-from coordexp.config.schema.fields import Name
+from coordexp.config.schema.fields import MAX_SEED, Name
 from coordexp.config.trees import Tree, leaves, merged, nested, value_at, with_named_weights, within
 from coordexp.config.yaml_file import read_mapping
 from coordexp.errors import ConfigError, show
-from coordexp.limits import MAX_SEED
 
 GROUPS = "ablation.groups"
 _NAME = TypeAdapter[str](Name)
@@ -105,7 +104,7 @@ def read_groups(tree: Tree, *, folders: Sequence[Path], where: Where) -> tuple[T
                 f"{document.where('extends')}: a group holds only its difference, it cannot extend a file"
             )
         places[f"{GROUPS}.{name}"] = str(path)
-        places |= {f"{GROUPS}.{name}.{key}": place for key, place in document.places().items()}
+        places |= {f"{GROUPS}.{name}.{key}": place for key, place in document.places.items()}
         overlays[name] = with_named_weights(document.tree)
     return merged(tree, nested(GROUPS.split("."), overlays)), places
 
@@ -124,9 +123,7 @@ def check_groups(config: ExperimentConfig, *, overridden: Iterable[str], where: 
     factor, overlays = config.ablation.factor, _changes(config)
     for key in factor:
         if key not in known_keys():
-            guess = nearest(key)
-            hint = f"did you mean {guess}?" if guess else "expected a section or dotted key"
-            raise ConfigError(f"{where('ablation.factor')}: ablation.factor: unknown key {key}; {hint}")
+            raise ConfigError(f"{where('ablation.factor')}: ablation.factor: {unknown_key(key)}")
     for name, keys in overlays.items():
         outside = [key for key in keys if not within(key, factor)]
         if outside and not config.ablation.allow_differences:

@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 
+from coordexp.config.removed import removed_key
 from coordexp.config.schema import KEYS, ExperimentConfig
 from coordexp.config.schema.fields import Key, Part
 from coordexp.config.trees import Tree, merged, nested, within
@@ -42,25 +43,21 @@ def is_key(key: str) -> bool:
     return key in known_keys() or key.startswith("objective.extra.")
 
 
-def nearest(key: str) -> str | None:
-    """Return the known key that a wrong dotted key most likely means, or None.
+def unknown_key(key: str) -> str:
+    """Return why there is no such key: it was removed, or is a slip of a known one, which is then named.
 
-    Names beside it come first (``training.max_stpes``), then the same name elsewhere
-    (``lambda_coord`` at the top means ``objective.lambda_coord``).
+    Names beside it come first (``training.max_stpes``), then the same name elsewhere (``lambda_coord`` at the top means
+    ``objective.lambda_coord``).
     """
+    if (removed := removed_key(key)) is not None:
+        return removed
     parent, _, name = key.rpartition(".")
-    siblings = [known for known in known_keys() if known.rpartition(".")[0] == parent]
-    by_name = {known.rpartition(".")[2]: known for known in siblings}
-    close = difflib.get_close_matches(name, by_name, n=1)
-    if close:
-        return by_name[close[0]]
+    beside = {known.rpartition(".")[2]: known for known in known_keys() if known.rpartition(".")[0] == parent}
     same_name = [known for known in known_keys() if known.rpartition(".")[2] == name]
-    return same_name[0] if len(same_name) == 1 else None
-
-
-def names_below(parent: str) -> list[str]:
-    """Return the key names of one section; ``""`` is the top."""
-    return [known.rpartition(".")[2] for known in known_keys() if known.rpartition(".")[0] == parent]
+    close = [beside[found] for found in difflib.get_close_matches(name, beside, n=1)]
+    guesses = close or (same_name if len(same_name) == 1 else [])
+    hint = f"did you mean {guesses[0]}?" if guesses else f"{parent or 'a configuration'} has {', '.join(beside)}"
+    return f"unknown key {key}; {hint}"
 
 
 def identity(config: ExperimentConfig) -> Tree:

@@ -32,7 +32,6 @@ class EncodedSample:
         coord_index: ``[M, K]`` int64, positions of its coordinates in ``target_ids``: 4 coord tokens, or 12 digits.
         image_id: id in the annotation file.
         cut_index: ``[R]`` int64, positions of the coordinates of an object that is cut, behind all others.
-        silent_index: ``[S]`` int64, positions in ``target_ids`` that are read and not learnt: coordinates of noise.
         is_filler: it only completes the last batch of an epoch: nothing to learn, counted nowhere.
     """
 
@@ -44,7 +43,6 @@ class EncodedSample:
     coord_index: NDArray[np.int64]
     image_id: int
     cut_index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    silent_index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     is_filler: bool = False
 
     @property
@@ -71,11 +69,10 @@ class Batch:
     host would wait for it.
 
     Attributes:
-        input_ids: ``[B, L]`` int64; one row of all samples where they are packed.
-        attention_mask: ``[B, L]`` int64, 0 at padding; None where that is on the right, which no token sees, and where
-            samples are packed: without a mask, and without a cache, transformers keeps the samples of a row apart.
-        position_ids: ``[3, B, L]`` int64 of the multimodal rotary embedding, ``[4, 1, L]`` where samples are packed;
-            None: the model finds them itself, and the host waits.
+        input_ids: ``[B, L]`` int64.
+        attention_mask: ``[B, L]`` int64, 0 at padding; None where that is on the right, which no token sees.
+        position_ids: ``[3, B, L]`` int64 of the multimodal rotary embedding; None: the model finds them itself, and
+            the host waits.
         mm_token_type_ids: ``[B, L]`` int64, 1 at image tokens.
         labels: ``[B, L]`` int64 true tokens, -100 where nothing is learnt.
         patches: ``[P, C]`` uint8.
@@ -142,77 +139,8 @@ def collate(samples: Sequence[EncodedSample], *, pad_id: int, image_token_id: in
         input_ids[row, :answer] = torch.tensor(sample.prompt_ids)
         input_ids[row, answer:end] = torch.tensor(sample.target_ids, dtype=torch.int64)
         labels[row, answer:end] = input_ids[row, answer:end]
-        labels[row, answer + torch.from_numpy(sample.silent_index)] = IGNORE
         attention_mask[row, :end] = 1
         answers.append(row * length + answer)
-    return batch_of(
-        samples,
-        answers,
-        input_ids=input_ids,
-        labels=labels,
-        attention_mask=attention_mask,
-        image_token_id=image_token_id,
-    )
-
-
-def collate_packed(samples: Sequence[EncodedSample], *, image_token_id: int, merge_size: int) -> Batch:
-    """Join the samples of a batch to one row without padding; losses and gradients are those of the padded batch.
-
-    Several sequences in one row must not see each other. transformers notices that a row is packed from its *text*
-    positions alone, and only if there is no attention mask and no cache: with the usual three rows of position ids,
-    with none, with a mask of ones or with a cache, samples read each other and nothing says so
-    (``tests/unit/train/test_packing.py`` measures each case). So such a batch has no attention mask, goes with
-    ``use_cache=False``, and holds four rows of positions: text positions that restart at 0 with each sample, then
-    the multimodal ones.
-
-    A sample begins with its prompt, which is not supervised, so the last token of one sample never predicts the
-    first of the next.
-
-    Args:
-        samples: of one batch, each with a prompt.
-        image_token_id: the placeholder of an image token.
-        merge_size: patches a side of an image token.
-    """
-    input_ids = torch.tensor([[token for sample in samples for token in (*sample.prompt_ids, *sample.target_ids)]])
-    labels = torch.full_like(input_ids, IGNORE)
-    starts = np.cumsum([0, *(sample.length for sample in samples)]).tolist()
-    answers = [start + len(sample.prompt_ids) for start, sample in zip(starts, samples, strict=False)]
-    for sample, answer, end in zip(samples, answers, starts[1:], strict=True):
-        labels[0, answer:end] = input_ids[0, answer:end]
-        labels[0, answer + torch.from_numpy(sample.silent_index)] = IGNORE
-    rope = [rope_positions(sample, image_token_id=image_token_id, merge_size=merge_size) for sample in samples]
-    four = [np.concatenate([np.arange(own.shape[1])[None], own]) for own in rope]
-    return batch_of(
-        samples,
-        answers,
-        input_ids=input_ids,
-        labels=labels,
-        position_ids=torch.from_numpy(np.concatenate(four, axis=1)).unsqueeze(1),
-        image_token_id=image_token_id,
-    )
-
-
-def batch_of(
-    samples: Sequence[EncodedSample],
-    answers: Sequence[int],
-    *,
-    input_ids: Tensor,
-    labels: Tensor,
-    image_token_id: int,
-    attention_mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-) -> Batch:
-    """Make the batch of samples whose tokens have been laid out in rows.
-
-    Args:
-        samples: of one batch.
-        answers: flat position in ``[B * L]`` where the target of each begins.
-        input_ids: ``[B, L]``.
-        labels: ``[B, L]``.
-        image_token_id: the placeholder of an image token.
-        attention_mask: as in the batch.
-        position_ids: as in the batch.
-    """
     supervised_rows = predicts_label(labels).flatten().nonzero().squeeze(1)
     targets_T = labels.flatten()[supervised_rows + 1]
     row_of_position = torch.full((labels.numel(),), -1)
@@ -223,7 +151,7 @@ def batch_of(
     return Batch(
         input_ids=input_ids,
         attention_mask=attention_mask,
-        position_ids=position_ids,
+        position_ids=None,
         mm_token_type_ids=(input_ids == image_token_id).to(torch.int64),
         labels=labels,
         patches=torch.from_numpy(np.concatenate([sample.patches for sample in samples])),

@@ -15,12 +15,11 @@ from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.data.batch import EncodedSample
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import ImageSpec, to_patches
-from coordexp.data.sample import Ordering, Sample, fold
+from coordexp.data.sample import Ordering, Sample
 from coordexp.errors import DataError, TokenizerError, summary
 
 DEFAULT_PROMPT = "Describe all objects in the image with their bounding boxes."
 IMAGE_TOKEN = "<|image_pad|>"
-NOISE = "noise"
 
 _Patches = tuple[NDArray[np.uint8], tuple[int, int]]
 
@@ -106,7 +105,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         ordering: Ordering = "top_left",
         image_cache_mib: int = 0,
         with_targets: bool = True,
-        noise_objects: int = 0,
     ) -> None:
         """Check the samples and compute their lengths.
 
@@ -122,7 +120,6 @@ class DetectionDataset(Dataset[EncodedSample]):
             ordering: order of the objects in a target.
             image_cache_mib: memory for decoded images, in MiB; 0 keeps none.
             with_targets: False to generate: no target, no boxes.
-            noise_objects: made-up boxes behind the objects of each target; their coordinates are not learnt.
 
         Raises:
             DataError: if a description cannot be used, or ``max_length`` leaves no room for a target.
@@ -136,7 +133,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._seed = seed
         self._ordering: Ordering = ordering
         self._with_targets = with_targets
-        self._noise_objects = noise_objects
         self._encode_text = text_encoder(tokenizer)
         num_positions = NUM_COORDS if vocab is None else len(vocab.numbers.offsets)
         self._no_target = Target([], np.zeros((0, num_positions), np.int64), np.zeros(0, np.int64))
@@ -144,7 +140,7 @@ class DetectionDataset(Dataset[EncodedSample]):
         self._cache_bytes = 0
         self._cache_room_bytes = image_cache_mib * 2**20
         self._epoch = torch.zeros((), dtype=torch.int64)
-        if ordering == "random" or noise_objects:
+        if ordering == "random":
             self._epoch.share_memory_()  # loader workers that live on read the next epoch here
         self.num_capped_images = self.num_capped_objects = self.num_cut_samples = 0
         self.num_target_tokens = self.num_target_objects = 0
@@ -185,9 +181,9 @@ class DetectionDataset(Dataset[EncodedSample]):
         patches, grid = self._patches(index, sample)
         prompt_ids = self._prompt.ids(self._num_image_tokens(sample))
         if self._with_targets and not is_filler:
-            target, boxes, silent = self._target(sample, room=self._max_length - len(prompt_ids))
+            target, boxes = self._target(sample, room=self._max_length - len(prompt_ids))
         else:
-            target, boxes, silent = self._no_target, np.zeros((0, 4), np.float32), self._no_target.cut_positions
+            target, boxes = self._no_target, np.zeros((0, 4), np.float32)
         return EncodedSample(
             prompt_ids=prompt_ids,
             target_ids=target.ids,
@@ -197,7 +193,6 @@ class DetectionDataset(Dataset[EncodedSample]):
             coord_index=target.coord_positions,
             image_id=sample.image_id,
             cut_index=target.cut_positions,
-            silent_index=silent,
             is_filler=is_filler,
         )
 
@@ -209,31 +204,15 @@ class DetectionDataset(Dataset[EncodedSample]):
             return prompt_ids
         return prompt_ids + self._target(sample, room=self._max_length - len(prompt_ids))[0].ids
 
-    def _target(self, sample: Sample, *, room: int) -> tuple[Target, NDArray[np.float32], NDArray[np.int64]]:
-        """Return a target, the boxes of its complete objects, and where coordinates of noise are in it."""
+    def _target(self, sample: Sample, *, room: int) -> tuple[Target, NDArray[np.float32]]:
+        """Return a target, and the boxes of its complete objects."""
         assert self._vocab is not None
         # Capped before it is shuffled: which objects are learnt must not change with the epoch.
         objects = sample.objects.largest(self._max_objects)
-        seed = (self._seed, self.epoch, sample.image_id % 2**64)
-        objects = objects.ordered(self._ordering, seed=seed)
-        if not self._noise_objects:
-            target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
-            # What is cut is cut from the end: the complete objects are the first ones.
-            boxes = objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
-            return target, boxes, self._no_target.cut_positions
-        noise = objects.noise(self._noise_objects, seed=(*seed, 1))
-        whole = encode_target(
-            (*objects.descs, *[NOISE] * len(noise)),
-            np.concatenate([objects.boxes_norm_xyxy, noise]),
-            self._vocab,
-            self._encode_text,
-            room=room,
-        )
-        num, complete = len(objects), whole.coord_positions
-        cut = self._no_target.cut_positions if len(complete) >= num else whole.cut_positions
-        silent = np.concatenate([complete[num:].ravel(), whole.cut_positions]) if len(complete) >= num else cut[:0]
-        boxes = objects.boxes_norm_xyxy[: len(complete)].astype(np.float32)
-        return Target(whole.ids, complete[:num], cut), boxes, silent
+        objects = objects.ordered(self._ordering, seed=(self._seed, self.epoch, sample.image_id % 2**64))
+        target = encode_target(objects.descs, objects.boxes_norm_xyxy, self._vocab, self._encode_text, room=room)
+        # What is cut is cut from the end: the complete objects are the first ones.
+        return target, objects.boxes_norm_xyxy[: len(target.coord_positions)].astype(np.float32)
 
     def _patches(self, index: int, sample: Sample) -> _Patches:
         found = self._cache.get(index)
@@ -270,9 +249,6 @@ class DetectionDataset(Dataset[EncodedSample]):
         self.num_target_objects += len(objects)
         try:
             lengths = [len(self._encode_text(desc)) for desc in objects.descs]
-            lengths += [len(self._encode_text(NOISE))] * self._noise_objects
-            if self._noise_objects and NOISE in map(fold, objects.descs):
-                raise DataError(f"an object is called {NOISE!r}, as data.noise_objects calls what is none; rename it")
         except DataError as error:
             raise DataError(f"{sample.image}: {error}") from None
         return target_length(lengths, self._vocab.structure, num_box_tokens=self._vocab.numbers.num_box_tokens)

@@ -18,6 +18,8 @@ from coordexp.coord_tokens.bins import NUM_BINS, quantise_boxes
 from coordexp.errors import DataError
 
 Ordering = Literal["top_left", "random", "size", "centre"]
+SIZE_EDGES_PX2 = (32.0**2, 96.0**2)
+"""Areas between COCO's small, medium and large objects."""
 _NUM_REJECTED_SHOWN = 5
 
 
@@ -65,25 +67,6 @@ class Objects:
             "centre": ((x1 + x2 - NUM_BINS) ** 2 + (y1 + y2 - NUM_BINS) ** 2,),
         }
         return self.take(np.lexsort((x1, y1, *first[ordering])))  # the last key is the primary one
-
-    def noise(self, num: int, *, seed: Sequence[int]) -> NDArray[np.float64]:
-        """Make up boxes that are no objects, from ``seed`` alone: each second one a shifted object, others anywhere.
-
-        A shifted one moves by up to its own width and height, and keeps to the image.
-
-        Returns:
-            ``[num, 4]``, as :attr:`boxes_norm_xyxy`.
-
-        Source: Pix2Seq, arXiv 2109.10852, section 3.2.
-        """
-        draw = np.random.default_rng(list(seed))
-        made = np.sort(draw.random((num, 2, 2)), axis=1)  # two corners, in order
-        if len(self):
-            near = self.boxes_norm_xyxy[draw.integers(len(self), size=num)].reshape(num, 2, 2)
-            sides = near[:, 1:] - near[:, :1]
-            shifted = np.clip(near + draw.uniform(-1, 1, size=(num, 1, 2)) * sides, 0.0, 1.0)
-            made[::2] = shifted[::2]
-        return made.reshape(num, 4)
 
     def by_corner(self) -> "Objects":
         """Order them by y1, then x1, unrounded, then as they are: for a file whose reader may not round."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordexp.config.schema.data import Data
-from coordexp.data.sample import Sample, Samples, SplitData, fold
+from coordexp.data.sample import SIZE_EDGES_PX2, Sample, Samples, SplitData, fold
 from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split, source_of
 from coordexp.errors import DataError
-from coordexp.files import KnownHashes, sha256_of_file, sha256_of_text
+from coordexp.files import known_hashes, sha256_of_file, sha256_of_text
 from coordexp.findings import Check, failure, ok, require, warning
 
 HASHED_BYTES = 64 * 2**30  # of a folder's images
@@ -23,7 +23,6 @@ _SMALL_BYTES = 256 * 2**20  # read in less than a second: nothing is kept of suc
 _OF_VIEWERS = ("Thumbs.db", "desktop.ini")  # beside hidden names such as .DS_Store and .nfs0000
 _NUM_DRAWS = 128
 _SHOWN_NAMES = 8
-_SIZES_PX2 = (32.0**2, 96.0**2)  # COCO's small, medium, large
 
 
 def load_split(data: Data, split: Split, *, data_dir: Path, accept_prequantised: bool = False) -> SplitData:
@@ -172,9 +171,7 @@ def _folder_lines(folder: Path, known: Path, without: Path | None) -> list[str]:
     if total <= _SMALL_BYTES:
         hashes = [sha256_of_file(path) for path in read]
     else:
-        kept = KnownHashes(known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
-        hashes = kept.of(read)
-        kept.save()
+        hashes = known_hashes(read, known / f"{sha256_of_text(str(folder.resolve()))[:16]}.json")
     return [f"{name}\0{size}" for name, size in files] + hashes
 
 
@@ -230,11 +227,11 @@ def _distance(counts_NF: NDArray[np.float64], chosen: NDArray[np.int64]) -> floa
 
 
 def _size_counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
-    counts = np.zeros((len(samples), len(_SIZES_PX2) + 1))
+    counts = np.zeros((len(samples), len(SIZE_EDGES_PX2) + 1))
     for row, sample in enumerate(samples):
         x1, y1, x2, y2 = sample.objects.boxes_norm_xyxy.T
         areas = (x2 - x1) * sample.width * (y2 - y1) * sample.height
-        np.add.at(counts[row], np.searchsorted(_SIZES_PX2, areas, side="right"), 1)
+        np.add.at(counts[row], np.searchsorted(SIZE_EDGES_PX2, areas, side="right"), 1)
     return counts
 
 

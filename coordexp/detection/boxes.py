@@ -7,6 +7,8 @@ training is :mod:`coordexp.losses.coord_box`.
 import numpy as np
 from numpy.typing import NDArray
 
+from coordexp.data.sample import SIZE_EDGES_PX2
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -19,11 +21,12 @@ MAX_DETECTIONS = 100
 LVIS_MAX_DETECTIONS = 300
 """LVIS looks at this many detections of all categories together in an image, best first."""
 
+_SMALL, _LARGE = SIZE_EDGES_PX2
 AREA_RANGES_PX2: dict[str, tuple[float, float]] = {
     "all": (0.0, 1e10),
-    "small": (0.0, 32.0**2),
-    "medium": (32.0**2, 96.0**2),
-    "large": (96.0**2, 1e10),
+    "small": (0.0, _SMALL),
+    "medium": (_SMALL, _LARGE),
+    "large": (_LARGE, 1e10),
 }
 
 

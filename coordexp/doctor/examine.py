@@ -26,7 +26,7 @@ from coordexp.doctor.machine import (
 )
 from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
-from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, warning
+from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, size_text, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.train.setup.components import param_groups
@@ -173,17 +173,17 @@ def judge_memory(
     times = f" for each of {at_once} processes" if at_once > 1 else ""
     device = "a GPU" if on_gpu else "memory"
     sentence = (
-        f"the longest batch needs about {_gib(needed.num_bytes)} of {device}{times}, "
-        f"an ordinary one {_gib(usual.num_bytes)}"
+        f"the longest batch needs about {size_text(needed.num_bytes)} of {device}{times}, "
+        f"an ordinary one {size_text(usual.num_bytes)}"
     )
     if not there:
         return ok("memory", f"{sentence}; there is no GPU here to compare with")
     if at_once * needed.num_bytes <= there:
-        return ok("memory", f"{sentence}; {_gib(there)} are there")
+        return ok("memory", f"{sentence}; {size_text(there)} are there")
     advice = _advice(run, needed)
     if at_once * usual.num_bytes <= there:
-        return warning("memory", f"{sentence}; {_gib(there)} are there, so the longest may not fit; {advice}")
-    return failure("memory", ResourceError(f"{sentence}, but only {_gib(there)} are there; {advice}"))
+        return warning("memory", f"{sentence}; {size_text(there)} are there, so the longest may not fit; {advice}")
+    return failure("memory", ResourceError(f"{sentence}, but only {size_text(there)} are there; {advice}"))
 
 
 def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
@@ -193,7 +193,3 @@ def _advice(run: ExperimentConfig, needed: MemoryEstimate) -> str:
     if not run.training.gradient_checkpointing:
         return "set training.gradient_checkpointing: true, or lower training.per_device_batch_size or data.max_pixels"
     return "lower training.per_device_batch_size or data.max_pixels"
-
-
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"

@@ -63,7 +63,6 @@ class ImageRecord:
         coord_mass: probability of the coord vocabulary at each position that emitted a coord token; in the text arm
             that of the digits at each digit of a box.
         num_tokens: generated tokens, the end token excluded.
-        stop_margins: log-odds of another object against the end after 0, 1, 2, ... closed objects.
         token_ids: the tokens themselves, the end token excluded.
         curves: bin distributions of its objects, where the image is one of those that keep them.
         unforced: the grammar never forbade what the model preferred, so that free decoding writes the same.
@@ -75,7 +74,6 @@ class ImageRecord:
     truncated: bool = False
     coord_mass: tuple[float, ...] = ()
     num_tokens: int = 0
-    stop_margins: tuple[float, ...] = ()
     token_ids: tuple[int, ...] = ()
     curves: tuple[ObjectCurves, ...] | None = None
     unforced: bool = False
@@ -89,7 +87,6 @@ class ImageLine:
     objects: tuple[DetectedObject, ...]
     failures: tuple[str, ...]
     truncated: bool
-    stop_margins: tuple[Finite, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +158,6 @@ def write_objects(path: Path, records: Sequence[ImageRecord]) -> None:
             "objects": [vars(item) for item in record.objects],
             "failures": record.failures,
             "truncated": record.truncated,
-            "stop_margins": record.stop_margins,
         }
         for record in records
     )

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from coordexp.coord_tokens.bins import NUM_BINS
 from coordexp.data.sample import fold
 from coordexp.detection.box_evaluation import BoxEvaluation
-from coordexp.detection.boxes import iou, to_boxes_px_xywh
 from coordexp.detection.coco_eval import published_precision
 from coordexp.detection.detections import write_detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -19,12 +18,10 @@ from coordexp.detection.metrics import measure
 from coordexp.errors import DataError
 from coordexp.evaluate.analysis import analyse_boxes
 from coordexp.evaluate.distributions import NUM_OBJECTS, UNITS, Distributions, ImageCurves
-from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, write_answers, write_objects
+from coordexp.evaluate.objects import ImageRecord, ObjectTable, write_answers, write_objects
 from coordexp.files import write_json
-from coordexp.metrics import BOX_KINDS, STOP_MARGINS, BoxKind, Decoding, MetricName
+from coordexp.metrics import BOX_KINDS, BoxKind, Decoding, MetricName
 from coordexp.runs.folder import DecodingFolder
-
-_DUPLICATE_IOU = 0.9
 
 
 def write_results(
@@ -78,18 +75,16 @@ def write_results(
     metrics = {
         str(MetricName(decoding, name)): value for name, value in generation_metrics(records, failure_kinds).items()
     }
-    stopped, num_stopped = stopped_at_repeats(records)
-    metrics[str(MetricName(decoding, "duplicate_stops"))] = float(num_stopped)
+    cut_records = [cut_at_repeat(record) for record in records]
     headline = None if published is None else evaluated[published]
     official = {} if headline is None else published_precision(headline.truth, headline.detections)
     for kind, boxes in evaluated.items():
         found = measure(boxes) | (official if boxes is headline else {})
-        if num_stopped:
-            cut = BoxEvaluation(truth, ObjectTable.of(stopped).detections(kind, sizes_px))
-            found_cut = {name: cut.average_precision(name) for name in ("AP", "AP50")}
-        else:
-            found_cut = {name: found.get(name) for name in ("AP", "AP50")}
-        found |= {f"{name}_duplicate_stop": value for name, value in found_cut.items() if value is not None}
+        beside: Mapping[str, float | None] = found
+        if cut_records != list(records):
+            cut = BoxEvaluation(truth, ObjectTable.of(cut_records).detections(kind, sizes_px))
+            beside = {name: cut.average_precision(name) for name in ("AP", "AP50")}
+        found |= {f"{name}_cut": value for name in ("AP", "AP50") if (value := beside.get(name)) is not None}
         metrics |= {str(MetricName(decoding, name, kind)): value for name, value in found.items()}
     if details:
         analyse_boxes(evaluated, objects).write(folder.path)
@@ -122,9 +117,8 @@ def in_order(parts: Sequence[Sequence[ImageRecord]], truth: GroundTruth, *, num_
 def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[str]) -> dict[str, float]:
     """Return what does not depend on the kind of boxes, by name; undefined values are absent.
 
-    - ``duplicates``: objects with the description, after folding, of an earlier object of their image
-      and an IoU above 0.9 with it (arg-max boxes, as emitted).
-    - ``stop_margin/...``: mean log-odds of another object against the end, by the objects that stand there already.
+    - ``duplicate_rate``: share of objects that repeat an earlier one of their answer exactly, see :func:`repeats`.
+    - ``longest_repeat``: the most such objects in a row.
     - ``coord_mass``: mean probability of the coord vocabulary where a coord token was emitted.
     """
     failures = Counter(kind for record in records for kind in record.failures)
@@ -139,14 +133,13 @@ def generation_metrics(records: Sequence[ImageRecord], failure_kinds: Sequence[s
         "empty_images": float(sum(not record.objects for record in records)),
         "truncated_images": float(sum(record.truncated for record in records)),
         "truncated_fraction": sum(record.truncated for record in records) / max(1, len(records)),
-        "duplicates": float(num_duplicates(record.objects for record in records)),
     }
     if num_objects:
+        repeated = [repeats(record) for record in records]
+        runs = [sum(run) for flags in repeated for is_one, run in itertools.groupby(flags) if is_one]
         metrics["tokens_per_object"] = sum(record.num_tokens for record in records) / num_objects
-    for name, (first, last) in STOP_MARGINS.items():
-        margins = [margin for record in records for margin in record.stop_margins[first:last]]
-        if margins:
-            metrics[name] = math.fsum(margins) / len(margins)
+        metrics["duplicate_rate"] = sum(runs) / num_objects
+        metrics["longest_repeat"] = float(max(runs, default=0))
     metrics |= {f"malformed/{kind}": float(failures[kind]) for kind in failure_kinds}
     return metrics | ({"coord_mass": math.fsum(masses) / len(masses)} if masses else {})
 
@@ -156,36 +149,21 @@ def unknown_descriptions(records: Sequence[ImageRecord]) -> Counter[str]:
     return Counter(item.desc for record in records for item in record.objects if item.category_id is None)
 
 
-def stopped_at_repeats(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], int]:
-    """Return what answers would be if an object that repeats the one before it ended them, and how many it ends.
+def repeats(record: ImageRecord) -> list[bool]:
+    """Mark the objects of an answer that repeat an earlier one: the description after folding, and all four bins."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    marked: list[bool] = []
+    for item in record.objects:
+        what = fold(item.desc), item.bins
+        marked.append(what in seen)
+        seen.add(what)
+    return marked
 
-    What a model writes behind a token does not change what stands before it, so a cut of the answer is the answer.
+
+def cut_at_repeat(record: ImageRecord) -> ImageRecord:
+    """Return what is left of an answer that ends before its first repeat; the record itself without one.
+
+    What a model writes behind a token does not change what stands before it.
     """
-    cut: list[ImageRecord] = []
-    for record in records:
-        pairs = itertools.pairwise(record.objects)
-        stop = next((at for at, pair in enumerate(pairs, start=1) if num_duplicates([pair])), None)
-        cut.append(record if stop is None else replace(record, objects=record.objects[:stop]))
-    return cut, sum(len(a.objects) < len(b.objects) for a, b in zip(cut, records, strict=True))
-
-
-def num_duplicates(images: Iterable[Sequence[DetectedObject]]) -> int:
-    """Count objects that repeat an earlier one of their image: the same description after folding, IoU above 0.9."""
-    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    later: list[int] = []  # which object of all is the later one of a pair
-    number = 0
-    for objects in images:
-        alike: defaultdict[str, list[DetectedObject]] = defaultdict(list)
-        for item in objects:
-            earlier = alike[fold(item.desc)]
-            pairs.extend((item.bins, other.bins) for other in earlier)
-            later.extend([number] * len(earlier))
-            earlier.append(item)
-            number += 1
-    if not pairs:
-        return 0
-    # In bins, which gives the IoU that pixels give.
-    boxes = to_boxes_px_xywh(np.array(pairs, np.float64).reshape(-1, 4), np.ones((1, 2))).reshape(-1, 2, 4)
-    # A box without area has no IoU, but can be the same.
-    repeats = (iou(boxes[:, 0], boxes[:, 1]) > _DUPLICATE_IOU) | (boxes[:, 0] == boxes[:, 1]).all(axis=1)
-    return len(np.unique(np.array(later)[repeats]))
+    marked = repeats(record)
+    return replace(record, objects=record.objects[: marked.index(True)]) if True in marked else record

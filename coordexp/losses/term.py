@@ -40,7 +40,6 @@ class TermInputs:
     Attributes:
         head: the logits at supervised positions, or rather what the terms need of them.
         is_coord_T: ``[T]`` bool, the true token carries a coordinate; a digit in a description does not.
-        is_end_T: ``[T]`` bool, the true token ends the answer.
         coord_bins_N: ``[N]`` int64 true bins, or true digits.
         coord_places_N: ``[N]`` int64, which token of its coordinate each is: 0 for a coord token; for digits 0 is the
             hundreds, 1 the tens, 2 the ones.
@@ -53,7 +52,6 @@ class TermInputs:
 
     head: HeadOutput
     is_coord_T: Tensor
-    is_end_T: Tensor
     coord_bins_N: Tensor
     coord_places_N: Tensor
     box_rows_M4: Tensor

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordexp.errors import ResourceError
 from coordexp.files import is_disk_full, kept_model, parse_json, replace_directory, write_json, write_text
+from coordexp.findings import size_text
 from coordexp.runs.folder import CheckpointFolder, RunFolder, step_of
 
 # A file is hashed whole up to this size. Of a larger one only both ends: many GB must not stall the run.
@@ -153,13 +154,13 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
         return error
     delete_uncommitted(run_dir)
     disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
-    free = f"the disk at {disk} is full: {_mib(shutil.disk_usage(run_dir).free)} are free"
+    free = f"the disk at {disk} is full: {size_text(shutil.disk_usage(run_dir).free)} are free"
     found = committed_checkpoints(run_dir)
     marker = read_commit_marker(found[-1]) if found else None
     if marker is None:
         need, then = "the first checkpoint did not fit", "starts again"
     else:
-        size = _mib(sum(checksum.bytes for checksum in marker.files.values()))
+        size = size_text(sum(checksum.bytes for checksum in marker.files.values()))
         need, then = f"a checkpoint needs {size}", f"goes on from step {marker.step}"
     return ResourceError(f"{free} and {need}; make room, and the same command {then}")
 
@@ -214,7 +215,3 @@ def _delete(checkpoint: Path) -> None:
         checkpoint.unlink()
     else:
         shutil.rmtree(checkpoint)
-
-
-def _mib(number: int) -> str:
-    return f"{number / 2**20:.1f} MiB"

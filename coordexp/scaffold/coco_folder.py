@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from coordexp.data.sources.coco_file import read_coco_file
-from coordexp.data.sources.foreign import folders_below, foreign_problem
+from coordexp.data.sources.foreign import foreign_problem
 from coordexp.data.sources.source import Split
 from coordexp.errors import DataError
 
@@ -47,7 +47,7 @@ def find_split(folder: Path, split: Split, *, annotations: Path | None, images: 
 def _annotations(folder: Path, split: Split) -> Path:
     files = [
         path
-        for place in folders_below(folder)
+        for place in _folders(folder)
         for path in sorted(place.iterdir())
         if path.suffix in (".json", ".jsonl") and path.is_file() and not _NOT_BOXES.match(path.name)
     ]
@@ -66,6 +66,12 @@ def _annotations(folder: Path, split: Split) -> Path:
     )
 
 
+def _folders(folder: Path) -> list[Path]:
+    """Return a folder and those below it, down to two levels; hidden ones are passed over."""
+    below = sorted(place for depth in ("*", "*/*") for place in folder.glob(depth) if place.is_dir())
+    return [folder, *(place for place in below if not place.name.startswith("."))]
+
+
 def _says(path: Path, split: Split, folder: Path) -> bool:
     """Return whether a file is of a split: by its own name, else by that of the folder it lies in."""
     if re.search(_SPLITS[split], path.stem):
@@ -78,7 +84,7 @@ def _images(folder: Path, split: Split, annotations: Path) -> Path:
     names = _file_names(annotations)
     # The folder of the split first: train/1.jpg and val/1.jpg are often both there.
     places = [annotations.parent] if annotations.parent.is_relative_to(folder) else []
-    places += folders_below(folder)
+    places += _folders(folder)
     places.sort(key=lambda place: re.search(_SPLITS[split], "/".join(place.relative_to(folder).parts)) is None)
     best = max(places, key=lambda place: sum((place / name).is_file() for name in names))
     if 2 * sum((best / name).is_file() for name in names) > len(names):  # the run's check names those that are missing

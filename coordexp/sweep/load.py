@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from coordexp.config.explain import Where, explain, nearest_of, validated
 from coordexp.config.groups import group_config, group_names
-from coordexp.config.keys import is_key, key_of, nearest
+from coordexp.config.keys import is_key, key_of, unknown_key
 from coordexp.config.load import load_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.config.schema.fields import Section
@@ -64,7 +64,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         ConfigError: says file and line, the dotted key, what was given and what was expected.
     """
     document = read_mapping(Path(path))
-    places = {key: document.where(key) for key in document.lines}
+    places = document.places
     tree = document.tree
     if "space" not in tree and not tree.keys().isdisjoint(("extends", *ExperimentConfig.model_fields)):
         raise ConfigError(
@@ -208,10 +208,10 @@ def _check_space(settings: SweepConfig, config: ExperimentConfig, where: Where) 
     for key in settings.space:
         place = f"{where(f'space.{key}')}: space"
         is_term = key.startswith("objective.extra.")
-        if not is_key(key) or (isinstance(value_at(values, key), dict) and not is_term):
-            guess = nearest(key)
-            hint = f"did you mean {guess}?" if guess else "expected a dotted key of the experiment"
-            raise ConfigError(f"{place}: unknown key {key}; {hint}")
+        if not is_key(key):
+            raise ConfigError(f"{place}: {unknown_key(key)}")
+        if isinstance(value_at(values, key), dict) and not is_term:
+            raise ConfigError(f"{place}: {key} is a section; expected a dotted key of the experiment")
         if not within(key, factor):
             raise ConfigError(
                 f"{place}: {key} is outside ablation.factor ({', '.join(factor)}): only what groups may "

@@ -45,10 +45,7 @@ class TermForward:
             hidden_BLD = model(**inputs, use_cache=False).logits
         with torch.autocast(device_type=hidden_BLD.device.type, enabled=False):
             hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
-            return self._inputs(hidden_TD, batch), hidden_TD
-
-    def _inputs(self, hidden_TD: Tensor, batch: Batch) -> TermInputs:
-        return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.numbers.ids, end_id=self.vocab.end_id)
+            return term_inputs(self._head(hidden_TD, batch), batch, self.vocab.numbers.ids), hidden_TD
 
     def _head(self, hidden_TD: Tensor, batch: Batch) -> HeadOutput:
         weight_VD = self.base.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
@@ -97,13 +94,12 @@ def model_inputs(batch: Batch, spec: ImageSpec, *, dtype: torch.dtype) -> dict[s
     return inputs
 
 
-def term_inputs(head: HeadOutput, batch: Batch, number_ids: range, *, end_id: int) -> TermInputs:
+def term_inputs(head: HeadOutput, batch: Batch, number_ids: range) -> TermInputs:
     """Join head output and batch; positions come from the targets alone, never from predictions."""
     is_coord_T = torch.zeros_like(batch.targets, dtype=torch.bool).index_fill_(0, batch.coord_rows, True)
     return TermInputs(
         head=head,
         is_coord_T=is_coord_T,
-        is_end_T=batch.targets == end_id,
         coord_bins_N=batch.targets.index_select(0, batch.coord_rows) - number_ids.start,
         coord_places_N=batch.coord_places,
         box_rows_M4=batch.box_rows,

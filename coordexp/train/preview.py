@@ -73,7 +73,7 @@ def previews(config: ExperimentConfig, *, num: int, split: Split = "train") -> I
     directory = find_checkpoint(config.model.path, revision=config.model.revision, weights=False)
     encoding = build_encoding(config, Processor.from_directory(directory))
     samples = read_split(config, split).samples
-    dataset = encoding.dataset(samples, trains=split == "train")
+    dataset = encoding.dataset(samples)
     order = range(len(samples)) if split == "val" else _training_order(config, dataset.lengths)
     for index in islice(order, num):
         yield _preview(encoding, samples[index], dataset.token_ids(index))

@@ -37,7 +37,7 @@ from coordexp.train.setup.comparable import confirm_comparable
 from coordexp.train.setup.components import Components, build_components
 from coordexp.train.setup.loader import explained_loader_death
 from coordexp.train.setup.strategy import samples_at_once
-from coordexp.train.setup.zero import autocast_forward, forget_deepspeed, make_whole, whole_weights
+from coordexp.train.setup.zero import autocast_forward, forget_deepspeed
 from coordexp.train.trainer import CoordTrainer
 
 _MERGE_SAMPLES = 4
@@ -138,7 +138,7 @@ def _stop_if_asked(listener: StopListener) -> None:
 
 
 def _train(run: Run, scratch: Path) -> None:
-    """Take the optimizer steps that are left; afterwards the model is whole and plain on every rank."""
+    """Take the optimizer steps that are left; afterwards the model is plain on every rank."""
     trainer = make_trainer(run, scratch)
     confirm_comparable(run.config, run.parts, trainer.accelerator)
     checkpoint = run.log.reporter.latest_checkpoint()
@@ -161,7 +161,6 @@ def _train(run: Run, scratch: Path) -> None:
             raise
         finally:
             trainer.end_loader()
-    make_whole(trainer.engine)
     # Evaluation and merge see the model's own precision, not training's autocast.
     trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_fp32_wrapper=False)
     trainer.accelerator.free_memory()
@@ -171,14 +170,14 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
     """Wire the trainer of a run; ``scratch`` takes checkpoints until they are committed."""
     config, parts = run.config, run.parts
     arguments = training_arguments(config, output_dir=scratch)
-    dataset = parts.encoding.dataset(parts.train.samples, trains=True, image_cache_mib=config.data.image_cache_mib)
+    dataset = parts.encoding.dataset(parts.train.samples, image_cache_mib=config.data.image_cache_mib)
     sampler = LengthBucketSampler(
         dataset.lengths,
         batch_size=config.global_batch_size,
         seed=config.experiment.seed,
         buckets=config.data.length_buckets,
         bucket_size=config.data.bucket_size,
-        multiple_of=samples_at_once(config, num_workers=ranks.world_size()),
+        multiple_of=samples_at_once(config),
     )
     trainer = CoordTrainer(
         parts.model,
@@ -207,7 +206,6 @@ def make_trainer(run: Run, scratch: Path) -> CoordTrainer:
             evaluator=run.evaluator,
             averages=trainer.averages,
             listener=run.listener,
-            whole_weights=lambda: whole_weights(trainer.engine),
         )
     )
     trainer.add_callback(LookBeforeRecords(trainer.finite))  # behind the schedule, which asks for records

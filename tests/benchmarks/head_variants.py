@@ -171,7 +171,6 @@ def split(model: Qwen3ForCausalLM, offset_KD: nn.Parameter) -> Variant:
         inputs = TermInputs(
             head=out,
             is_coord_T=is_coord_S,
-            is_end_T=torch.zeros_like(is_coord_S),
             coord_bins_N=targets_S[is_coord_S] - batch.first_id,
             coord_places_N=torch.zeros_like(targets_S[is_coord_S]),
             box_rows_M4=torch.arange(boxes_M4.numel(), device=targets_S.device).view(-1, 4),

@@ -110,11 +110,7 @@ def records(
     columns = (image, category, bins, xyxy, width, score)
     for i, c, b, x, w, s in zip(*(column.tolist() for column in columns), strict=True):
         objects[i].append(DetectedObject(truth.categories[c], c, tuple(b), tuple(x), tuple(w), s))
-    margins = draw.normal(2, 1, 200)
-    return [
-        ImageRecord(i, tuple(own), truncated=i % 97 == 0, stop_margins=tuple((margins[: len(own) + 1] - 0.2).tolist()))
-        for i, own in objects.items()
-    ]
+    return [ImageRecord(i, tuple(own), truncated=i % 97 == 0) for i, own in objects.items()]
 
 
 def write_evaluation(folder: DecodingFolder, found: list[ImageRecord], truth: GroundTruth) -> None:

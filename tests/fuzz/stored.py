@@ -226,7 +226,7 @@ def _make_evaluation(folder: Path) -> None:
     for box in ("argmax", "expected"):
         (folder / f"detections.{box}.json").write_text(json.dumps(ordered))
     lines = [
-        {"image_id": image, "objects": objects, "failures": ["cut_off"], "truncated": False, "stop_margins": [0.5]}
+        {"image_id": image, "objects": objects, "failures": ["cut_off"], "truncated": False}
         for image, objects in by_image.items()
     ]
     (folder / "objects.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

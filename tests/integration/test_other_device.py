@@ -83,7 +83,7 @@ def test_what_stays_behind_is_refused(base, tmp_path):
 @pytest.mark.parametrize(
     "sections",
     [
-        {"data": {"packing": True}, "training": {"gradient_accumulation_steps": 2}},
+        {"training": {"gradient_accumulation_steps": 2}},
         {"training": {"tuning": "dora", "gradient_checkpointing": True, "log_term_gradients": 2}},
         {"data": {"structure": "spec"}},
         {"evaluation": {"decoding": ("constrained", "free"), "every_steps": 2}},
@@ -95,7 +95,7 @@ def test_what_stays_behind_is_refused(base, tmp_path):
         },
         {"objective": {"extra": {name: {"weight": 1.0} for name in TERMS_OF_BINS}}},
     ],
-    ids=["packed", "dora", "added markers", "free", "group D", "text arm", "all terms"],
+    ids=["accumulated", "dora", "added markers", "free", "group D", "text arm", "all terms"],
 )
 def test_no_configuration_mixes_devices(base, tmp_path, sections):
     config = changed(small_config(base, tmp_path), **sections)

@@ -1,4 +1,4 @@
-"""One run on two workers four ways: DDP, ZeRO-2, ZeRO-3, and on a number of workers that changes."""
+"""One run on two workers in DDP and ZeRO-2, and on another number of workers."""
 
 import pytest
 import torch
@@ -52,10 +52,9 @@ def _assert_same_tensors(found, expected, *, tolerance):
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path, strategy):
+def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path):
     """Training, evaluation on the way, a checkpoint of both ranks' shards, resume, evaluation and merge."""
-    config = _config(base, tmp_path / "runs", strategy=strategy)
+    config = _config(base, tmp_path / "runs", strategy="zero2")
     run_on(2, config, tmp_path / "log", stop=STOP)
     (checkpoint,) = committed_checkpoints(RunFolder.of(config).path)
     shards = sorted(path.name for path in checkpoint.glob("global_step*/*optim_states.pt"))
@@ -64,7 +63,7 @@ def test_zero_stops_resumes_and_ends_where_ddp_does(ddp, base, tmp_path, strateg
 
     lines = run_on(2, config, tmp_path / "log")
     assert any(f"resumes at step {STOP}" in line for line in lines)
-    expected = "starts: " + strategy + " on 2 workers, 8 images a step: 2 x 2 x 2 accumulated"
+    expected = "starts: zero2 on 2 workers, 8 images a step: 2 x 2 x 2 accumulated"
     assert any(expected in line for line in lines)
     assert losses_of(config) == pytest.approx(losses_of(ddp), rel=1e-5)
     assert images_of(config) == images_of(ddp)
@@ -121,16 +120,15 @@ def test_gradients_that_are_not_finite_stop_zero_before_a_weight_changes(base, t
         assert "the weights were not changed" in said
 
 
-def test_dora_packed_under_zero2_is_dora_padded_under_ddp(base, tmp_path):
+def test_dora_under_zero2_is_dora_under_ddp(base, tmp_path):
     """What ``experiments/coco_qwen3vl_8b_dlora.yaml`` puts together."""
     ends = {}
-    for name, packing, strategy in (("padded", False, "ddp"), ("packed", True, "zero2")):
-        config = _config(base, tmp_path / name, training={"tuning": "dora"}, strategy=strategy)
-        config = prepared(config.model_copy(update={"data": config.data.model_copy(update={"packing": packing})}))
-        run_on(2, config, tmp_path / f"{name}-log", stop=STEPS)
-        ends[name] = config
-    assert losses_of(ends["packed"]) == pytest.approx(losses_of(ends["padded"]), rel=1e-5)
-    mine, theirs = (_adapter(config) / "adapter_model.safetensors" for config in (ends["packed"], ends["padded"]))
+    for strategy in ("ddp", "zero2"):
+        config = _config(base, tmp_path / strategy, training={"tuning": "dora"}, strategy=strategy)
+        run_on(2, config, tmp_path / f"{strategy}-log", stop=STEPS)
+        ends[strategy] = config
+    assert losses_of(ends["zero2"]) == pytest.approx(losses_of(ends["ddp"]), rel=1e-5)
+    mine, theirs = (_adapter(config) / "adapter_model.safetensors" for config in (ends["zero2"], ends["ddp"]))
     assert any("lora_magnitude_vector" in name and "visual" in name for name in load_file(mine))
     _assert_same_tensors(mine, theirs, tolerance=1e-4)
 
@@ -160,16 +158,3 @@ def test_two_workers_go_on_as_one_with_the_same_images_a_step(ddp, base, tmp_pat
     _assert_same_tensors(
         _adapter(config) / "adapter_model.safetensors", _adapter(ddp) / "adapter_model.safetensors", tolerance=1e-4
     )
-
-
-def test_a_run_on_two_then_one_then_two_workers_ends_where_two_do(ddp, base, tmp_path):
-    config = _config(base, tmp_path / "runs", min_workers=1)
-    counts = ((2, STOP), (1, 4), (2, None))
-    said = [run_on(count, config, tmp_path / f"log-{at}", stop=stop) for at, (count, stop) in enumerate(counts)]
-    for lines, (count, accumulated) in zip(said, ((2, 2), (1, 4), (2, 2)), strict=True):
-        assert any(f"{count} worker" in line and f"2 x {accumulated} accumulated" in line for line in lines), lines[:4]
-    assert losses_of(config) == pytest.approx(losses_of(ddp), rel=1e-5)
-    assert images_of(config) == images_of(ddp)
-    assert [len(images) for images in images_of(ddp).values()] == [8] * STEPS
-    mine, theirs = _adapter(config), _adapter(ddp)
-    _assert_same_tensors(mine / "adapter_model.safetensors", theirs / "adapter_model.safetensors", tolerance=1e-4)

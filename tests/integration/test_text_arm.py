@@ -241,14 +241,12 @@ def test_the_other_verbs_take_it(tmp_path, capsys):
     assert "custom.coord_offset.enabled: true" in said[0]
 
 
-@pytest.mark.parametrize("tuning", ["lora", "full"])
-def test_packed_or_padded_by_either_head_the_terms_are_the_same(finished, tuning):
+def test_by_either_head_the_terms_are_the_same(finished):
     """A frozen table goes through the split head, a trained one through the plain one."""
     values = []
-    for packing in (False, True):
-        data = finished.data.model_copy(update={"packing": packing})
+    for tuning in ("lora", "full"):
         training = finished.training.model_copy(update={"tuning": tuning})
-        parts = build_components(finished.model_copy(update={"data": data, "training": training}))
+        parts = build_components(finished.model_copy(update={"training": training}))
         dataset = parts.encoding.dataset(parts.train.samples[:3])
         batch = parts.encoding.collate([dataset[index] for index in range(3)])
         inputs = parts.forward_terms(parts.model, batch)
@@ -256,9 +254,8 @@ def test_packed_or_padded_by_either_head_the_terms_are_the_same(finished, tuning
         places = inputs.coord_places_N.view(-1, 3)
         digits = (inputs.coord_bins_N.view(-1, 3) * torch.tensor([100, 10, 1])).sum(dim=1)
         assert places.tolist() == [[0, 1, 2]] * len(places)
-        assert (
-            digits / 1000 - inputs.boxes_norm_xyxy_M4.flatten()
-        ).abs().max() <= 0.0011  # rounded, or widened by a bin
+        # rounded, or widened by a bin
+        assert (digits / 1000 - inputs.boxes_norm_xyxy_M4.flatten()).abs().max() <= 0.0011
         _, sums = parts.criterion(inputs, torch.ones(len(UNITS)))
         values.append({name: float(value) for name, value in sums.items()})
     assert values[0] == pytest.approx(values[1], rel=1e-4)

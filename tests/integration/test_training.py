@@ -59,7 +59,7 @@ def test_a_step_divided_by_the_mean_image_differs_by_one_factor(base, tmp_path):
     )
     expected, loss = first_step(config)
     parts = build_components(config)
-    dataset = parts.encoding.dataset(parts.train.samples, trains=True)
+    dataset = parts.encoding.dataset(parts.train.samples)
     counts = [len(dataset[i].target_ids) for i in range(24)]
     for changes in ({}, {"per_device_batch_size": 2, "gradient_accumulation_steps": 4}):
         found, mean_loss = first_step(_with_training(config, normalise_by="data", **changes))

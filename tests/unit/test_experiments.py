@@ -116,7 +116,6 @@ def test_the_dlora_experiment_is_what_the_specification_means_by_it():
     assert config.training.lora.vision
     assert config.training.optimizer == "multimodal_coord_offset"
     assert config.trains_offset
-    assert config.data.packing
     assert config.cluster.strategy == "zero2"
     assert (config.model, config.evaluation, config.ablation) == (plain.model, plain.evaluation, plain.ablation)
 

@@ -85,13 +85,6 @@ class Data(Section):
         "central, random is another one each epoch.",
         decides=["tokens"],
     )
-    noise_objects: NaturalInt = key(
-        0,
-        "results",
-        "Made-up boxes behind the objects of a training answer, called noise: without a loss on their coordinates they "
-        "teach a model to go on; longer answers cost time.",
-        decides=["tokens"],
-    )
     max_objects: PositiveInt = key(
         30,
         "results",
@@ -140,9 +133,6 @@ class Data(Section):
         "Images of alike lengths that stay together; they fill a step. null: a whole step. Fewer mix a step of several "
         "lengths, for better steps; that of a microbatch keeps the padding as small.",
         decides=["tokens"],
-    )
-    packing: StrictBool = key(
-        False, "results", "A microbatch as one row without padding; the same loss, attention over the row."
     )
     num_workers: NaturalInt = key(
         0,

@@ -186,12 +186,6 @@ class Objective(Section):
     lambda_coord_ce: NotNegative = key(1.0, "results", "Weight of the cross-entropy on coord tokens.", decides=["loss"])
     alpha_l1: NotNegative = key(1.0, "results", "Weight of L1 within the geometric loss.", decides=["loss"])
     beta_giou: NotNegative = key(1.0, "results", "Weight of 1 - GIoU within the geometric loss.", decides=["loss"])
-    end_token_weight: Positive = key(
-        1.0,
-        "results",
-        "Weight of the end token within the text cross-entropy; less makes answers longer, more shorter.",
-        decides=["loss"],
-    )
     extra: dict[str, ExtraTerm] = key(
         {},
         "results",

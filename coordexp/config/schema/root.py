@@ -178,16 +178,6 @@ class ExperimentConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _packing_is_exact(self) -> "ExperimentConfig":
-        if self.data.packing and self.model.attn_implementation == "flash_attention_2":
-            raise ValueError(
-                "data.packing is shown to keep samples apart with model.attn_implementation sdpa and eager only; "
-                "flash_attention_2 is not measured yet (tests/gpu/test_packing_flash.py does it, where CUDA and the "
-                "package flash-attn are); choose one of the two, or data.packing: false"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _offset_needs_frozen_tables(self) -> "ExperimentConfig":
         if self.trains_offset and self.training.tuning == "full":
             raise ValueError("custom.coord_offset needs frozen tables; training.tuning: full trains them (choose one)")

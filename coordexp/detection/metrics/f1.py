@@ -3,12 +3,10 @@
 - ``F1_50``, ``F1_75``: 2 TP / (2 TP + FP + FN), counted over all categories together (micro).
 - ``F1_macro...``: the honest twin of the protocol. Precision is the mean over categories with ground truth or a
   detection, recall that over categories with ground truth; one without a hit is 0 in both. F1 is their harmonic mean.
-- ``F1_positive...``: the arithmetic of Rex-Omni's and LocateAnything's evaluator, its defects included. Detections of
-  categories that are not annotated in their image are deleted; the others all have one score, and 100 of a category in
-  an image are looked at. Precision of a category is the interpolated one at the last of COCO's 101 recall points at
-  which it is above 0. Means over categories leave out zeros. The variable of a category's precision is never reset, so
-  one without a hit counts again with the precision of the category before it: of the next lower id at the same
-  threshold, and for the first the highest id at the threshold before.
+- ``F1_positive...``: the protocol of Rex-Omni and LocateAnything. Detections of categories that are not annotated in
+  their image are deleted; the others all have one score, and 100 of a category in an image are looked at. Precision of
+  a category is the interpolated one at the last of COCO's 101 recall points at which it is above 0. Means over
+  categories leave out zeros.
 
 In the first two, detections are matched greedily by score within image and category, and those on crowds are left out,
 as are those that LVIS cannot judge. A name without a number is the mean of the F1 at the ten thresholds .50 to .95.
@@ -57,16 +55,14 @@ def positive_only_f1(boxes: BoxEvaluation) -> Floats:
 
 
 def positive_only_of(table: PrecisionTable) -> Floats:
-    """Return ``[T]`` the protocol's F1 from precision and recall; categories go in the order of their ids."""
+    """Return ``[T]`` the protocol's F1 from precision and recall."""
     there = table.recall[0] > -1
     if not there.any():
         return np.zeros(0)
     curves_TKL, recall_TK = table.precision[:, :, there].transpose(0, 2, 1), table.recall[:, there]
     last_TK = (curves_TKL > 0).cumsum(axis=2).argmax(axis=2)
-    precision = np.take_along_axis(curves_TKL, last_TK[..., None], axis=2).ravel()
-    # What is 0 takes the value of the one before it; there is none before the first hit.
-    fresh = np.maximum.accumulate(np.where(precision > 0, np.arange(len(precision)), 0))
-    return _harmonic(_mean_above_0(precision[fresh].reshape(recall_TK.shape)), _mean_above_0(recall_TK))
+    precision_TK = np.take_along_axis(curves_TKL, last_TK[..., None], axis=2)[..., 0]
+    return _harmonic(_mean_above_0(precision_TK), _mean_above_0(recall_TK))
 
 
 def _mean_above_0(values_TK: Floats) -> Floats:

@@ -23,7 +23,6 @@ from coordexp.evaluate.generate.generation import (
 )
 from coordexp.evaluate.generate.given import GivenAnswer, read_sequences, target_ids
 from coordexp.evaluate.generate.rows import GenerationSpec
-from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import ImageRecord
 from coordexp.metrics import Decoding
 
@@ -42,8 +41,8 @@ class AnswerFormat(Protocol):
         ...
 
     @property
-    def markers(self) -> ObjectMarkers | None:
-        """The tokens that open and close an object; None where there are no such tokens."""
+    def open_id(self) -> int | None:
+        """The token that opens an object; None where there is no such token."""
         ...
 
     def grammar(self, vocab_size: int) -> ObjectGrammar | None:
@@ -103,7 +102,7 @@ class SplitDecoder:
             image_spec=image_spec,
             end_id=answers.end_id,
             number_ids=answers.number_ids,
-            markers=answers.markers,
+            open_id=answers.open_id,
         )
         self._constrained: dict[int, ImageRecord] = {}
         self._grammar: ObjectGrammar | None = None

@@ -70,8 +70,6 @@ class GeneratedSequence:
         ids: generated token ids.
         statistics: what is kept of each token.
         truncated: the length limit came before the end token.
-        stop_margins: log-odds of another object against the end, from raw logits: before the first token, and behind
-            each closed object; entry ``n`` is that after ``n`` objects. Empty where answers have no such tokens.
         coord_probs: ``[T, K]`` float32 bin distributions, where they were asked for and there are any.
         unforced: written under a grammar that never forbade what the model preferred, so that free decoding writes the
             same.
@@ -81,7 +79,6 @@ class GeneratedSequence:
     ids: tuple[int, ...]
     statistics: TokenStatistics
     truncated: bool
-    stop_margins: tuple[float, ...] = ()
     coord_probs: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     unforced: bool = False
 
@@ -248,33 +245,25 @@ class _Writer:
             self._rows.choose(self._head(hidden_ND), rows)
 
     def _sequence(self, ended: EndedAnswer) -> GeneratedSequence:
-        has_curve = ended.recorded.probs_RTK.shape[1] > 0
-        image_id = self._image_ids.pop(ended.sample)
-        seq = trimmed(image_id, ended.ids, ended.recorded, row=0, curve=0 if has_curve else None, spec=self._spec)
+        seq = trimmed(self._image_ids.pop(ended.sample), ended.ids, ended.recorded, spec=self._spec)
         return replace(seq, unforced=ended.unforced)
 
 
-def trimmed(
-    image_id: int, ids: list[int], recorded: RecordedStatistics, *, row: int, curve: int | None, spec: GenerationSpec
-) -> GeneratedSequence:
-    """Cut a row of tokens and what was recorded at its end token; without one the answer was cut.
+def trimmed(image_id: int, ids: list[int], recorded: RecordedStatistics, *, spec: GenerationSpec) -> GeneratedSequence:
+    """Cut tokens, and what was recorded of them, at the end token; without one the answer was cut.
 
     Raises:
         TrainingError: if the model's logits are not finite.
     """
     length = next((at for at, token in enumerate(ids) if token in (spec.end_id, spec.pad_id)), len(ids))
-    if not recorded.is_finite(row, length + 1):
+    if not recorded.values_ST[:, : length + 1].isfinite().all():
         raise TrainingError(
             f"image {image_id}: the model's logits are not finite; expected the logits of a model that did not diverge"
         )
-    boundaries = [] if spec.markers is None else spec.markers.boundaries(ids[:length])
-    margins = recorded.margins_BT[row].tolist()
     return GeneratedSequence(
         image_id=image_id,
         ids=tuple(ids[:length]),
-        statistics=recorded.of_sequence(row, length),
+        statistics=TokenStatistics(*map(tuple, recorded.values_ST[:, :length].tolist())),
         truncated=length == len(ids),
-        # An answer that is cut right behind an object was not asked whether it goes on.
-        stop_margins=tuple(margins[at] for at in boundaries if at < len(ids)),
-        coord_probs=None if curve is None else recorded.probs_RTK[curve, :length].numpy(),
+        coord_probs=None if recorded.probs_TK is None else recorded.probs_TK[:length].numpy(),
     )

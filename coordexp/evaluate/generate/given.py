@@ -1,8 +1,8 @@
 """Answers that another engine wrote, or an earlier evaluation: each is read in one forward pass, teacher-forced.
 
 A serving engine writes answers many times faster than a loop over ``generate``, but gives no distribution over 1000
-bins. The same checkpoint reads them here: every log probability, distribution and stop margin of an answer comes from
-one pass over prompt and answer, as generation would have recorded them, to rounding.
+bins. The same checkpoint reads them here: every log probability and distribution of an answer comes from one
+pass over prompt and answer, as generation would have recorded them, to rounding.
 
 Shapes: B sequences, L padded length, D hidden, T positions that predict a token of an answer, V vocabulary, K bins.
 """
@@ -27,7 +27,7 @@ from coordexp.evaluate.generate.generation import (
     trimmed,
 )
 from coordexp.evaluate.generate.rows import GenerationSpec
-from coordexp.evaluate.generate.token_statistics import RawLogitsReader, RecordedStatistics
+from coordexp.evaluate.generate.token_statistics import RecordedStatistics, read_raw_logits
 from coordexp.evaluate.objects import Integer
 from coordexp.files import read_json_lines
 from coordexp.model.head_bypass import float32_head, pass_through_head
@@ -112,8 +112,8 @@ def target_ids(
         is_cut = stop == len(ids) and answer.finish_reason == "length"
         found[image_id] = ids[:stop] if is_cut else [*ids[:stop], spec.end_id]
     texts = [image_id for image_id, answer in answers.items() if answer.text]
-    if spec.markers is not None and texts and not any(spec.markers.open_id in found[image_id] for image_id in texts):
-        marker = tokenizer.convert_ids_to_tokens(spec.markers.open_id)
+    if spec.open_id is not None and texts and not any(spec.open_id in found[image_id] for image_id in texts):
+        marker = tokenizer.convert_ids_to_tokens(spec.open_id)
         raise DataError(
             f"{source}: no text holds {marker}, which opens an object: expected texts with their special tokens "
             "(skip_special_tokens=False in vLLM and SGLang), or token_ids"
@@ -179,18 +179,16 @@ def _read_batch(
         ).logits
     hidden_TD = hidden_BLD.flatten(0, 1).index_select(0, batch.supervised_rows)
     keeps_curve = torch.tensor([sample.image_id in curves_of for sample in samples for _ in sample.target_ids])
-    log_probs_T, others_ST, probs_RK = _read_hidden(
+    values_ST, probs_RK = _read_hidden(
         model, hidden_TD, batch.targets, spec=spec, keeps_curve_T=keeps_curve.to(hidden_TD.device)
     )
-    whole = RecordedStatistics.of(log_probs_T.unsqueeze(0), others_ST.unsqueeze(1), probs_RK)
     found: list[GeneratedSequence] = []
     start = first_curve = 0
     for sample in samples:
         ids, stop = sample.target_ids, start + len(sample.target_ids)
         has_curve = probs_RK is not None and sample.image_id in curves_of
-        probs_1TK = whole.probs_RTK[first_curve : first_curve + len(ids)].unsqueeze(0) if has_curve else whole.probs_RTK
-        own = RecordedStatistics(whole.values_SBT[:, :, start:stop], whole.margins_BT[:, start:stop], probs_1TK)
-        found.append(trimmed(sample.image_id, ids, own, row=0, curve=0 if has_curve else None, spec=spec))
+        probs_TK = probs_RK[first_curve : first_curve + len(ids)] if probs_RK is not None and has_curve else None
+        found.append(trimmed(sample.image_id, ids, RecordedStatistics(values_ST[:, start:stop], probs_TK), spec=spec))
         start, first_curve = stop, first_curve + has_curve * len(ids)
     return found
 
@@ -202,13 +200,12 @@ def _read_hidden(
     *,
     spec: GenerationSpec,
     keeps_curve_T: Tensor,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Project hidden states chunk by chunk, so that no ``[T, V]`` exists, and read each chunk's logits."""
-    owner, reader = inner_model(model), RawLogitsReader(spec.number_ids, markers=spec.markers)
+) -> tuple[Tensor, Tensor | None]:
+    """Project hidden states chunk by chunk, so that no ``[T, V]`` exists; return what is kept of each on the CPU."""
+    owner = inner_model(model)
     head = owner.get_output_embeddings()
     assert head is not None, "pass_through_head has refused a model without a head"
-    log_probs: list[Tensor] = []
-    others: list[Tensor] = []
+    values: list[Tensor] = []
     probs: list[Tensor] = []
     rows = max(1, _CHUNK_ELEMENTS // owner.config.get_text_config().vocab_size)
     with float32_head(model):
@@ -216,9 +213,9 @@ def _read_hidden(
             part = slice(start, start + rows)
             logits_NV = head(hidden_TD[part]).float()
             total_N = logits_NV.logsumexp(dim=1)
-            log_probs.append(logits_NV.gather(1, targets_T[part].unsqueeze(1)).squeeze(1) - total_N)
-            others_SN, p_NK = reader.read(logits_NV, total_N)
-            others.append(others_SN)
+            log_prob_N = logits_NV.gather(1, targets_T[part].unsqueeze(1)).squeeze(1) - total_N
+            others_SN, p_NK = read_raw_logits(logits_NV, total_N, spec.number_ids)
+            values.append(torch.cat((log_prob_N.unsqueeze(0), others_SN)))
             if p_NK is not None:
                 probs.append(p_NK[keeps_curve_T[part]].cpu())
-    return torch.cat(log_probs), torch.cat(others, dim=1), torch.cat(probs) if probs else None
+    return torch.cat(values, dim=1).cpu(), torch.cat(probs) if probs else None

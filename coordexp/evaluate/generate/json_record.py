@@ -81,8 +81,8 @@ class JsonParser:
         return range(0)
 
     @property
-    def markers(self) -> None:
-        """Braces open and close more than objects."""
+    def open_id(self) -> None:
+        """Braces open more than objects."""
 
     def grammar(self, vocab_size: int) -> None:
         """Return None: such an answer is decoded freely."""

@@ -19,7 +19,6 @@ from coordexp.coord_tokens.vocab import AnswerVocab
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.distributions import BinCurve, ObjectCurves
 from coordexp.evaluate.generate.generation import GeneratedSequence
-from coordexp.evaluate.generate.token_statistics import ObjectMarkers
 from coordexp.evaluate.objects import DetectedObject, Four, ImageRecord
 
 _COORD_WEIGHT = 0.7
@@ -64,9 +63,9 @@ class SequenceParser:
         return self._vocab.numbers.ids
 
     @property
-    def markers(self) -> ObjectMarkers:
-        """The tokens that open and close an object."""
-        return ObjectMarkers(self._vocab.obj_start_id, self._vocab.obj_end_id, self._vocab.end_id)
+    def open_id(self) -> int:
+        """Opens an object."""
+        return self._vocab.obj_start_id
 
     def grammar(self, vocab_size: int) -> ObjectGrammar:
         """Return what constrained decoding allows, for a model with so many logits."""
@@ -82,7 +81,6 @@ class SequenceParser:
             failures=parsed.failures,
             truncated=seq.truncated,
             coord_mass=self._masses(seq, parsed.objects),
-            stop_margins=seq.stop_margins,
             num_tokens=len(seq.ids),
             token_ids=seq.ids,
             curves=None if seq.coord_probs is None else _curves(objects, parsed.objects, seq.coord_probs),

@@ -18,10 +18,9 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import Cache, DynamicLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar, State
 from coordexp.data.patches import ImageSpec, upload
-from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, RecordedStatistics
+from coordexp.evaluate.generate.token_statistics import RecordedStatistics, read_raw_logits
 
 _STRIDE = 64  # columns by which buffers grow
 _ATTENTION = "coordexp_rows"
@@ -39,7 +38,7 @@ class GenerationSpec:
         end_id: ends an answer.
         number_ids: the tokens that carry numbers, whose probability is kept: 1000 bins, or ten digits; empty where
             none are looked at.
-        markers: what objects stand between; None where no one token opens or closes them.
+        open_id: opens an object; None where no one token does.
     """
 
     max_new_tokens: int
@@ -48,7 +47,7 @@ class GenerationSpec:
     image_spec: ImageSpec
     end_id: int
     number_ids: range
-    markers: ObjectMarkers | None = None
+    open_id: int | None = None
 
 
 @dataclass
@@ -164,7 +163,6 @@ class AnswerRows:
             device: the model's.
         """
         self._spec, self._grammar = spec, grammar
-        self._reader = RawLogitsReader(spec.number_ids, markers=spec.markers)
         self._answering: list[_Answering | None] = [None] * num_rows
         self._num_steps = 0
         none_B = torch.zeros(num_rows, dtype=torch.int64, device=device)
@@ -236,7 +234,7 @@ class AnswerRows:
         row_N = self._place.row_B if rows is None else self._on_device(rows)
         logits_NV = logits_NV.float()
         total_N = logits_NV.logsumexp(dim=1)
-        others_SN, p_NK = self._reader.read(logits_NV, total_N)
+        others_SN, p_NK = read_raw_logits(logits_NV, total_N, spec.number_ids)
         state_N, at_N, is_open_N = self._state_B[row_N], self._num_written_B[row_N], self._is_open_B[row_N]
         allowed_NV = logits_NV
         if self._grammar is not None:
@@ -244,7 +242,7 @@ class AnswerRows:
         id_N = allowed_NV.argmax(dim=1).where(is_open_N, spec.pad_id)
         log_prob_N = logits_NV.gather(1, id_N.unsqueeze(1)).squeeze(1) - total_N
         # A row that has ended stays where it is, and writes padding behind its end again and again.
-        self._write(row_N, at_N, id_N, torch.stack((others_SN[0], log_prob_N, *others_SN[1:]), dim=1))
+        self._write(row_N, at_N, id_N, torch.stack((log_prob_N, *others_SN), dim=1))
         if p_NK is not None:
             for at, row in enumerate(range(len(self)) if rows is None else rows):
                 one = self._answering[row]
@@ -302,11 +300,8 @@ class AnswerRows:
         for at, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             one, self._answering[row] = self._answering[row], None
             assert one is not None
-            margin_T, *values = values_NTS[at, :length].unbind(dim=1)
-            probs_TK = torch.stack(one.probs[:length]).cpu() if one.probs else torch.zeros(0, NUM_BINS)
-            recorded = RecordedStatistics(
-                torch.stack(values).unsqueeze(1), margin_T.unsqueeze(0), probs_TK.unsqueeze(0)
-            )
+            probs_TK = torch.stack(one.probs[:length]).cpu() if one.probs else None
+            recorded = RecordedStatistics(values_NTS[at, :length].T, probs_TK)
             found.append(EndedAnswer(one.sample, ids_NT[at][:length], recorded, bool(unforced[at])))
         return found
 

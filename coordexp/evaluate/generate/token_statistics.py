@@ -1,35 +1,14 @@
 """What is kept of each token of an answer, from raw logits: before temperature, penalties or grammar masks.
 
-Shapes: B sequences, L tokens so far, N positions, V vocabulary, K bins, T generated tokens, R rows with curves,
-S statistics.
+Shapes: N positions, V vocabulary, K bins, T tokens of an answer, S statistics.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coordexp.coord_tokens.codec import NUM_BINS
-
-
-@dataclass(frozen=True)
-class ObjectMarkers:
-    """The tokens between which an answer goes on or ends.
-
-    Attributes:
-        open_id: opens an object.
-        close_id: closes it.
-        end_id: ends the answer.
-    """
-
-    open_id: int
-    close_id: int
-    end_id: int
-
-    def boundaries(self, ids: Sequence[int]) -> list[int]:
-        """Return the positions at which an answer goes on or ends: its first, and those behind closed objects."""
-        return [0, *(at + 1 for at, token in enumerate(ids) if token == self.close_id)]
 
 
 @dataclass(frozen=True)
@@ -53,62 +32,35 @@ class TokenStatistics:
 
 @dataclass(frozen=True)
 class RecordedStatistics:
-    """What generating or reading some answers left behind, on the CPU.
+    """What generating or reading one answer left behind, on the CPU.
 
     Attributes:
-        values_SBT: in the order of the fields of :class:`TokenStatistics`; of digits the first two.
-        margins_BT: log-odds of another object against the end at every step; 0 where answers have no such tokens.
-        probs_RTK: bin distributions of the chosen rows; empty if none was chosen.
+        values_ST: in the order of the fields of :class:`TokenStatistics`; of digits the first two.
+        probs_TK: its bin distributions; None where they are not kept.
     """
 
-    values_SBT: Tensor
-    margins_BT: Tensor
-    probs_RTK: Tensor
-
-    @classmethod
-    def of(cls, log_probs_BT: Tensor, others_SBT: Tensor, probs_RTK: Tensor | None) -> "RecordedStatistics":
-        """Bring what was read to the CPU, in one copy besides the distributions."""
-        margins_BT, *values = torch.cat((others_SBT[:1], log_probs_BT.unsqueeze(0), others_SBT[1:])).cpu()
-        return cls(torch.stack(values), margins_BT, torch.zeros(0, 0, NUM_BINS) if probs_RTK is None else probs_RTK)
-
-    def is_finite(self, row: int, length: int) -> bool:
-        """Say whether the statistics of a sequence are finite in its first ``length`` steps."""
-        return bool(self.values_SBT[:, row, :length].isfinite().all())
-
-    def of_sequence(self, row: int, length: int) -> TokenStatistics:
-        """Return the statistics of the first ``length`` tokens of a sequence."""
-        return TokenStatistics(*map(tuple, self.values_SBT[:, row, :length].tolist()))
+    values_ST: Tensor
+    probs_TK: Tensor | None = None
 
 
-class RawLogitsReader:
-    """Reads of raw logits what is kept of a position, whoever made them: a step of generation, or one forward pass.
+def read_raw_logits(logits_NV: Tensor, total_N: Tensor, number_ids: range) -> tuple[Tensor, Tensor | None]:
+    """Return what :class:`TokenStatistics` keeps behind the log probability, and the bin distributions.
 
-    Digits have no distribution over bins; without any number ids the mass is 0.
+    Args:
+        logits_NV: ``[N, V]`` float32, of a step of generation or of one forward pass.
+        total_N: ``[N]`` their log-sum-exp.
+        number_ids: bins, or digits, which have no distribution over bins; without any the mass is 0.
+
+    Returns:
+        ``[S - 1, N]``; and ``[N, K]``, None where numbers are digits.
     """
-
-    def __init__(self, number_ids: range, *, markers: ObjectMarkers | None = None) -> None:
-        self._numbers = slice(number_ids.start, number_ids.stop)
-        self._markers = markers
-        self._are_bins = len(number_ids) == NUM_BINS
-
-    def read(self, logits_NV: Tensor, total_N: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the stop margin and what :class:`TokenStatistics` keeps behind the log probability; and the bins.
-
-        Args:
-            logits_NV: ``[N, V]`` float32.
-            total_N: ``[N]`` their log-sum-exp.
-
-        Returns:
-            ``[S, N]``; and ``[N, K]`` distributions over bins, None where numbers are digits.
-        """
-        number_NK = logits_NV[:, self._numbers]
-        # A sum over no number is no probability, but the statistics of every step have one shape.
-        mass_N = (number_NK.logsumexp(dim=1) - total_N).exp() if number_NK.shape[1] else torch.zeros_like(total_N)
-        margin_N = torch.zeros_like(total_N)
-        if self._markers is not None:
-            margin_N = logits_NV[:, self._markers.open_id] - logits_NV[:, self._markers.end_id]
-        p_NK = number_NK.softmax(dim=1) if self._are_bins else None
-        return torch.stack((margin_N, mass_N, *(() if p_NK is None else mean_and_width(p_NK)))), p_NK
+    number_NK = logits_NV[:, number_ids.start : number_ids.stop]
+    # A sum over no number is no probability, but the statistics of every step have one shape.
+    mass_N = (number_NK.logsumexp(dim=1) - total_N).exp() if number_NK.shape[1] else torch.zeros_like(total_N)
+    if len(number_ids) != NUM_BINS:
+        return mass_N.unsqueeze(0), None
+    p_NK = number_NK.softmax(dim=1)
+    return torch.stack((mass_N, *mean_and_width(p_NK))), p_NK
 
 
 def mean_and_width(p_BK: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """Cross-entropy of the text tokens."""
 
-import torch
-from pydantic import Field
 from torch import Tensor
 
 from coordexp.losses.term import TermInputs, TokenTerm
@@ -16,12 +14,9 @@ class TextCe(TokenTerm):
 
     name = "text_ce"
     reads = "any"
-    formula = "sum over text rows of `w (lse(z) - z_y)`, w = end_weight at the end token, else 1"
+    formula = "sum over text rows of `lse(z) - z_y`"
     metric = "text_loss"
-
-    end_weight: float = Field(default=1.0, gt=0, description="weight of the end token; objective.end_token_weight")
 
     def per_token(self, inputs: TermInputs) -> Tensor:
         """Return the cross-entropy, 0 at coord positions."""
-        ce_T = inputs.head.ce_T.masked_fill(inputs.is_coord_T, 0)
-        return ce_T if self.end_weight == 1 else torch.where(inputs.is_end_T, self.end_weight * ce_T, ce_T)
+        return inputs.head.ce_T.masked_fill(inputs.is_coord_T, 0)

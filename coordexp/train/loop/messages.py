@@ -50,7 +50,7 @@ def start_lines(
     total = sum(p.numel() for p in parts.model.parameters())
     untrained = untrained_names(names_of(parts.train.samples), names_of(parts.val.samples))
     return [
-        f"starts: {strategy_line(config, num_workers=ranks.world_size())}",
+        f"starts: {strategy_line(config)}",
         f"starts: {trainable:,} of {total:,} parameters train",
         *data_lines("train", parts.train, dataset),
         *data_lines("val", parts.val),
@@ -143,9 +143,8 @@ def batch_lines(config: ExperimentConfig, sampler: LengthBucketSampler, *, num_r
     size, num_steps = config.training.per_device_batch_size, config.training.num_steps
     global_batch_size = config.global_batch_size
     num = len(sampler) - sampler.num_fillers
-    packed = "packed to one row, no padding" if config.data.packing else f"{sampler.fill(size):.1%} full"
     steps = -(-num // global_batch_size)
-    lines = [f"batches: {packed}; {steps:,} steps of {global_batch_size:,} samples an epoch"]
+    lines = [f"batches: {sampler.fill(size):.1%} full; {steps:,} steps of {global_batch_size:,} samples an epoch"]
     if num % global_batch_size:
         lines[0] += f", the last one of {num % global_batch_size:,}"
     lines.append(f"batches: {num_steps:,} steps are {num_steps / max(1, steps):.4g} epochs")

@@ -1,7 +1,5 @@
 """When a run saves, evaluates, commits and stops."""
 
-import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -45,7 +43,6 @@ class Schedule(TrainerCallback):
         evaluator: Evaluator,
         averages: RunningAverages,
         listener: StopListener,
-        whole_weights: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         """Wire the schedule of a run.
 
@@ -55,14 +52,12 @@ class Schedule(TrainerCallback):
             evaluator: of the model.
             averages: of the trainer; a checkpoint keeps them.
             listener: knows whether the run is asked to stop.
-            whole_weights: inside it each rank may run the model on its own.
         """
         self._config = config
         self._log = log
         self._evaluator = evaluator
         self._averages = averages
         self._listener = listener
-        self._whole_weights = whole_weights
         self._stop_reason: str | None = None
 
     def on_step_end(
@@ -82,7 +77,7 @@ class Schedule(TrainerCallback):
             RunStoppedError: after that, if the run was asked to stop; on all ranks.
         """
         step, is_last = state.global_step, state.global_step == args.max_steps
-        with self._log.pause(), self._whole_weights():
+        with self._log.pause():
             if self._evaluates_at(step) or is_last:
                 losses = self._evaluator.validation_losses()
                 if losses is not None:

@@ -9,11 +9,10 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
-from coordexp.train.setup.strategy import ZERO_STAGES, accumulation_steps, deepspeed_settings
-from coordexp.train.setup.zero import forget_deepspeed, keep_whole, prepare_deepspeed, set_deepspeed_device
+from coordexp.train.setup.strategy import ZERO_STAGES, check_group, deepspeed_settings
+from coordexp.train.setup.zero import forget_deepspeed, prepare_deepspeed, set_deepspeed_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
 
@@ -27,6 +26,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         ConfigError: if the DeepSpeed settings cannot be used.
         TrainingError: if the process group is not the one that was asked for.
     """
+    check_group(config.cluster)
     training = config.training
     deepspeed = deepspeed_settings(config)
     set_deepspeed_device()
@@ -40,7 +40,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         data_seed=config.experiment.seed,
         max_steps=training.num_steps,
         per_device_train_batch_size=training.per_device_batch_size,
-        gradient_accumulation_steps=accumulation_steps(config, num_workers=ranks.world_size()),
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
         learning_rate=training.learning_rate,
         adam_beta1=training.adam_beta1,
         adam_beta2=training.adam_beta2,
@@ -109,7 +109,7 @@ def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_si
         TrainingError: with what was asked for and what was set up.
     """
     workers, strategy = ranks.world_size(), config.cluster.strategy
-    accumulation_steps(config, num_workers=workers)
+    check_group(config.cluster)
     if trainer_world_size != workers:
         raise TrainingError(
             f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "
@@ -136,11 +136,7 @@ class SetupCheck(TrainerCallback):
     ) -> None:
         """Check the set-up; from here on transformers need not know of DeepSpeed."""
         forget_deepspeed()
-        engine = self._engine()
-        check_setup(self._config, engine, trainer_world_size=args.world_size)
-        head, offset = inner_model(engine).get_output_embeddings(), active_offset(engine)
-        assert head is not None
-        keep_whole(engine, [*head.parameters(), *([] if offset is None else offset.parameters())])
+        check_setup(self._config, self._engine(), trainer_world_size=args.world_size)
 
 
 def shares_and_stage(engine: nn.Module) -> tuple[int, int]:

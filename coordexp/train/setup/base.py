@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.vocab import added_tokens, check_rows, digit_ids
 from coordexp.data.dataset import IMAGE_TOKEN
 from coordexp.errors import CheckpointError, ConfigError, TokenizerError
-from coordexp.files import JsonValue, KnownHashes, kept_json, replace_directory, sha256_of_text, write_json
+from coordexp.files import JsonValue, kept_json, known_hashes, replace_directory, sha256_of_text, write_json
 from coordexp.findings import Check, attempt, failure, guarded, ok, require, size_text, warning
 from coordexp.model.checkpoint.directory import (
     CONFIG_FILE,
@@ -73,9 +72,8 @@ def prepare_base(config: ExperimentConfig) -> Path:
     stamp |= {"text": True} if config.text_arm else {"vocab_init": model.vocab_init, "structure": config.data.structure}
     made = target / _STAMP
     before = kept_json(made)
-    hashes = KnownHashes(folder.hashes)
     if isinstance(before, dict) and {key: value for key, value in before.items() if key != "source"} == stamp:
-        replaced = _replaced(config, before.get("source"), hashes)
+        replaced = _replaced(config, before.get("source"))
         if replaced and folder.begun_runs():
             raise CheckpointError(
                 f"{model.path}: {replaced} since experiment {folder.name} made its base from it, so that its runs "
@@ -88,7 +86,7 @@ def prepare_base(config: ExperimentConfig) -> Path:
     require(check_base(config, directory))
     from coordexp.model.expand import cast_checkpoint, expand_checkpoint  # here: a dry run writes nothing
 
-    stamp["source"] = dict(_hashes_of(directory, hashes))
+    stamp["source"] = dict(_hashes_of(directory, folder.hashes))
     with replace_directory(target) as building:
         if config.text_arm:
             cast_checkpoint(directory, building, dtype=model.dtype)
@@ -96,35 +94,28 @@ def prepare_base(config: ExperimentConfig) -> Path:
             structure = config.data.structure
             expand_checkpoint(directory, building, init=model.vocab_init, structure=structure, dtype=model.dtype)
         write_json(building / _STAMP, stamp)
-    hashes.save()
     return target
 
 
-def _replaced(config: ExperimentConfig, before: object, hashes: KnownHashes) -> str | None:
+def _replaced(config: ExperimentConfig, before: object) -> str | None:
     """Return what changed in the checkpoint that a base was made of, as a sentence's middle; None if nothing did.
 
     One that is no longer on this machine changes nothing: runs read the base.
     """
-    directory = _source_here(config)
-    if not isinstance(before, dict) or directory is None:
+    path = config.model.path
+    if is_hub_id(path):
+        directory = cached_checkpoint(path, revision=config.model.revision)[0]
+    else:
+        directory = TINY_BASE if path == EMBEDDED else Path(path).expanduser()
+    if not isinstance(before, dict) or directory is None or not (directory / CONFIG_FILE).is_file():
         return None
     noted = cast("Mapping[str, object]", before)
-    now: Mapping[str, object] = _hashes_of(directory, hashes)
-    hashes.save()
+    now: Mapping[str, object] = _hashes_of(directory, ExperimentFolder.of(config).hashes)
     # Weights may be cleared out of the hub's cache, and are not asked for again.
-    names = now.keys() & noted.keys() if is_hub_id(config.model.path) else now.keys() | noted.keys()
+    names = now.keys() & noted.keys() if is_hub_id(path) else now.keys() | noted.keys()
     changed = sorted(name for name in names if noted.get(name) != now.get(name))
     more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
     return f"{changed[0]}{more} changed" if changed else None
-
-
-def _source_here(config: ExperimentConfig) -> Path | None:
-    """Return the directory of ``model.path`` if it is on this machine, without asking the network."""
-    path = config.model.path
-    if is_hub_id(path):
-        return cached_checkpoint(path, revision=config.model.revision)[0]
-    directory = TINY_BASE if path == EMBEDDED else Path(path).expanduser()
-    return directory if (directory / CONFIG_FILE).is_file() else None
 
 
 def check_base(config: ExperimentConfig, directory: Path, *, weights: bool = True) -> Check[CheckedBase | None]:
@@ -200,9 +191,7 @@ def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
         checkpoint: its directory.
         known: where hashes are kept, so that weights are read once.
     """
-    hashes = KnownHashes(known)
-    found = _hashes_of(checkpoint, hashes)
-    hashes.save()
+    found = _hashes_of(checkpoint, known)
     weights = "".join(found[name] for name in sorted(found) if name.endswith(_WEIGHTS))
     return BaseHashes(
         weights=sha256_of_text(weights),
@@ -210,14 +199,14 @@ def base_hashes(checkpoint: Path, *, known: Path) -> BaseHashes:
     )
 
 
-def _hashes_of(directory: Path, hashes: KnownHashes) -> Mapping[str, str]:
+def _hashes_of(directory: Path, kept_in: Path) -> Mapping[str, str]:
     """Return the hash of each file of a checkpoint that decides a number, by its name."""
-    files = sorted(path for path in directory.iterdir() if _is_read(path.name) and path.is_file())
-    return {path.name: value for path, value in zip(files, hashes.of(files), strict=True)}
-
-
-def _is_read(name: str) -> bool:
-    return name.endswith(_WEIGHTS) or any(fnmatchcase(name, pattern) for pattern in _READ)
+    files = sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_file() and (path.suffix == _WEIGHTS or any(map(path.match, _READ)))
+    )
+    return {path.name: value for path, value in zip(files, known_hashes(files, kept_in), strict=True)}
 
 
 def _check_weights(directory: Path) -> Check[StoredModel]:

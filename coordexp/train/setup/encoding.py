@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.template_adapter import keeps_boxes
 from coordexp.coord_tokens.vocab import AnswerVocab, expand_tokenizer, text_vocab
-from coordexp.data.batch import Batch, EncodedSample, collate, collate_packed, padded_positions
+from coordexp.data.batch import Batch, EncodedSample, collate, padded_positions
 from coordexp.data.dataset import DetectionDataset, Prompt
 from coordexp.data.patches import ImageSpec
 from coordexp.data.sample import Sample, SplitData
@@ -36,9 +36,9 @@ class Encoding:
         return TrainedWith(self.config.data.prompt, self.image_spec.min_pixels, self.image_spec.max_pixels)
 
     def dataset(
-        self, samples: Sequence[Sample], *, with_targets: bool = True, trains: bool = False, image_cache_mib: int = 0
+        self, samples: Sequence[Sample], *, with_targets: bool = True, image_cache_mib: int = 0
     ) -> DetectionDataset:
-        """Wrap samples; without targets they are to be generated from. Noise is for training alone."""
+        """Wrap samples; without targets they are to be generated from."""
         data = self.config.data
         return DetectionDataset(
             samples=samples,
@@ -52,14 +52,11 @@ class Encoding:
             seed=self.config.experiment.seed,
             image_cache_mib=image_cache_mib,
             with_targets=with_targets,
-            noise_objects=data.noise_objects if trains else 0,
         )
 
     def collate(self, samples: Sequence[EncodedSample]) -> Batch:
-        """Batch samples for training: one row with ``data.packing``, else padded on the right."""
+        """Batch samples for training, padded on the right."""
         image_id, merge_size = self.prompt.image_token_id, self.image_spec.merge_size
-        if self.config.data.packing:
-            return collate_packed(samples, image_token_id=image_id, merge_size=merge_size)
         pad_id = self.tokenizer.pad_token_id
         pad_id = pad_id if isinstance(pad_id, int) else 0
         batch = collate(samples, pad_id=pad_id, image_token_id=image_id)

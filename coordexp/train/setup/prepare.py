@@ -122,7 +122,7 @@ def token_stream_hash(config: ExperimentConfig, prepared: PreparedExperiment) ->
         DataError: if a description or the length of a prompt cannot be used.
     """
     encoding = build_encoding(config, Processor.from_directory(prepared.base))
-    dataset = encoding.dataset(prepared.train.samples, trains=True)
+    dataset = encoding.dataset(prepared.train.samples)
     encoding.dataset(prepared.val.samples)
     global_batch_size = config.global_batch_size
     sampler = LengthBucketSampler(

@@ -1,13 +1,9 @@
-"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO stages, and how many of them.
+"""How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO-2, and how many of them.
 
-The images of an optimizer step, their order and the learning rate are the configuration's, whatever the
-number of workers: an elastic run on fewer of them accumulates more microbatches. Neither transformers nor peft
-is imported: every run's driver imports this, which trains nothing.
+Neither transformers nor peft is imported: every run's driver imports this, which trains nothing.
 """
 
-import math
 from pathlib import Path
-from typing import cast
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ConfigError, TrainingError
@@ -15,82 +11,43 @@ from coordexp.files import JsonValue, parse_json
 from coordexp.runs import ranks
 from coordexp.shipped import find_experiment
 
-ZERO_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
+ZERO_STAGES = {"ddp": 0, "zero2": 2}
 
 
 def check_strategy(config: ExperimentConfig) -> None:
-    """Refuse, before anything starts, what the strategy or a changing number of workers could not do exactly.
+    """Refuse, before anything starts, what the strategy could not do exactly.
 
     Raises:
         ConfigError: with what was asked and why it cannot be.
     """
-    cluster, training = config.cluster, config.training
-    if cluster.strategy != "ddp":
-        if cluster.num_workers == 1:
-            raise ConfigError(
-                f"cluster.strategy: {cluster.strategy} has nothing to share with cluster.num_workers: 1; use ddp"
-            )
-        if cluster.strategy == "zero3" and training.tuning == "full":
-            raise ConfigError(
-                "cluster.strategy: zero3 with training.tuning: full is not shown to equal ddp (the loss trains the "
-                "output table outside the forward that ZeRO-3 watches); use zero2, or training.tuning: lora or dora"
-            )
-        if training.log_term_gradients is not None:
-            raise ConfigError(
-                f"training.log_term_gradients with cluster.strategy: {cluster.strategy}: it goes backwards for each "
-                "term, which DeepSpeed would take for the step itself; use ddp, or leave it out"
-            )
-        deepspeed_settings(config)
-    if not is_elastic(cluster):
-        return
-    if cluster.strategy != "ddp":
-        raise ConfigError(
-            f"cluster.min_workers with cluster.strategy: {cluster.strategy}: optimizer shards of one number of workers "
-            "cannot be read by another; use ddp, or leave min_workers out"
-        )
-    microbatches = cluster.num_workers * training.gradient_accumulation_steps
-    if bad := [count for count in _counts(cluster) if microbatches % count]:
-        fitting = math.lcm(*_counts(cluster)) // math.gcd(math.lcm(*_counts(cluster)), cluster.num_workers)
-        raise ConfigError(
-            f"cluster.min_workers: {cluster.min_workers}: the {microbatches} microbatches of a step "
-            f"(num_workers x gradient_accumulation_steps) do not divide over {', '.join(map(str, bad))} workers; make "
-            f"training.gradient_accumulation_steps a multiple of {fitting}, or raise min_workers"
-        )
-
-
-def is_elastic(cluster: Cluster) -> bool:
-    """Return whether a run may have fewer workers than ``num_workers``."""
-    return cluster.min_workers is not None and cluster.min_workers < cluster.num_workers
-
-
-def accumulation_steps(config: ExperimentConfig, *, num_workers: int) -> int:
-    """Return the microbatches that each of ``num_workers`` accumulates, so that a step has the same images.
-
-    Raises:
-        TrainingError: if the run was asked to have another number of workers.
-    """
     cluster = config.cluster
-    if num_workers not in _counts(cluster):
-        asked = f"{cluster.min_workers} to {cluster.num_workers}" if is_elastic(cluster) else str(cluster.num_workers)
-        raise TrainingError(f"asked for {asked} workers (cluster.num_workers), but {num_workers} train together")
-    return cluster.num_workers * config.training.gradient_accumulation_steps // num_workers
+    if cluster.strategy == "ddp":
+        return
+    if cluster.num_workers == 1:
+        raise ConfigError(
+            f"cluster.strategy: {cluster.strategy} has nothing to share with cluster.num_workers: 1; use ddp"
+        )
+    if config.training.log_term_gradients is not None:
+        raise ConfigError(
+            f"training.log_term_gradients with cluster.strategy: {cluster.strategy}: it goes backwards for each term, "
+            "which DeepSpeed would take for the step itself; use ddp, or leave it out"
+        )
+    deepspeed_settings(config)
 
 
-def samples_at_once(config: ExperimentConfig, *, num_workers: int) -> int:
-    """Return how many samples an epoch must be a multiple of: the same for every number an elastic run may have."""
-    counts = _counts(config.cluster) if is_elastic(config.cluster) else range(num_workers, num_workers + 1)
-    return 1 if len(counts) == num_workers == 1 else config.training.per_device_batch_size * math.lcm(*counts)
+def samples_at_once(config: ExperimentConfig) -> int:
+    """Return how many samples an epoch must be a multiple of."""
+    workers = ranks.world_size()
+    return 1 if workers == 1 else workers * config.training.per_device_batch_size
 
 
-def strategy_line(config: ExperimentConfig, *, num_workers: int) -> str:
-    """Return e.g. ``zero2 on 2 workers (1 to 2), 16 images a step: 2 x 4 x 2 accumulated``."""
-    cluster, size = config.cluster, config.training.per_device_batch_size
-    accumulated = accumulation_steps(config, num_workers=num_workers)
-    allowed = f" ({cluster.min_workers} to {cluster.num_workers})" if is_elastic(cluster) else ""
-    name = cluster.strategy if num_workers > 1 else "one process"
+def strategy_line(config: ExperimentConfig) -> str:
+    """Return e.g. ``zero2 on 2 workers, 16 images a step: 2 x 4 x 2 accumulated``."""
+    workers, training = config.cluster.num_workers, config.training
+    name = config.cluster.strategy if workers > 1 else "one process"
     return (
-        f"{name} on {num_workers} worker{'s' if num_workers > 1 else ''}{allowed}, "
-        f"{num_workers * size * accumulated:,} images a step: {num_workers} x {size} x {accumulated} accumulated"
+        f"{name} on {workers} worker{'s' if workers > 1 else ''}, {config.global_batch_size:,} images a step: "
+        f"{workers} x {training.per_device_batch_size} x {training.gradient_accumulation_steps} accumulated"
     )
 
 
@@ -108,33 +65,25 @@ def deepspeed_settings(config: ExperimentConfig) -> dict[str, JsonValue] | None:
         settings = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable JSON ({error})") from None
-    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
-    stage = cast("dict[str, JsonValue]", zero).get("stage") if isinstance(zero, dict) else None
-    if stage != ZERO_STAGES[strategy]:
-        raise ConfigError(
-            f"{path}: zero_optimization.stage is {stage}, expected {ZERO_STAGES[strategy]} for {strategy}"
-        )
-    return cast("dict[str, JsonValue]", settings)
+    match settings:
+        case {"zero_optimization": {"stage": stage}} if stage == ZERO_STAGES[strategy]:
+            return settings
+        case _:
+            raise ConfigError(f"{path}: expected zero_optimization.stage {ZERO_STAGES[strategy]} for {strategy}")
 
 
-def check_group(cluster: Cluster, *, given: int) -> None:
-    """Check that this worker trains with all the others it was started with.
+def check_group(cluster: Cluster, *, given: int | None = None) -> None:
+    """Check that this worker trains with all the others that were asked for.
 
     Args:
         cluster: what was asked for.
-        given: workers that were started.
+        given: workers that were started; None: those of the process group.
 
     Raises:
         TrainingError: if the process group has another size, or another number than asked was started.
     """
-    if ranks.world_size() != given:
-        raise TrainingError(f"{given} workers were started, but the process group has {ranks.world_size()}")
-    if given not in _counts(cluster):
-        raise TrainingError(
-            f"cluster.num_workers asks for {cluster.min_workers or cluster.num_workers} to {cluster.num_workers} "
-            f"workers, but {given} were started"
-        )
-
-
-def _counts(cluster: Cluster) -> range:
-    return range(cluster.min_workers or cluster.num_workers, cluster.num_workers + 1)
+    together = ranks.world_size()
+    if given not in (None, together):
+        raise TrainingError(f"{given} workers were started, but the process group has {together}")
+    if together != cluster.num_workers:
+        raise TrainingError(f"cluster.num_workers asks for {cluster.num_workers}, but {together} train together")

@@ -68,7 +68,7 @@ def _terms_of_the_specification(config: ExperimentConfig) -> list[WeightedTerm]:
         CoordCe(), BoxL1(), BoxGiou(), SoftCe.model_validate(target), W1.model_validate(target),
         Gate(temperature=distribution.temperature),
     )  # fmt: skip
-    terms = [WeightedTerm(TextCe(end_weight=config.objective.end_token_weight), 1.0)]
+    terms = [WeightedTerm(TextCe(), 1.0)]
     terms += [WeightedTerm(term, config.term_weights[term.name].value) for term in specified]
     return [weighted for weighted in terms if not config.text_arm or weighted.term.reads == "any"]
 

@@ -1,48 +1,15 @@
-"""DeepSpeed in a worker: nothing compiled on a CPU, trained weights in float32, and whole weights between steps.
+"""DeepSpeed in a worker: nothing compiled on a CPU, and trained weights in float32."""
 
-ZeRO-3 keeps a share of each parameter and gathers it while its module runs. What reads parameters elsewhere
-(the split head, evaluation, merging) asks for them here.
-"""
-
-import contextlib
 import importlib
 import logging
 import os
 import warnings
-from collections.abc import Generator, Iterable
 from types import MethodType
-from typing import Protocol, cast
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-
-
-class _Handle(Protocol):
-    def remove(self) -> None: ...
-
-
-class _Offload(Protocol):
-    """What gathers and releases weights around each module's forward: DeepSpeedZeRoOffload."""
-
-    forward_hooks: list[_Handle]
-    backward_hooks: list[_Handle]
-    persistent_parameters: list["_Partitioned"]
-
-    def destroy(self) -> None: ...
-
-    def setup_zero_stage3_hooks(self) -> None: ...
-
-
-class _Partitioned(Protocol):
-    """A parameter of ZeRO-3."""
-
-    ds_active_sub_modules: set[int]
-    ds_persist: bool
-    is_external_param: bool
-
-    def all_gather(self, *, param_list: list["_Partitioned"]) -> None: ...
 
 
 def set_deepspeed_device() -> None:
@@ -88,75 +55,6 @@ def _read_no_foreign_pickles() -> None:
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
-@contextlib.contextmanager
-def whole_weights(engine: nn.Module) -> Generator[None]:
-    """Make all weights whole inside the block, so that each rank may run the model on its own.
-
-    Every rank must enter it, between optimizer steps. Does nothing unless the engine is of ZeRO-3.
-    """
-    offload = _offload(engine)
-    if offload is None:
-        yield
-        return
-    import deepspeed
-
-    parameters = list(engine.parameters())
-    _detach(offload, parameters)  # its hooks would hand each module's weights back after its forward
-    with deepspeed.zero.GatheredParameters(parameters):
-        yield
-    # Not after an error: it may be this rank's alone, and the others would not answer.
-    offload.setup_zero_stage3_hooks()
-    _gather(offload.persistent_parameters)  # the block's end has shared these out too
-
-
-def keep_whole(engine: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
-    """Keep parameters whole on every rank while training, for what reads them outside their module's forward.
-
-    The loss does so, forwards and backwards, with the output table and the coord offsets. To be called on every
-    rank before the first step. Does nothing unless the engine is of ZeRO-3.
-    """
-    offload = _offload(engine)
-    if offload is None:
-        return
-    kept = offload.persistent_parameters
-    for parameter in cast("Iterable[_Partitioned]", parameters):
-        parameter.is_external_param = True  # the first pass, which is recorded, releases the others
-        if not parameter.ds_persist:
-            parameter.ds_persist = True
-            kept.append(parameter)
-    _gather(kept)
-
-
-def make_whole(engine: nn.Module) -> None:
-    """Make all weights whole for good, after training. Does nothing unless the engine is of ZeRO-3."""
-    offload = _offload(engine)
-    if offload is None:
-        return
-    parameters = list(engine.parameters())
-    _detach(offload, parameters)
-    _gather(cast("list[_Partitioned]", parameters))
-    for parameter in parameters:
-        parameter.data = parameter.data.clone()  # not a view of what the engine lets go of
-
-
 def forget_deepspeed() -> None:
     """Let transformers load and generate as without DeepSpeed; the engine, once built, needs no help of it."""
     unset_hf_deepspeed_config()
-
-
-def _offload(engine: nn.Module) -> _Offload | None:
-    optimizer = vars(engine).get("optimizer")
-    return None if optimizer is None else vars(optimizer).get("parameter_offload")
-
-
-def _gather(parameters: list[_Partitioned]) -> None:
-    if parameters:
-        parameters[0].all_gather(param_list=parameters)
-
-
-def _detach(offload: _Offload, parameters: list[nn.Parameter]) -> None:
-    for parameter in cast("list[_Partitioned]", parameters):
-        parameter.ds_active_sub_modules.clear()
-    offload.destroy()
-    offload.forward_hooks.clear()
-    offload.backward_hooks.clear()

@@ -67,7 +67,6 @@ def test_nothing_is_asked_of_ray_for_no_runs():
         ({}, 5),
         ({"num_workers": 2}, 5),
         ({"max_gpu_hours": 3.0}, 4),
-        ({"num_workers": 2, "min_workers": 1}, 4),
         ({"max_concurrent_runs": 4}, 4),
     ],
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coordexp.data.batch import EncodedSample, collate, collate_packed
+from coordexp.data.batch import EncodedSample, collate
 
 FIRST, IMAGE = 20, 1
 COORDS = range(FIRST, FIRST + 1000)
@@ -41,7 +41,3 @@ TWO = sample([IMAGE, 3], *objects(500, 700), image_id=15)
 
 def padded(samples, **keys):
     return collate(samples, pad_id=0, image_token_id=IMAGE, **keys)
-
-
-def packed(samples):
-    return collate_packed(samples, image_token_id=IMAGE, merge_size=2)

@@ -1,4 +1,4 @@
-"""The batch: where supervised tokens, coord tokens and boxes are, also with padding, packing and cut objects."""
+"""The batch: where supervised tokens, coord tokens and boxes are, also with padding and cut objects."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from coordexp.data.batch import Batch, collate, predicts_label
-from tests.unit.data.batch_support import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, packed, padded
+from tests.unit.data.batch_support import CUT, FILLER, FIRST, IMAGE, NONE, ONE, TWO, padded
 
 
 def test_predicting_positions_are_one_before_their_labels():
@@ -31,9 +31,8 @@ def test_rows_are_those_that_masks_would_choose():
     assert torch.equal(batch.coord_rows, is_coord.nonzero().squeeze(1))
 
 
-@pytest.mark.parametrize("make", [padded, packed])
-def test_a_box_knows_its_coords_its_image_and_its_object(make):
-    batch = make([ONE, CUT, NONE, FILLER, TWO])
+def test_a_box_knows_its_coords_its_image_and_its_object():
+    batch = padded([ONE, CUT, NONE, FILLER, TWO])
     bins = batch.targets[batch.coord_rows[batch.box_rows]] - FIRST
     assert bins.tolist() == [[10, 11, 12, 13], [500, 501, 502, 503], [700, 701, 702, 703]]
     torch.testing.assert_close(batch.boxes_norm_xyxy, bins / 1000, check_dtype=False)
@@ -53,9 +52,8 @@ def test_each_microbatch_numbers_its_own_images():
     assert torch.equal(torch.cat([part.box_object for part in parts]), whole.box_object)
 
 
-@pytest.mark.parametrize("make", [padded, packed])
-def test_a_batch_without_labels_or_boxes_has_empty_rows(make):
-    batch = make([FILLER])
+def test_a_batch_without_labels_or_boxes_has_empty_rows():
+    batch = padded([FILLER])
     names = ("supervised_rows", "targets", "coord_rows", "box_rows", "box_image", "box_object", "image_ids")
     shapes = {name: tuple(vars(batch)[name].shape) for name in names}
     assert shapes == {**dict.fromkeys(names, (0,)), "box_rows": (0, 4)}
@@ -69,13 +67,12 @@ def test_positions_say_what_carries_a_coordinate_not_ids():
     assert len(batch.coord_rows) == 0
 
 
-@pytest.mark.parametrize("make", [padded, packed])
-def test_digits_of_objects_cut_and_whole_know_their_places(make):
+def test_digits_of_objects_cut_and_whole_know_their_places():
     """Two boxes of digits, of which the second is cut after its fourth digit, before a whole one in the next row."""
     digits = [[12 * number + at for at in range(12)] for number in range(2)]
     first = replace(ONE, target_ids=[*range(100, 116)], coord_index=np.array(digits[:1]), cut_index=np.arange(12, 16))
     last = replace(ONE, target_ids=[*range(200, 212)], coord_index=np.array(digits[:1]))
-    batch = make([first, last])
+    batch = padded([first, last])
     assert batch.targets[batch.coord_rows].tolist() == [*range(100, 116), *range(200, 212)]
     assert batch.coord_places.tolist() == [0, 1, 2] * 5 + [0] + [0, 1, 2] * 4
     assert batch.box_rows.tolist() == [[*range(12)], [*range(16, 28)]]
@@ -88,9 +85,8 @@ def _tensors(batch):
     return {name: value for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.mark.parametrize("make", [padded, packed])
-def test_it_moves_as_a_whole(make):
-    batch = make([ONE, TWO])
+def test_it_moves_as_a_whole():
+    batch = padded([ONE, TWO])
     for moved in (batch.to("meta"), send_to_device(batch, torch.device("meta"), non_blocking=True)):
         assert isinstance(moved, Batch)
         assert {name: value.device.type for name, value in _tensors(moved).items()} == dict.fromkeys(

@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,11 +14,10 @@ from torch.utils.data import DataLoader
 
 from coordexp.coord_tokens.codec import encode
 from coordexp.data import dataset as dataset_module
-from coordexp.data.batch import collate, collate_packed
+from coordexp.data.batch import collate
 from coordexp.data.dataset import DEFAULT_PROMPT, DetectionDataset, Prompt
 from coordexp.data.image_file import read_image
 from coordexp.data.patches import to_patches
-from coordexp.data.sample import Objects
 from coordexp.data.sources.coco import read_coco
 from coordexp.data.sources.shapes import ShapesSpec, write_shapes
 from coordexp.errors import DataError, TokenizerError
@@ -330,53 +328,3 @@ def test_a_template_must_place_one_image(native, template):
 def test_an_image_token_in_the_text_is_refused(native):
     with pytest.raises(TokenizerError, match="exactly once"):
         Prompt.build(native[0], "What is <|image_pad|>?")
-
-
-def test_noise_follows_the_objects_and_is_read_but_not_learnt(make, native, samples):
-    vocab, plain, noisy = native[1], make(), make(noise_objects=3)
-    for at in range(6):
-        base, found = plain[at], noisy[at]
-        num = len(base.target_ids) - 1  # all but the end
-        assert found.target_ids[:num] == base.target_ids[:-1]
-        assert found.target_ids[-1] == vocab.end_id
-        assert found.target_ids.count(vocab.obj_start_id) == len(base.boxes_norm_xyxy) + 3
-        assert np.array_equal(found.coord_index, base.coord_index)
-        assert np.array_equal(found.boxes_norm_xyxy, base.boxes_norm_xyxy)
-        coords = [i for i, token in enumerate(found.target_ids) if token in vocab.coord_ids]
-        assert sorted([*found.coord_index.ravel().tolist(), *found.silent_index.tolist()]) == coords
-        assert len(found.silent_index) == 12
-        assert found.length == noisy.lengths[at]
-        for batch in (
-            collate([found], pad_id=0, image_token_id=noisy._prompt.image_token_id),
-            collate_packed([found], image_token_id=noisy._prompt.image_token_id, merge_size=2),
-        ):
-            labels = batch.labels[0, len(found.prompt_ids) : found.length].tolist()
-            silent = set(found.silent_index.tolist())
-            expected = [-100 if i in silent else token for i, token in enumerate(found.target_ids)]
-            assert labels == expected
-            assert batch.coord_rows.shape[0] == found.coord_index.size
-            assert (batch.input_ids[0, len(found.prompt_ids) : found.length].tolist()) == found.target_ids
-    first = noisy[0].target_ids
-    assert noisy[0].target_ids == first == make(noise_objects=3)[0].target_ids
-    noisy.set_epoch(1)
-    assert noisy[0].target_ids != first
-    assert make(noise_objects=3, seed=1)[0].target_ids != first
-    assert make(noise_objects=3, samples=samples[::-1])[23].target_ids == first, "of the image, not of its place"
-
-
-def test_noise_cut_at_any_length_is_learnt_nowhere(make, native, samples):
-    whole = make(samples=samples[:1], noise_objects=2)[0]
-    for length in range(len(whole.prompt_ids) + 1, whole.length + 1):
-        cut = make(samples=samples[:1], noise_objects=2, max_length=length)[0]
-        assert cut.target_ids == whole.target_ids[: length - len(whole.prompt_ids)]
-        coords = [i for i, token in enumerate(cut.target_ids) if token in native[1].coord_ids]
-        parts = [cut.coord_index.ravel(), cut.cut_index, cut.silent_index]
-        assert sorted(np.concatenate(parts).tolist()) == coords
-        assert set(cut.silent_index.tolist()) == set(whole.silent_index.tolist()) & set(range(len(cut.target_ids)))
-
-
-def test_an_object_may_not_be_called_noise_where_there_is_some(make, samples):
-    named = replace(samples[0], objects=Objects((" Noise ",), np.array([(0.1, 0.1, 0.5, 0.5)])))
-    assert make(samples=[named])[0].length
-    with pytest.raises(DataError, match=r"an object is called 'noise', as data\.noise_objects calls what is none"):
-        make(samples=[named], noise_objects=1)

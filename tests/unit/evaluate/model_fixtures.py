@@ -16,7 +16,7 @@ from coordexp.data.patches import ImageSpec, to_patches
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.evaluate.generate.generation import GeneratedSequence
 from coordexp.evaluate.generate.rows import GenerationSpec
-from coordexp.evaluate.generate.token_statistics import ObjectMarkers, TokenStatistics
+from coordexp.evaluate.generate.token_statistics import TokenStatistics
 from coordexp.model.tiny.parts import build_image_processor, build_model, build_tokenizer
 
 
@@ -55,7 +55,7 @@ class Base:
             image_spec=self.image_spec,
             end_id=self.vocab.end_id,
             number_ids=self.vocab.coord_ids,
-            markers=ObjectMarkers(self.vocab.obj_start_id, self.vocab.obj_end_id, self.vocab.end_id),
+            open_id=self.vocab.obj_start_id,
         )
 
 

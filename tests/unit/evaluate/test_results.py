@@ -11,8 +11,8 @@ from coordexp.coord_tokens.grammar.parse import FAILURE_KINDS
 from coordexp.detection import evaluate_detections
 from coordexp.errors import DataError
 from coordexp.evaluate.objects import DetectedObject, ImageRecord, ObjectTable, read_objects
-from coordexp.evaluate.results import generation_metrics, num_duplicates, stopped_at_repeats
-from coordexp.metrics import BOX_KINDS, find_metric
+from coordexp.evaluate.results import cut_at_repeat, generation_metrics, repeats
+from coordexp.metrics import BOX_KINDS
 from tests.unit.detection.detection_support import crowded_scene, scene
 from tests.unit.evaluate.evaluate_support import evaluated, item
 
@@ -22,24 +22,18 @@ BOX = (100, 100, 200, 200)
 @pytest.mark.parametrize(
     ("objects", "expected"),
     [
-        ([], 0),
-        ([item()], 0),
-        ([item(), item()], 1),
-        ([item(), item(), item()], 2),
-        ([item("a cat"), item("  A  Cat ")], 1),  # the same after folding
-        ([item("cat"), item("dog")], 0),
-        # 100 x 100 in 100 x 111: IoU .9009; in 100 x 112: .893.
-        ([item(), item(bins=(100, 100, 200, 211))], 1),
-        ([item(), item(bins=(100, 100, 200, 212))], 0),
-        ([item(), item(bins=(200, 200, 100, 100))], 1),  # corners are ordered first
-        ([item(bins=(5, 5, 5, 9)), item(bins=(5, 5, 5, 9))], 1),  # no area, but the same box twice
-        ([item(bins=(5, 5, 5, 9)), item(bins=(5, 5, 5, 8))], 0),
-        ([item(), item(bins=(500, 500, 600, 600)), item()], 1),  # any earlier one, not just the last
+        ([], []),
+        ([item(), item(), item()], [False, True, True]),
+        ([item("a cat"), item("  A  Cat ")], [False, True]),  # the same after folding
+        ([item("cat"), item("dog")], [False, False]),
+        ([item(), item(bins=(100, 100, 200, 201))], [False, False]),
+        ([item(), item("dog"), item()], [False, False, True]),  # any earlier one, not just the last
     ],
 )
-def test_duplicates_by_hand(objects: list[DetectedObject], expected: int) -> None:
-    assert num_duplicates([objects]) == expected
-    assert num_duplicates([objects, (), objects]) == 2 * expected
+def test_repeats_by_hand(objects: list[DetectedObject], expected: list[bool]) -> None:
+    record = ImageRecord(1, tuple(objects))
+    assert repeats(record) == expected
+    assert cut_at_repeat(record).objects == tuple(objects)[: expected.index(True) if True in expected else None]
 
 
 def test_counts_by_hand() -> None:
@@ -59,7 +53,8 @@ def test_counts_by_hand() -> None:
         "malformed/stray_tokens": 1,
         "malformed_fraction": pytest.approx(3 / 7),
         "unknown_category": 1,
-        "duplicates": 1,  # within an image: the one of image 2 is new there
+        "duplicate_rate": 1 / 4,  # within an image: the one of image 2 is new there
+        "longest_repeat": 1,
         "empty_images": 1,
         "truncated_images": 1,
         "truncated_fraction": 1 / 3,
@@ -68,57 +63,19 @@ def test_counts_by_hand() -> None:
     }
 
 
-def test_stop_margins_are_means_by_the_objects_written() -> None:
-    records = [
-        ImageRecord(1, (), stop_margins=(4.0, 2.0, *(0.5 * n for n in range(20)), -9.0)),
-        ImageRecord(2, (), stop_margins=(2.0, -3.0)),
-        ImageRecord(3, ()),  # cut before its first token
-    ]
-    found = generation_metrics(records, FAILURE_KINDS)
-    assert {name: value for name, value in found.items() if name.startswith("stop_margin/")} == {
-        "stop_margin/after_0": 3.0,
-        "stop_margin/after_1": -0.5,
-        "stop_margin/after_2": 0.0,
-        "stop_margin/after_3": 0.5,
-        "stop_margin/after_4": 1.0,
-        "stop_margin/after_5_to_9": 2.5,
-        "stop_margin/after_10_to_19": 6.25,
-        "stop_margin/after_20_or_more": pytest.approx((9.0 + 9.5 - 9.0) / 3),
-    }
-    assert all(find_metric(f"constrained/{name}") is not None for name in found)
-
-
-@pytest.mark.parametrize(
-    ("objects", "left"),
-    [
-        ([], 0),
-        ([item()], 1),
-        ([item(), item("dog"), item()], 3),  # an earlier one, not the last
-        ([item(), item(), item("dog")], 1),  # what follows the repeat goes, too
-        ([item("dog"), item(), item(bins=(100, 100, 200, 211)), item("cow")], 2),  # IoU .9009
-        ([item(), item(bins=(100, 100, 200, 212))], 2),  # .893
-    ],
-)
-def test_duplicate_stop_by_hand(objects: list[DetectedObject], left: int) -> None:
-    cut, stopped = stopped_at_repeats([ImageRecord(1, tuple(objects)), ImageRecord(2, (item(),))])
-    assert (len(cut[0].objects), len(cut[1].objects)) == (left, 1)
-    assert cut[0].objects == tuple(objects[:left])
-    assert stopped == (left < len(objects))
-
-
-def test_duplicate_stop_has_an_ap_of_its_own_beside_the_plain_one(tmp_path: Path) -> None:
+def test_an_answer_cut_at_its_first_repeat_has_an_ap_beside_the_plain_one(tmp_path: Path) -> None:
     given = scene((1, 1, [20, 10, 20, 10]), (1, 2, [60, 10, 20, 10]), num_images=1)
     first = item(bins=BOX)
     width, height = given.sizes_px[1]
     later = item(
         "thing 2", (60 * 1000 // width, 10 * 1000 // height, 80 * 1000 // width, 20 * 1000 // height), category_id=2
     )
-    metrics = evaluated(tmp_path, given, {1: [first, first, later]})
-    assert metrics["duplicate_stops"] == 1
-    assert metrics["argmax/AP50"] > metrics["argmax/AP50_duplicate_stop"] == pytest.approx(0.5)
+    metrics = evaluated(tmp_path, given, {1: [first, first, first, later]})
+    assert (metrics["duplicate_rate"], metrics["longest_repeat"]) == (0.5, 2)
+    assert metrics["argmax/AP50"] > metrics["argmax/AP50_cut"] == pytest.approx(0.5)
     plain = evaluated(tmp_path / "plain", given, {1: [first, later]})
-    assert plain["duplicate_stops"] == 0
-    assert plain["argmax/AP_duplicate_stop"] == plain["argmax/AP"]
+    assert plain["duplicate_rate"] == 0
+    assert plain["argmax/AP_cut"] == plain["argmax/AP"]
 
 
 def test_no_coord_token_no_mass() -> None:
@@ -172,7 +129,6 @@ def test_the_files_of_a_decoding(tmp_path: Path) -> None:
         ],
         "failures": [],
         "truncated": False,
-        "stop_margins": [],
     }
     assert metrics["argmax/AP"] == metrics["expected/AP"] == pytest.approx(1.0)
     assert metrics["unknown_category"] == 2

@@ -53,7 +53,6 @@ def term_inputs(
     first_id: int,
     coord_rows: Tensor | None = None,
     box_rows: Tensor | None = None,
-    end_id: int = -1,
 ) -> TermInputs:
     """Join a head's output and the truth: the first four coord tokens are the first box, all of one image.
 
@@ -64,7 +63,6 @@ def term_inputs(
         first_id: column of bin 0.
         coord_rows: rows of the tokens that carry coordinates; None: those whose true token is a bin.
         box_rows: rows of x1, y1, x2, y2 of each box among them; None: four by four.
-        end_id: token that ends the answer.
     """
     is_coord_T = (targets_T >= first_id) & (targets_T < first_id + NUM_BINS)
     bins_N = targets_T[is_coord_T] if coord_rows is None else targets_T.index_select(0, coord_rows)
@@ -73,7 +71,6 @@ def term_inputs(
     return TermInputs(
         head=head,
         is_coord_T=is_coord_T,
-        is_end_T=targets_T == end_id,
         coord_bins_N=bins_N - first_id,
         coord_places_N=torch.zeros_like(bins_N),
         box_rows_M4=box_rows,

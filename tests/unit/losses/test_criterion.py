@@ -1,7 +1,5 @@
 """Terms, weights and counts: the identities between groups."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
@@ -121,17 +119,3 @@ def test_unweighted_terms_are_only_logged():
 def test_a_criterion_without_weight_is_refused():
     with pytest.raises(ValueError, match="no term with a positive weight"):
         Criterion([WeightedTerm(TextCe(), 0.0)])
-
-
-def test_the_end_token_has_a_weight_of_its_own_in_text_ce_and_nowhere_else():
-    inputs, _, targets = _inputs(num_text=40)
-    end = int(targets[-1])
-    is_end = targets == end
-    weighted = replace(inputs, is_end_T=is_end)
-    text = ~inputs.is_coord_T
-    expected = (inputs.head.ce_T * text * torch.where(is_end, 3.0, 1.0)).sum() + inputs.head.ce_T[~text].sum()
-    found = _loss(_criterion(objective={"use_coord_ce": True, "end_token_weight": 3.0}), weighted)
-    torch.testing.assert_close(found, expected / len(targets))
-    assert not torch.isclose(found, _loss(_criterion(), weighted))
-    # At 1, the default, no bit changes, whatever ends the answer.
-    assert torch.equal(_loss(_criterion(objective={"end_token_weight": 1.0}), weighted), _loss(_criterion(), inputs))

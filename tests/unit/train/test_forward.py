@@ -4,7 +4,7 @@ import torch
 
 from coordexp.losses.head import plain_head
 from coordexp.train.forward import count_units, term_inputs
-from tests.unit.data.batch_support import COORDS, CUT, FIRST, ONE, TWO, packed, padded
+from tests.unit.data.batch_support import COORDS, CUT, FIRST, ONE, TWO, padded
 
 VOCAB = FIRST + 1010
 
@@ -13,16 +13,16 @@ def test_counts_are_those_of_all_microbatches():
     """Tokens, text tokens, coord tokens, boxes: 7, 3, 4, 1 and 5, 3, 2, 0."""
     batch = padded([ONE, CUT])
     assert count_units([batch]).tolist() == [12, 6, 6, 1]
-    assert count_units([batch, packed([ONE])]).tolist() == [19, 9, 10, 2]
+    assert count_units([batch, padded([ONE])]).tolist() == [19, 9, 10, 2]
     assert count_units([]).tolist() == [0, 0, 0, 0]
 
 
 def test_boxes_point_at_the_logits_of_their_own_coordinates():
-    """Padded and packed, logits that are one-hot at the true tokens."""
-    for batch in (padded([ONE, CUT, TWO]), packed([ONE, CUT, TWO])):
+    """Logits that are one-hot at the true tokens."""
+    for batch in (padded([ONE, CUT, TWO]),):
         hidden = torch.nn.functional.one_hot(batch.targets, VOCAB).float() * 50
         head = plain_head(hidden, torch.eye(VOCAB), batch.targets, first_id=FIRST, coord_rows_N=batch.coord_rows)
-        inputs = term_inputs(head, batch, COORDS, end_id=0)
+        inputs = term_inputs(head, batch, COORDS)
         assert inputs.coord_bins_N.tolist() == [10, 11, 12, 13, 1, 2, *range(500, 504), *range(700, 704)]
         found = inputs.head.coord_logits_NK[inputs.box_rows_M4].argmax(dim=-1)
         assert found.tolist() == [[k, k + 1, k + 2, k + 3] for k in (10, 500, 700)]
@@ -37,7 +37,7 @@ def test_nothing_of_a_step_depends_on_data_once_the_batch_is_made():
     hidden = torch.zeros(len(batch.targets), 8, device="meta")
     table = torch.zeros(VOCAB, 8, device="meta")
     head = plain_head(hidden, table, batch.targets, first_id=FIRST, coord_rows_N=batch.coord_rows)
-    inputs = term_inputs(head, batch, COORDS, end_id=0)
+    inputs = term_inputs(head, batch, COORDS)
     assert inputs.head.coord_logits_NK.shape == (6, 1000)
     assert inputs.expected_boxes().shape == (1, 4)
     assert count_units([batch]).tolist() == [12, 6, 6, 1]
@@ -47,7 +47,7 @@ def test_expected_boxes_are_one_tensor_without_gradients_and_one_for_each_with()
     batch = padded([ONE, TWO])
     hidden = torch.randn(len(batch.targets), 8).requires_grad_()
     head = plain_head(hidden, torch.randn(VOCAB, 8), batch.targets, first_id=FIRST)
-    inputs = term_inputs(head, batch, COORDS, end_id=0)
+    inputs = term_inputs(head, batch, COORDS)
     with torch.no_grad():
         shared = inputs.expected_boxes()
         assert inputs.expected_boxes() is shared

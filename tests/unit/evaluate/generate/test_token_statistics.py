@@ -15,7 +15,7 @@ from coordexp.data.patches import pixel_values
 from coordexp.detection.categories import CategoryIndex
 from coordexp.evaluate.generate.generation import GeneratedSequence, generate_sequences
 from coordexp.evaluate.generate.parse import SequenceParser
-from coordexp.evaluate.generate.token_statistics import ObjectMarkers, RawLogitsReader, mean_and_width
+from coordexp.evaluate.generate.token_statistics import mean_and_width, read_raw_logits
 from coordexp.evaluate.objects import ImageRecord
 
 COORDS = range(5, 1005)
@@ -64,30 +64,18 @@ def test_a_narrow_distribution_far_out_keeps_its_width() -> None:
 
 
 def test_statistics_of_a_step_are_those_of_its_raw_logits() -> None:
-    reader = RawLogitsReader(COORDS, markers=ObjectMarkers(2, 3, 4))
     logits = torch.randn(4, 1010, generator=torch.Generator().manual_seed(0)) * 3
     kept = logits.clone()
-    others, probs = reader.read(logits, logits.logsumexp(dim=1))
+    others, probs = read_raw_logits(logits, logits.logsumexp(dim=1), COORDS)
     p = logits[:, COORDS.start : COORDS.stop].double().softmax(-1)
     bins = torch.arange(NUM_BINS).double()
     mean = p @ bins
-    margin, mass, expected, width = others
-    assert margin == pytest.approx(logits[:, 2] - logits[:, 4], abs=1e-6)
+    mass, expected, width = others
     assert mass == pytest.approx(logits.softmax(-1)[:, 5:1005].sum(-1), abs=1e-5)
     assert expected == pytest.approx((mean / NUM_BINS).float(), abs=1e-6)
     assert width == pytest.approx((p @ bins.square() - mean.square()).sqrt().float(), rel=1e-4)
     assert probs == pytest.approx(p.float(), abs=1e-7)
     assert torch.equal(logits, kept)
-
-
-def margins_of(base, seq: GeneratedSequence, logits_TV: torch.Tensor) -> list[float]:
-    """Another object against the end, before the first token and behind each closed object that is not the last."""
-    boundaries = [0] + [at + 1 for at, token in enumerate(seq.ids) if token == base.vocab.obj_end_id]
-    pairs = logits_TV.log_softmax(-1)[:, [base.vocab.obj_start_id, base.vocab.end_id]]
-    odds = (pairs[:, 0] - pairs[:, 1]).tolist()
-    # The end itself is not among these rows; there the answer chose it, unless it was cut before.
-    at_end = [] if boundaries[-1] < len(seq.ids) or seq.truncated else [seq.stop_margins[-1]]
-    return [odds[at] for at in boundaries if at < len(seq.ids)] + at_end
 
 
 @pytest.mark.parametrize("constrained", [True, False])
@@ -120,7 +108,6 @@ def test_a_teacher_forced_pass_gives_the_same(base, constrained: bool) -> None:
         assert torch.tensor(seq.statistics.width) == pytest.approx(width, rel=1e-3, abs=1e-2)
         num_coords += sum(token in base.vocab.coord_ids for token in seq.ids)
         assert (seq.coord_probs is None) == (seq.image_id != 2)
-        assert seq.stop_margins == pytest.approx(margins_of(base, seq, logits_TV), abs=2e-4)
         if seq.coord_probs is not None:
             assert np.abs(seq.coord_probs - p_TK.numpy()).max() < 1e-4
     assert num_coords > 8

@@ -3,11 +3,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from coordexp.report.text.answers import free_tables, stop_tables
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
-from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.heads import meaning, words_of
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import all_tables, run_tables
@@ -91,7 +91,7 @@ def test_free_decoding_shows_malformed_objects(tiny: ExperimentData) -> None:
         "malformed": "8",
         "malformed, share": "0.020",
         "unknown category": "-",
-        "repeated objects": "-",
+        "repeated objects, share": "-",
         "empty answers": "-",
         "answers cut off": "-",
         "probability of coord tokens": "-",
@@ -184,12 +184,12 @@ def test_quality_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
         "constrained/expected/F1_75": 0.75,
         "constrained/argmax/F1_macro": 0.25,
         "constrained/argmax/F1_positive": 0.75,
-        "constrained/duplicates": 3.0,
+        "constrained/duplicate_rate": 0.25,
     }
     runs = (dataclasses.replace(tiny.runs[0], metrics=measured), *tiny.runs[1:])
     quality, f1 = quality_tables(dataclasses.replace(tiny, runs=runs))
     found = cells(quality, "A", "0")
-    assert (found["AP, ideal scores"], found["F1 .75"], found["repeated objects"]) == ("0.500", "0.250", "3")
+    assert (found["AP, ideal scores"], found["F1 .75"], found["repeated objects, share"]) == ("0.500", "0.250", "0.250")
     assert not {"AP_rare", "F1 .50"} & set(quality.columns), "no run has them"
     ours = {row.cells[1]: row.cells[-1] for row in f1.rows if row.cells[::2][:2] == ("A", "0")}
     assert ours == {"all detections": "0.250", "positive-only": "0.750", "protocol's part": "+0.500"}
@@ -203,20 +203,17 @@ def with_metrics(data: ExperimentData, **by_group: dict[str, float]) -> Experime
 
 def test_where_answers_stop_is_shown_where_it_was_measured(tiny: ExperimentData) -> None:
     assert stop_tables(tiny) == []
-    found = {"free/truncated_images": 3.0, "free/truncated_fraction": 0.25, "constrained/stop_margin/after_0": 4.125}
-    cut, margins = stop_tables(with_metrics(tiny, A=found, B={"constrained/stop_margin/after_5_to_9": -0.5}))
+    found = {"free/truncated_images": 3.0, "free/truncated_fraction": 0.25}
+    (cut,) = stop_tables(with_metrics(tiny, A=found))
     assert cells(cut, "A", "0") == {"group": "A", "seed": "0", "answers, free": "3", "share, free": "0.250"}
-    assert margins.columns == ("group", "seed", "0", "5 to 9")
-    assert cells(margins, "A", "0")["0"] == "+4.12"
-    assert cells(margins, "B", "0")["5 to 9"] == "\N{MINUS SIGN}0.50"
 
 
-def test_other_answers_stand_beside_the_plain_ones_where_there_are_any(tiny: ExperimentData) -> None:
-    plain = {"free/duplicate_stops": 0.0, "free/argmax/AP_duplicate_stop": 0.16}
-    assert "Duplicate stop" not in " ".join(table.title for table in stop_tables(with_metrics(tiny, A=plain)))
-    (repeats,) = stop_tables(with_metrics(tiny, A=plain | {"free/duplicate_stops": 2.0}))
-    assert cells(repeats, "A", "1")["ended, free"] == "2"
-    assert (cells(repeats, "A", "1")["AP, free"], cells(repeats, "A", "1")["AP with stop, free"]) == ("0.160", "0.160")
+def test_what_repeats_cost_stands_beside_where_there_are_any(tiny: ExperimentData) -> None:
+    plain = {"free/longest_repeat": 0.0, "free/argmax/AP_cut": 0.16}
+    assert stop_tables(with_metrics(tiny, A=plain)) == []
+    (repeats,) = stop_tables(with_metrics(tiny, A=plain | {"free/longest_repeat": 2.0}))
+    assert cells(repeats, "A", "1")["in a row, free"] == "2"
+    assert (cells(repeats, "A", "1")["AP, free"], cells(repeats, "A", "1")["AP cut, free"]) == ("0.160", "0.160")
 
 
 def test_speed_names_its_hardware(tiny: ExperimentData) -> None:

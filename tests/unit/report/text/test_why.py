@@ -78,14 +78,10 @@ def test_of_many_pairs_only_what_can_be_told_is_listed(paired: Study) -> None:
     assert len(rows) == 2 * 5
 
 
-def test_margins_and_recalls_are_drawn_over_what_they_are_of(paired: Study) -> None:
-    *_, recalls, margins = why_charts(paired)
+def test_recalls_are_drawn_over_what_they_are_of(paired: Study) -> None:
+    *_, recalls = why_charts(paired)
     assert isinstance(recalls, LineChart)
-    assert isinstance(margins, LineChart)
     assert recalls.x.words == ("1", "2", "3 to 4"), "no image has more objects"
-    assert margins.x.words == ("0", "1", "2", "3")
-    assert [y for _, y in margins.series[0].points] == pytest.approx([0.5, -0.5, -1.5, -2.5])
-    assert len(margins.series[0].band) == 3, "too few images have three objects"
 
 
 def test_without_detections_there_is_no_section(bare: Study) -> None:

@@ -26,22 +26,12 @@ def test_the_table_names_every_group_with_its_rate_and_decay():
 
 
 @pytest.mark.parametrize(
-    ("num", "num_ranks", "packing", "expected"),
+    ("num", "num_ranks", "expected"),
     [
-        (8, 1, False, ["batches: 100.0% full; 2 steps of 4 samples an epoch", "batches: 5 steps are 2.5 epochs"]),
-        (
-            9,
-            1,
-            True,
-            [
-                "batches: packed to one row, no padding; 3 steps of 4 samples an epoch, the last one of 1",
-                "batches: 5 steps are 1.667 epochs",
-            ],
-        ),
+        (8, 1, ["batches: 100.0% full; 2 steps of 4 samples an epoch", "batches: 5 steps are 2.5 epochs"]),
         (
             9,
             2,
-            False,
             [
                 "batches: 100.0% full; 2 steps of 8 samples an epoch, the last one of 1",
                 "batches: 5 steps are 2.5 epochs",
@@ -51,9 +41,9 @@ def test_the_table_names_every_group_with_its_rate_and_decay():
         ),
     ],
 )
-def test_a_run_says_how_an_epoch_ends(num, num_ranks, packing, expected):
+def test_a_run_says_how_an_epoch_ends(num, num_ranks, expected):
     training = {"per_device_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 5}
-    sections = {"training": training, "data": {"packing": packing}, "cluster": {"num_workers": num_ranks}}
+    sections = {"training": training, "cluster": {"num_workers": num_ranks}}
     config = ExperimentConfig.model_validate(sections)
     multiple = 2 * num_ranks if num_ranks > 1 else 1
     sampler = LengthBucketSampler([3] * num, batch_size=4 * num_ranks, seed=0, multiple_of=multiple)

@@ -1,0 +1,49 @@
+"""What configurations and commands had before 0.2 and have no longer: one sentence for who still uses it."""
+
+from collections.abc import Mapping, Sequence
+
+_SCORE = "the learned score is not built any more; scores are coord, desc, coord_desc and constant"
+_ORACLE = "answers are no longer sampled for the recall of their union"
+_MLFLOW = "run mlflow server itself, as in ray_jobs/compose.yaml"
+
+KEYS: Mapping[str, str] = {
+    "cluster.min_workers": "a run waits for its workers and goes on from its last checkpoint",
+    "cluster.strategy: zero3": "ZeRO-3 was never measured; zero2 and ddp stay",
+    "data.holdout_images": _SCORE,
+    "data.noise_objects": "made-up objects are not built any more",
+    "data.packing": "length buckets fill .98 of a batch",
+    "evaluation.oracle_k": _ORACLE,
+    "evaluation.oracle_temperature": _ORACLE,
+    "evaluation.score: learned": _SCORE,
+    "evaluation.score_boxes": _SCORE,
+    "objective.end_token_weight": "the end token weighs as every text token does",
+}
+"""Dotted key, or key and value, -> why it is not needed."""
+
+COMMANDS: Mapping[str, str] = {
+    "evaluate --oracle-k": _ORACLE,
+    "evaluate --oracle-temperature": _ORACLE,
+    "merge --format": "a merge writes a Hugging Face checkpoint; PEFT reads the adapter itself",
+    "mlflow-server": _MLFLOW,
+    "new group": "copy groups/C.yaml, whose comments say what to change",
+    "new loss": "copy losses/terms/smooth_l1.py; a loss term is one file",
+}
+"""A verb, its sub-verb or its option -> what to do instead."""
+
+
+def removed_key(key: str, value: object = None) -> str | None:
+    """Return the sentence on a key, or a value of it, that was removed; None for any other."""
+    if key in KEYS:
+        return f"{key} was removed in 0.2: {KEYS[key]}; delete the key"
+    said = f"{key}: {value}"
+    return f"{said} was removed in 0.2: {KEYS[said]}" if said in KEYS else None
+
+
+def removed_command(arguments: Sequence[str]) -> str | None:
+    """Return the sentence on a verb or option of ``coordexp`` that was removed; None for any other."""
+    for command, why in COMMANDS.items():
+        verb, *more = command.split()
+        there = [text.partition("=")[0] for text in arguments[1:]]
+        if arguments[:1] == [verb] and (not more or more[0] in (there if more[0].startswith("-") else there[:1])):
+            return f"coordexp {command} was removed in 0.2: {why}"
+    return None

@@ -1,0 +1,44 @@
+"""What was removed is said in one sentence where somebody still uses it."""
+
+import pytest
+
+from coordexp.cli.main import main
+from coordexp.config import load_config
+from coordexp.config.keys import known_keys
+from coordexp.config.removed import COMMANDS, KEYS
+from coordexp.errors import ConfigError
+
+
+@pytest.mark.parametrize("entry", KEYS)
+def test_a_removed_key_or_value_is_named_with_file_line_and_reason(entry, tmp_path):
+    key, _, value = entry.partition(": ")
+    assert bool(value) == (key in known_keys())
+    section, name = key.split(".")
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"extends: tiny.yaml\n{section}:\n  {name}: {value or 1}\n")
+    for overrides, place in (((), f"{file}:3"), ((f"{key}={value or 1}",), "override")):
+        with pytest.raises(ConfigError, match=r"was removed in 0\.2") as refused:
+            load_config(file, overrides)
+        headline = str(refused.value).splitlines()[0]
+        assert headline.startswith(place)
+        assert headline.endswith("; delete the key") != bool(value)
+        assert f"{entry} was removed in 0.2: {KEYS[entry]}" in headline
+
+
+def test_a_removed_key_of_a_group_or_a_factor_is_one_too():
+    for override in ("ablation.groups.A.data.packing=true", "ablation.factor=[data.packing]"):
+        with pytest.raises(ConfigError, match=r"data\.packing was removed in 0\.2"):
+            load_config("experiments/tiny.yaml", [override])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_removed_command_says_what_to_do_instead(command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([*command.split(), "some", "--other=1"])
+    assert f"coordexp {command} was removed in 0.2: {COMMANDS[command]}" in capsys.readouterr().err
+
+
+def test_a_command_that_is_there_is_not_called_removed(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["new", "dataset"])
+    assert "removed" not in capsys.readouterr().err
