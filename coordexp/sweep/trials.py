@@ -23,7 +23,7 @@ from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.reporter import read_rows
-from coordexp.runs.status import count_killed_time, set_state
+from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.space import Point, grid, point_of, sampler, suggest
@@ -106,7 +106,7 @@ class SweepTrials:
         for frozen in _begun_trials(self._study):
             self._add(self._live(frozen.number))
         for plan in self.begun_plans():
-            count_killed_time(plan.run_dir)  # or the budget would count the time since a killed command
+            tell(plan.run_dir, Killed())  # or the budget would count the time since a killed command
         for trial in self.trials:
             self._conclude(trial)
 
@@ -220,7 +220,7 @@ class SweepTrials:
             ap = final_ap(trial.plan)
             self._study.tell(frozen.number, ap, state=TrialState.FAIL if ap is None else TrialState.COMPLETE)
         if frozen.state == TrialState.PRUNED and not is_finished:
-            set_state(trial.plan.run_dir, "pruned", message=frozen.user_attrs[_REASON])
+            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs[_REASON]))
             clear_stop(trial.plan.run_dir)
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:

@@ -29,9 +29,6 @@ class Cluster(Section):
     strategy: Literal["ddp", "zero2", "zero3"] = key(
         "ddp", "results", "How several workers share a run: as replicas (ddp), or DeepSpeed's ZeRO stages 2 and 3."
     )
-    min_workers: PositiveInt | None = key(
-        None, "machine", "A run goes on with as few workers while nodes are missing; null: exactly num_workers."
-    )
     max_gpu_hours: Positive | None = key(
         None,
         "machine",
@@ -44,12 +41,6 @@ class Cluster(Section):
         if cpus > 1 and cpus % 1:
             raise ValueError(f"{cpus:g} cannot be given; expected a whole number of CPUs, or a share of one below 1")
         return int(cpus) if cpus >= 1 else cpus  # written as 1, not 1.0
-
-    @model_validator(mode="after")
-    def _min_workers_is_a_minimum(self) -> "Cluster":
-        if self.min_workers is not None and self.min_workers > self.num_workers:
-            raise ValueError(f"min_workers: {self.min_workers} is more than num_workers: {self.num_workers}")
-        return self
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "Cluster":

@@ -2,19 +2,19 @@
 
 import contextlib
 import os
-from collections import deque
 from itertools import pairwise
 from pathlib import Path
 
 from coordexp.config.explain import nearest_of
 from coordexp.errors import ConfigError
-from coordexp.metrics import BOX_KINDS, BoxKind, headline, subset_headline
+from coordexp.metrics import BoxKind, headline, subset_headline
 from coordexp.report.study.data import Point, State
-from coordexp.report.watch.rows import COORD_LOSS, ENDED, LOSS, SPEED, RunRow, Snapshot, patience
+from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import ProgressRow, parse_progress
+from coordexp.runs.progress import NewLines, StepLine
+from coordexp.runs.rows import Row, read_rows
 from coordexp.runs.status import read_status
 
 _QUIET_SECONDS = 30.0
@@ -22,63 +22,55 @@ _KEPT_PAUSES = 50
 
 
 class FollowedRun:
-    """What a run's progress rows say so far; each look reads only what was added."""
+    """What a run's rows and its progress log say so far; each look reads only what was added."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Follow a run, which need not have begun."""
         self.folder = folder
-        self.last: ProgressRow | None = None
-        self.step_metrics: dict[str, float] = {}
-        self.seconds_left: float | None = None
-        self._subset_ap: dict[BoxKind, dict[int, float]] = {kind: {} for kind in BOX_KINDS}
-        self._final_ap: dict[BoxKind, float] = {}
+        self.last_step: StepLine | None = None
         self.alarm = ""
-        self._times: deque[float] = deque(maxlen=_KEPT_PAUSES)
-        self._num_bytes = 0
+        self._rows: list[Row] = []
+        self._rows_read: tuple[int, int] | None = None
+        self._lines = NewLines(folder.progress_log)
 
     @property
     def pauses(self) -> list[float]:
-        """Seconds between the last rows, without what lay between two tries."""
-        return [after - before for before, after in pairwise(self._times) if after > before]
+        """Seconds between the last rows."""
+        times = [row.time for row in self._rows[-_KEPT_PAUSES:]]
+        return [after - before for before, after in pairwise(times) if after > before]
+
+    @property
+    def last_time(self) -> float | None:
+        """Unix time of the last line or row."""
+        times = [self._rows[-1].time if self._rows else None, _changed(self.folder.progress_log)]
+        return max(filter(None, times), default=None)
 
     def subset_ap(self, reading: BoxKind) -> tuple[Point, ...]:
         """Return AP on the subset, by step."""
-        return tuple(Point(*point) for point in sorted(self._subset_ap[reading].items()))
+        name = subset_headline(reading)
+        return tuple(Point(row.step, row.metrics[name]) for row in self._rows if name in row.metrics)
 
     def final_ap(self, reading: BoxKind) -> float | None:
         """Return AP on all images, once it is known."""
-        return self._final_ap.get(reading)
+        name = headline(reading)
+        return next((row.metrics[name] for row in reversed(self._rows) if name in row.metrics), None)
 
     def read(self) -> None:
-        """Take in the rows that were added; a last line without its end is left for the next time."""
-        with contextlib.suppress(OSError), self.folder.progress.open("rb") as handle:  # not there, or away for now
-            handle.seek(self._num_bytes)
-            added = handle.read()
-            whole = added[: added.rfind(b"\n") + 1]
-            self._num_bytes += len(whole)
-            for line in whole.decode("utf-8", errors="replace").split("\n"):
-                row = parse_progress(line)
-                if row is not None:
-                    self._take(row)
+        """Take in what was added."""
+        with contextlib.suppress(OSError):  # not there, or away for now
+            for line in self._lines.read():
+                self._take(line.removeprefix(f"{self.folder.name}  "), StepLine.of(line))
+            status = self.folder.metrics.stat()
+            if (read := (status.st_ino, status.st_size)) != self._rows_read:
+                self._rows, self._rows_read = read_rows(self.folder.metrics), read
 
-    def _take(self, row: ProgressRow) -> None:
-        self.last = row
-        if row.kind == "start":
-            self._times.clear()
-            self.seconds_left = None
-            self._final_ap.clear()
-            for kind, curve in self._subset_ap.items():
-                self._subset_ap[kind] = {step: value for step, value in curve.items() if step <= row.step}
-        elif row.kind == "step":
-            self.step_metrics, self.seconds_left = dict(row.metrics), row.seconds_left
-        elif row.kind == "alarm":
-            self.alarm = f"ALARM at step {row.step}: {row.message}"
-        for kind in BOX_KINDS:
-            if subset_headline(kind) in row.metrics:
-                self._subset_ap[kind][row.step] = row.metrics[subset_headline(kind)]
-            if headline(kind) in row.metrics:
-                self._final_ap[kind] = row.metrics[headline(kind)]
-        self._times.append(row.time)
+    def _take(self, line: str, step: StepLine | None) -> None:
+        if step is not None:
+            self.last_step = step
+        elif line.startswith("starts: "):  # a try that goes on from a checkpoint, or from the beginning
+            self.last_step = None
+        elif line.startswith("ALARM "):
+            self.alarm = line
 
 
 class FolderSource:
@@ -140,7 +132,7 @@ class FolderSource:
             state = "stopped" if status.state == "pruned" else status.state
         if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
             state = "waiting"  # left by an earlier command; this one will try again
-        last, reading = run.last, self._reading(group)
+        last, reading = run.last_step, self._reading(group)
         committed = status.step if status else 0
         step = last.step if last and (state not in ENDED or not committed) else committed
         max_steps = last.max_steps if last else self._max_steps(group)
@@ -152,20 +144,18 @@ class FolderSource:
             state=state,
             step=step,
             max_steps=max_steps,
-            loss=run.step_metrics.get(LOSS),
-            coord_loss=run.step_metrics.get(COORD_LOSS),
-            images_per_second=run.step_metrics.get(SPEED),
-            seconds_left=0.0 if is_evaluating else run.seconds_left,
+            loss=last.loss if last else None,
+            coord_loss=last.coord_loss if last else None,
+            images_per_second=last.images_per_second if last else None,
+            seconds_left=0.0 if is_evaluating else last.seconds_left if last else None,
             seconds=status.seconds if status else None,
             subset_ap=run.subset_ap(reading),
             final_ap=run.final_ap(reading),
             restarts=status.restarts if status else 0,
-            last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
+            last_seen=max(filter(None, (changed, run.last_time)), default=None),
             patience=patience(run.pauses, is_evaluating=is_evaluating),
             message=(status.message if status else "") or ("" if state in ENDED else run.alarm),
-            is_starting=state == "running"
-            and (status is None or status.since is None)
-            and (last is None or last.time <= (changed or 0.0)),
+            is_starting=state == "running" and (status is None or status.since is None),
         )
 
     def _reading(self, group: str) -> BoxKind:

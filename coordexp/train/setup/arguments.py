@@ -12,7 +12,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.offset_adapter import active_offset, inner_model
 from coordexp.errors import TrainingError
 from coordexp.runs import ranks
-from coordexp.train.setup.strategy import ZERO_STAGES, accumulation_steps, deepspeed_settings
+from coordexp.train.setup.strategy import ZERO_STAGES, check_group, deepspeed_settings
 from coordexp.train.setup.zero import forget_deepspeed, keep_whole, prepare_deepspeed, set_deepspeed_device
 
 _BATCHES_AHEAD = 4  # of each loader worker: some uint8 MB each, and slack for a few slow images
@@ -40,7 +40,7 @@ def training_arguments(config: ExperimentConfig, *, output_dir: Path) -> Trainin
         data_seed=config.experiment.seed,
         max_steps=training.num_steps,
         per_device_train_batch_size=training.per_device_batch_size,
-        gradient_accumulation_steps=accumulation_steps(config, num_workers=ranks.world_size()),
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
         learning_rate=training.learning_rate,
         adam_beta1=training.adam_beta1,
         adam_beta2=training.adam_beta2,
@@ -109,7 +109,7 @@ def check_setup(config: ExperimentConfig, engine: nn.Module, *, trainer_world_si
         TrainingError: with what was asked for and what was set up.
     """
     workers, strategy = ranks.world_size(), config.cluster.strategy
-    accumulation_steps(config, num_workers=workers)
+    check_group(config.cluster, given=workers)
     if trainer_world_size != workers:
         raise TrainingError(
             f"asked for {workers} workers that train together, but the trainer's world size is {trainer_world_size}: "

@@ -105,7 +105,7 @@ def _switches() -> dict[str, JsonValue]:
 def _precision(parts: Components, accelerator: Accelerator) -> dict[str, JsonValue]:
     """Return what accelerate made of the precision and the strategy that were asked for."""
     kind = accelerator.distributed_type
-    # How many processes there are may change from one start to the next, see strategy.is_elastic.
+    # How many processes there are may change from one start to the next.
     is_replicated = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
     own_autocast = "_original_forward" in vars(parts.model)  # zero.autocast_forward
     return {

@@ -1,11 +1,8 @@
 """How workers share a run: as replicas (DDP) or in DeepSpeed's ZeRO stages, and how many of them.
 
-The images of an optimizer step, their order and the learning rate are the configuration's, whatever the
-number of workers: an elastic run on fewer of them accumulates more microbatches. Neither transformers nor peft
-is imported: every run's driver imports this, which trains nothing.
+Neither transformers nor peft is imported: every run's driver imports this, which trains nothing.
 """
 
-import math
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +16,7 @@ ZERO_STAGES = {"ddp": 0, "zero2": 2, "zero3": 3}
 
 
 def check_strategy(config: ExperimentConfig) -> None:
-    """Refuse, before anything starts, what the strategy or a changing number of workers could not do exactly.
+    """Refuse, before anything starts, what the strategy could not do exactly.
 
     Raises:
         ConfigError: with what was asked and why it cannot be.
@@ -41,55 +38,20 @@ def check_strategy(config: ExperimentConfig) -> None:
                 "term, which DeepSpeed would take for the step itself; use ddp, or leave it out"
             )
         deepspeed_settings(config)
-    if not is_elastic(cluster):
-        return
-    if cluster.strategy != "ddp":
-        raise ConfigError(
-            f"cluster.min_workers with cluster.strategy: {cluster.strategy}: optimizer shards of one number of workers "
-            "cannot be read by another; use ddp, or leave min_workers out"
-        )
-    microbatches = cluster.num_workers * training.gradient_accumulation_steps
-    if bad := [count for count in _counts(cluster) if microbatches % count]:
-        fitting = math.lcm(*_counts(cluster)) // math.gcd(math.lcm(*_counts(cluster)), cluster.num_workers)
-        raise ConfigError(
-            f"cluster.min_workers: {cluster.min_workers}: the {microbatches} microbatches of a step "
-            f"(num_workers x gradient_accumulation_steps) do not divide over {', '.join(map(str, bad))} workers; make "
-            f"training.gradient_accumulation_steps a multiple of {fitting}, or raise min_workers"
-        )
-
-
-def is_elastic(cluster: Cluster) -> bool:
-    """Return whether a run may have fewer workers than ``num_workers``."""
-    return cluster.min_workers is not None and cluster.min_workers < cluster.num_workers
-
-
-def accumulation_steps(config: ExperimentConfig, *, num_workers: int) -> int:
-    """Return the microbatches that each of ``num_workers`` accumulates, so that a step has the same images.
-
-    Raises:
-        TrainingError: if the run was asked to have another number of workers.
-    """
-    cluster = config.cluster
-    if num_workers not in _counts(cluster):
-        asked = f"{cluster.min_workers} to {cluster.num_workers}" if is_elastic(cluster) else str(cluster.num_workers)
-        raise TrainingError(f"asked for {asked} workers (cluster.num_workers), but {num_workers} train together")
-    return cluster.num_workers * config.training.gradient_accumulation_steps // num_workers
 
 
 def samples_at_once(config: ExperimentConfig, *, num_workers: int) -> int:
-    """Return how many samples an epoch must be a multiple of: the same for every number an elastic run may have."""
-    counts = _counts(config.cluster) if is_elastic(config.cluster) else range(num_workers, num_workers + 1)
-    return 1 if len(counts) == num_workers == 1 else config.training.per_device_batch_size * math.lcm(*counts)
+    """Return how many samples an epoch must be a multiple of."""
+    return 1 if num_workers == 1 else config.training.per_device_batch_size * num_workers
 
 
 def strategy_line(config: ExperimentConfig, *, num_workers: int) -> str:
-    """Return e.g. ``zero2 on 2 workers (1 to 2), 16 images a step: 2 x 4 x 2 accumulated``."""
+    """Return e.g. ``zero2 on 2 workers, 16 images a step: 2 x 4 x 2 accumulated``."""
     cluster, size = config.cluster, config.training.per_device_batch_size
-    accumulated = accumulation_steps(config, num_workers=num_workers)
-    allowed = f" ({cluster.min_workers} to {cluster.num_workers})" if is_elastic(cluster) else ""
+    accumulated = config.training.gradient_accumulation_steps
     name = cluster.strategy if num_workers > 1 else "one process"
     return (
-        f"{name} on {num_workers} worker{'s' if num_workers > 1 else ''}{allowed}, "
+        f"{name} on {num_workers} worker{'s' if num_workers > 1 else ''}, "
         f"{num_workers * size * accumulated:,} images a step: {num_workers} x {size} x {accumulated} accumulated"
     )
 
@@ -129,12 +91,5 @@ def check_group(cluster: Cluster, *, given: int) -> None:
     """
     if ranks.world_size() != given:
         raise TrainingError(f"{given} workers were started, but the process group has {ranks.world_size()}")
-    if given not in _counts(cluster):
-        raise TrainingError(
-            f"cluster.num_workers asks for {cluster.min_workers or cluster.num_workers} to {cluster.num_workers} "
-            f"workers, but {given} were started"
-        )
-
-
-def _counts(cluster: Cluster) -> range:
-    return range(cluster.min_workers or cluster.num_workers, cluster.num_workers + 1)
+    if given != cluster.num_workers:
+        raise TrainingError(f"cluster.num_workers asks for {cluster.num_workers} workers, but {given} were started")
