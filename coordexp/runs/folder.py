@@ -123,7 +123,7 @@ class RunFolder:
     error_log = Within("error.log")  # tracebacks of failures
     merged = Within("merged")  # the merged checkpoint of a finished run
     checkpoints = Within("checkpoints")
-    lock = Within(".lock")  # held by the one process that writes the run
+    lock = Within(".attempt.lock")  # held by the one process that writes the run
 
     @staticmethod
     def of(config: ExperimentConfig) -> "RunFolder":

@@ -7,7 +7,6 @@ from statistics import fmean, median
 from coordexp.report.study.data import Point, State
 
 ENDED: tuple[State, ...] = ("finished", "failed", "stopped")
-LOSS, COORD_LOSS, SPEED = "train_total_loss", "train_coord_loss", "throughput/images_per_second"
 _STARTING_SECONDS = 600.0
 _EVALUATING_SECONDS = 1800.0
 _LEAST_SECONDS = 60.0

@@ -14,7 +14,8 @@ from coordexp.losses.criterion import Criterion
 from coordexp.metrics import BOX_KINDS, SUBSET, MetricName, Split, loss_metric
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
-from coordexp.runs.reporter import Reporter, Row
+from coordexp.runs.reporter import Reporter
+from coordexp.runs.rows import Row
 from coordexp.train.loop import diagnostics
 from coordexp.train.loop.alarms import Alarms, AlarmState
 from coordexp.train.loop.averages import StepLog

@@ -101,9 +101,7 @@ OFFSETS = {"optimizer": "multimodal_coord_offset"}
 @pytest.mark.parametrize(
     ("sections", "sentence"),
     [
-        ({"cluster": {"num_workers": 8, "min_workers": 7}}, "do not divide over 7 workers"),
         ({"cluster": {"strategy": "zero2"}}, "has nothing to share"),
-        ({"cluster": {"strategy": "zero2", "num_workers": 2, "min_workers": 1}}, "cannot be read by another"),
         ({"objective": {"extra": {"smoth_l1": 1}}}, r"objective\.extra\.smoth_l1.*did you mean smooth_l1"),
         (
             {"custom": {"coord_offset": {"enabled": True, "ids": {"start": 3, "end": 9}}}, "training": OFFSETS},

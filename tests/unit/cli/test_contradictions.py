@@ -25,9 +25,6 @@ CONTRADICTIONS = [
     (["training={lora: {vision: false}, vit_lr: 1.0e-5}"], "vit_lr: 1e-05 would move nothing"),
     (["training={lora: {vision: false}, aligner_lr: 1.0e-5}"], "aligner_lr: 1e-05 would move nothing"),
     (["cluster={num_workers: 2, executor: inline}"], "the inline executor is one process, but cluster.num_workers is"),
-    (["cluster={min_workers: 3, num_workers: 2}"], "min_workers: 3 is more than num_workers: 2"),
-    (["cluster={min_workers: 1, num_workers: 2, strategy: zero2}"], "cluster.min_workers with cluster.strategy: zero2"),
-    (["cluster={min_workers: 3, num_workers: 5}"], "do not divide over 3, 4 workers"),
     (["cluster.strategy=zero2"], "has nothing to share with cluster.num_workers: 1"),
     (
         ["cluster={strategy: zero3, num_workers: 2}", "training.tuning=full", "custom.coord_offset.enabled=false"],

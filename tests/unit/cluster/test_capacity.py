@@ -35,8 +35,6 @@ from coordexp.errors import ResourceError
             [{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0, "GPU": 4.0}],
             5,
         ),
-        # elastic: one smaller run, as long as nodes are missing
-        ({"num_workers": 8, "min_workers": 2, "gpus_per_worker": 1.0}, [{"CPU": 64.0, "GPU": 3.0}], 1),
     ],
 )
 def test_slots_are_what_fits_on_nodes(cluster, nodes, slots):
@@ -53,7 +51,6 @@ def test_slots_are_what_fits_on_nodes(cluster, nodes, slots):
         ({"gpus_per_worker": 8.0}, [{"CPU": 64.0, "GPU": 4.0}, {"CPU": 64.0, "GPU": 4.0}]),
         # GPUs and CPUs enough, but not together
         ({"cpus_per_worker": 8, "gpus_per_worker": 1.0}, [{"CPU": 64.0}, {"CPU": 4.0, "GPU": 8.0}]),
-        ({"num_workers": 8, "min_workers": 4, "gpus_per_worker": 1.0}, [{"CPU": 64.0, "GPU": 3.0}]),
         ({"gpus_per_worker": 1.0}, [{"CPU": 64.0}]),
         ({}, []),
     ],
