@@ -9,14 +9,15 @@ from rich.console import Console
 
 from coordexp.ablation.preparation import MIN_FREE_BYTES
 from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents, TrainFunction
+from coordexp.runs.executor import AllEvents, Executor, InlineExecutor, RunEvents
 from coordexp.runs.experiment import check_disk, move_misplaced, open_experiment
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.lock import experiment_lock
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.progress import ProgressDisplay, shown_in_place
-from coordexp.runs.status import RunStatus, set_state
+from coordexp.runs.status import Ended, RunStatus, tell
 from coordexp.runs.stop import clear_stop, stop_on_signal, stop_reason, terminated_is_interrupted
 from coordexp.tracking import Tracker
 from coordexp.tracking.publish import Recorder, open_experiment_tracker
@@ -114,7 +115,7 @@ class Campaign:
             budget: decides which may begin.
             search: decides which go on.
         """
-        statuses: list[tuple[RunPlan, RunStatus | None]] = []
+        offered: list[RunPlan] = []
 
         def on_end(plan: RunPlan, status: RunStatus) -> None:
             recorder.end_run(plan, status)
@@ -129,15 +130,15 @@ class Campaign:
         ):
             listeners = AllEvents(*(listener for listener in (budget, search, display) if listener is not None))
             try:
-                executor.execute(
-                    _remember_status(plans, statuses), function, listeners, decide=search.decide if search else None
-                )
+                noted = _note(plans, offered)
+                executor.execute(noted, function, listeners, decide=search.decide if search else None)
+                list(noted)  # those that a stop has kept from being asked for
             except KeyboardInterrupt:
                 for plan in runs():
                     if (status := plan.status()) is not None and status.state == "running":
-                        _set_stopped(plan, "interrupted", display)
+                        _stop(plan, "interrupted", display)
                 return Ending(EXIT_INTERRUPTED, f"interrupted; {GOES_ON}")
-            not_done = [(plan, reason) for plan, before in statuses if (reason := _why_not_done(plan, before, display))]
+            not_done = [(plan, reason) for plan in offered if (reason := _why_not_done(plan, display))]
         for plan, reason in not_done:
             if plan.status() is None:
                 recorder.end_run(plan, RunStatus(state="stopped", message=reason))
@@ -173,25 +174,26 @@ def open_campaign(config: ExperimentConfig, *, fresh: bool, console: Console) ->
         yield Campaign(config, tracker=tracker, instance=instance, console=console)
 
 
-def _remember_status(plans: Iterable[RunPlan], statuses: list[tuple[RunPlan, RunStatus | None]]) -> Iterator[RunPlan]:
-    """Pass plans on, and note each with the status that it has before it begins."""
+def _note(plans: Iterable[RunPlan], offered: list[RunPlan]) -> Iterator[RunPlan]:
     for plan in plans:
-        statuses.append((plan, plan.status()))
+        offered.append(plan)
         yield plan
 
 
-def _why_not_done(plan: RunPlan, before: RunStatus | None, display: ProgressDisplay) -> str | None:
-    """Return why a run was stopped or not continued; one that an earlier command began is set to stopped."""
+def _why_not_done(plan: RunPlan, display: ProgressDisplay) -> str | None:
+    """Return why a run was stopped or not continued; one that an earlier command left is stopped by that, too."""
     status, reason = plan.status(), stop_reason(plan.run_dir)
-    if reason is None or (status is not None and status.state in ("finished", "failed") and status != before):
+    if reason is None or (status is not None and status.state in ("finished", "pruned")):
         return None
-    if status is not None and status == before:
-        _set_stopped(plan, reason, display)
+    if status is not None and status.state == "failed" and display.has_begun(plan):
+        return None
+    if status is not None:
+        _stop(plan, reason, display)
     return reason
 
 
-def _set_stopped(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
+def _stop(plan: RunPlan, reason: str, display: ProgressDisplay) -> None:
     """Set a run to stopped that has no process of its own any more."""
     display.on_begin(plan)
-    set_state(plan.run_dir, "stopped", message=reason)
+    tell(plan.run_dir, Ended("stopped", reason))
     display.on_end(plan)

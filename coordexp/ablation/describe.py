@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordexp.ablation.preparation import check_dry_run, data_not_here, steps_note
-from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, nodes_of, resources_text
+from coordexp.cluster.capacity import cluster_address, count_slots, local_nodes, local_slots, resources_text
 from coordexp.config import group_names, to_yaml
 from coordexp.config.keys import deciding, identity
 from coordexp.config.schema import ExperimentConfig
@@ -145,17 +145,15 @@ def _at_once(config: ExperimentConfig) -> tuple[int, str]:
     slots, address = local_slots(config), cluster_address()
     if config.cluster.executor == "inline":
         return slots, "1, in one process"
+    if address is not None:
+        return slots, f"known when the cluster at {address} is joined"
     try:
-        if address is not None:
-            nodes = nodes_of(address)
-        elif config.cluster.gpus_per_worker:
+        if config.cluster.gpus_per_worker:
             import torch  # late: it takes a second, and few need it
 
             nodes = local_nodes(torch.cuda.device_count())
         else:
             nodes = local_nodes(0)
-        if nodes is None:
-            return slots, f"known when the cluster at {address} is joined"
         slots = count_slots(config.cluster, nodes)
     except ResourceError as error:
         return slots, f"none: {error}"

@@ -19,11 +19,12 @@ from coordexp.ablation.preparation import (
 )
 from coordexp.config import differences_table
 from coordexp.config.schema import ExperimentConfig
+from coordexp.runs.attempt import TrainFunction
 from coordexp.runs.budget import BudgetKeeper
-from coordexp.runs.executor import Executor, TrainFunction
+from coordexp.runs.executor import Executor
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.progress import spoken
-from coordexp.runs.status import count_killed_time
+from coordexp.runs.status import Killed, tell
 from coordexp.train import train
 
 
@@ -57,7 +58,7 @@ def run_ablation(
         plans = plan_runs(config, instance=campaign.instance)
         pending = [plan for plan in plans if not plan.is_done()]
         for plan in pending:
-            count_killed_time(plan.run_dir)
+            tell(plan.run_dir, Killed())
         with campaign.executor(debug=debug) if pending else contextlib.nullcontext() as executor:
             plans, fingerprints = _prepare(campaign, plans, pending, executor)
             names = {plan.name for plan in pending}

@@ -1,13 +1,9 @@
-"""What a cluster or machine has, asked without joining it, and how many runs fit at once. Imports no Ray."""
+"""What a cluster or machine has, and how many runs fit at once. Imports no Ray."""
 
-import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.errors import ResourceError
@@ -16,16 +12,9 @@ from coordexp.files import folder_for_sockets
 Nodes = list[dict[str, float]]
 
 CONNECT_SECONDS = 3.0
-ANSWER_SECONDS = 12.0
-_REASON_CHARACTERS = 160  # of an error that may be a page
 _HOST_AND_PORT = re.compile(r"(?:(?P<scheme>[a-z]+)://)?(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})/?")
 _RAY_SOCKET = "/ray/session_2026-11-25_12-20-10_282157_1234567/sockets/dash_MetricsHead"  # the longest of its names
 _PARTS = 10_000  # of a resource: the smallest share that Ray can give
-
-
-def has_ray() -> bool:
-    """Return whether Ray is installed, without importing it."""
-    return find_spec("ray") is not None
 
 
 def cluster_address() -> str | None:
@@ -107,79 +96,29 @@ def local_slots(config: ExperimentConfig) -> int:
     return count_slots(cluster, nodes)
 
 
-def nodes_of(
-    address: str, *, connect_seconds: float = CONNECT_SECONDS, seconds: float = ANSWER_SECONDS
-) -> Nodes | None:
-    """Return the resources of each living node of a cluster; never wait long.
-
-    The question is asked by another process, which is ended if it waits: Ray itself would try for minutes.
+def check_answers(address: str, *, seconds: float = CONNECT_SECONDS) -> None:
+    """Refuse an address at which nothing answers: Ray itself would try for minutes, and then end this process.
 
     Args:
         address: what ``RAY_ADDRESS`` says: ``host:port``, ``auto`` or ``ray://host:port``.
-        connect_seconds: for the port to answer.
-        seconds: for the cluster to answer.
-
-    Returns:
-        One mapping for each node; None for a cluster behind ``ray://``, which can only be joined.
+        seconds: for the port to answer.
 
     Raises:
-        ResourceError: if nothing answers there, or what answers is not Ray.
+        ResourceError: if nothing answers there, or it is no such address.
     """
+    if address == "auto":
+        return
     match = _HOST_AND_PORT.fullmatch(address)
-    if match is not None:
-        if match["scheme"] not in (None, "ray"):
-            raise ResourceError(
-                f"RAY_ADDRESS is {address!r}, the address for submitting jobs; expected host:port of the head node, "
-                "ray://host:port, or none at all (a submitted job gets it by itself)"
-            )
-        _connect(match["host"].strip("[]"), int(match["port"]), address, seconds=connect_seconds)
-    elif address != "auto":
-        raise ResourceError(f"RAY_ADDRESS is {address!r}; expected host:port, ray://host:port or auto")
-    return None if match is not None and match["scheme"] == "ray" else _ask(address, seconds=seconds)
-
-
-def beginning(error: BaseException) -> str:
-    """Return the beginning of an error that may be a page, as one line."""
-    return " ".join(str(error).split())[:_REASON_CHARACTERS]
-
-
-def _connect(host: str, port: int, address: str, *, seconds: float) -> None:
+    if match is None or match["scheme"] not in (None, "ray"):
+        raise ResourceError(
+            f"RAY_ADDRESS is {address!r}; expected host:port of the head node, ray://host:port or auto, not an address "
+            "for submitting jobs (a submitted job gets its own by itself)"
+        )
     try:
-        socket.create_connection((host, port), timeout=seconds).close()
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=seconds).close()
     except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise ResourceError(
             f"no Ray answers at RAY_ADDRESS {address} ({reason}); start the cluster, correct the address, or unset it "
             "for a private Ray on this machine"
         ) from None
-
-
-def _ask(address: str, *, seconds: float) -> Nodes:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "coordexp.cluster.ray_private", address, str(seconds)],
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ResourceError(
-            f"something listens at RAY_ADDRESS {address}, but does not answer as Ray within {seconds:g} s; "
-            "expected the port of a head node's GCS (6379 unless chosen otherwise)"
-        ) from None
-    if "AuthenticationError" in done.stderr:
-        raise ResourceError(
-            f"the Ray cluster at RAY_ADDRESS {address} wants a token: export RAY_AUTH_MODE=token, with the cluster's "
-            "token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
-        )
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:_REASON_CHARACTERS]
-        raise ResourceError(f"the Ray cluster at RAY_ADDRESS {address} cannot be asked what it has ({reason})")
-    nodes: Nodes | None = json.loads(done.stdout.strip().splitlines()[-1])
-    if nodes is None:
-        raise ResourceError(
-            "RAY_ADDRESS is auto, but no Ray cluster runs on this machine; start one (ray start --head), or unset "
-            "RAY_ADDRESS for a private Ray"
-        )
-    return nodes

@@ -1,36 +1,33 @@
-"""Runs on a Ray cluster: one Tune trial each, as many at once as fit, and one more that gets ready."""
+"""Runs on a Ray cluster: one Tune trial each, as many at once as fit; Ray queues the others."""
 
 import contextlib
 import itertools
-import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import cast
 
 import ray
 from ray import tune
-from ray.tune import TuneError
+from ray.tune import Stopper, TuneError
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from coordexp.cluster.capacity import count_slots
-from coordexp.cluster.driver import drive
-from coordexp.cluster.live_metrics import QueueMetrics
-from coordexp.cluster.ray_private import ON_HEAD_NODE, SilentTrialProgress, free_leaked_placement_groups, hide_deaths
+from coordexp.cluster.gauges import QueueMetrics
+from coordexp.cluster.run import drive
 from coordexp.cluster.shared_storage import check_shared_storage
 from coordexp.config.schema import Cluster, ExperimentConfig
-from coordexp.errors import ResourceError
-from coordexp.runs.executor import NO_EVENTS, RunEvents, TrainFunction
+from coordexp.runs.attempt import TrainFunction
+from coordexp.runs.executor import NO_EVENTS, RunEvents
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.status import RunStatus, one_sentence, set_state
+from coordexp.runs.status import Ended, tell
 from coordexp.runs.stop import stop_reason
 
-_DECIDE_SECONDS = 0.5  # between two calls of a search's ``decide``
-_FREE_SECONDS = 10.0  # between two looks for what dead drivers hold: another run may wait for it
-_HEADLESS_SECONDS = 60.0  # without the head's node, where drivers are: none of them can begin again
+# A trace of the resource that marks the head node: it costs no CPU, and keeps drivers on that node.
+_ON_HEAD_NODE = {"node:__internal_head__": 0.001}
+_LOOK_SECONDS = 0.5  # between two looks for a stop, and two calls of a search's `decide`
 
 
 class RayExecutor:
@@ -61,24 +58,18 @@ class RayExecutor:
         if first is None:  # workers of a killed command may have finished the last ones meanwhile
             return
         queue = _Queue(itertools.chain([first], remaining))
-        cluster = first.config.cluster
-        slots = available_slots(cluster)
 
         def trial(run: dict[str, str]) -> None:
-            previous = run.get("previous")
-            drive(run["plan"], function, previous=Path(previous) if previous else None)
+            drive(run["plan"], function)
 
-        records = first.folder.experiment.ray_records
+        records, cluster = first.folder.experiment.ray_records, first.config.cluster
         shutil.rmtree(records, ignore_errors=True)
-        for name in ("ray.tune", "ray.train"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # runs say by their statuses how they failed
-        hide_deaths()
         tuner = tune.Tuner(
-            tune.with_resources(trial, ON_HEAD_NODE),
+            tune.with_resources(trial, _ON_HEAD_NODE),
             tune_config=tune.TuneConfig(
                 search_alg=queue,
                 num_samples=-1,
-                max_concurrent_trials=slots if decide else trials_at_once(cluster, slots=slots),
+                max_concurrent_trials=available_slots(cluster),
                 reuse_actors=True,
                 trial_name_creator=_name,
                 trial_dirname_creator=_name,
@@ -87,17 +78,18 @@ class RayExecutor:
                 storage_path=str(records.parent),
                 name=records.name,
                 verbose=0,
-                callbacks=[SilentTrialProgress(), _PassEvents(queue, events, decide)],
+                stop=_NothingRuns(queue),
+                callbacks=[_PassEvents(queue, events, decide)],
                 failure_config=tune.FailureConfig(max_failures=cluster.max_failures),
             ),
         )
         try:
-            results = tuner.fit()
+            tuner.fit()
         except TuneError as error:
             raise own_error(error) from None
-        errors = {result.config["name"]: result.error for result in results if result.config and result.error}
-        for name, plan in queue.plans.items():
-            end_without_driver(plan, errors.get(name), before=queue.before[name])
+        for plan in queue.plans.values():
+            if (status := plan.status()) is not None and status.state == "running":
+                end_without_driver(plan)
 
     def live_queue(
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
@@ -115,41 +107,18 @@ def available_slots(cluster: Cluster) -> int:
     return count_slots(cluster, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
-def trials_at_once(cluster: Cluster, *, slots: int) -> int:
-    """Return one more than fit: it gets its processes ready, and takes its workers when another run frees them.
-
-    Not with a budget, which at the end of a run decides whether the next may begin, nor where the user limits their
-    number: there may be room for one more.
-    """
-    is_limited = cluster.max_gpu_hours is not None or cluster.max_concurrent_runs is not None
-    return slots if is_limited else slots + 1
-
-
 def own_error(error: TuneError) -> BaseException:
-    """Return what one of our events raised in Tune, which makes a traceback of it as a text."""
+    """Return what one of our events raised in Tune, which wraps it."""
     inner: BaseException | None = error
     while isinstance(inner, TuneError):
         inner = inner.__cause__ or inner.__context__
     return inner or error
 
 
-def end_without_driver(plan: RunPlan, error: object, *, before: RunStatus | None = None) -> None:
-    """Set the final status of a run whose driver did not. Of a driver that died, Tune has a text and no exception.
-
-    Args:
-        plan: of the run.
-        error: that Tune has of its trial, if any.
-        before: its status before this command; if that is unchanged, this attempt has left none of its own.
-    """
-    status, stop = plan.status(), stop_reason(plan.run_dir)
-    state = None if status is None else status.state
-    if state == "failed" and status == before and error is not None:
-        state = None
-    if state == "running" and stop is not None:
-        set_state(plan.run_dir, "stopped", message=stop)
-    elif state == "running" or (stop is None and (state is None or (state == "stopped" and error is not None))):
-        known = one_sentence(error) if isinstance(error, Exception) else "the run's driver process died"
-        set_state(plan.run_dir, "failed", message=known)
+def end_without_driver(plan: RunPlan) -> None:
+    """End a run whose driver is gone and did not: stopped where that was asked, else failed."""
+    reason = stop_reason(plan.run_dir)
+    tell(plan.run_dir, Ended("stopped", reason) if reason else Ended("failed", "the run's driver process died"))
 
 
 class _Queue(Searcher):
@@ -158,19 +127,15 @@ class _Queue(Searcher):
     def __init__(self, plans: Iterator[RunPlan]) -> None:
         super().__init__()
         self._remaining = plans
-        self._last: RunPlan | None = None
         self.plans: dict[str, RunPlan] = {}
-        self.before: dict[str, RunStatus | None] = {}
 
     def suggest(self, trial_id: str) -> dict[str, str] | None:
         del trial_id
         plan = next(self._remaining, None)
         if plan is None:
             return cast(dict[str, str], Searcher.FINISHED)  # a string, although the base class says otherwise
-        self.plans[plan.name], self.before[plan.name] = plan, plan.status()
-        previous = {} if self._last is None else {"previous": str(self._last.run_dir)}
-        self._last = plan
-        return {"name": plan.name, "plan": plan.to_json(), **previous}
+        self.plans[plan.name] = plan
+        return {"name": plan.name, "plan": plan.to_json()}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, object] | None = None, error: bool = False) -> None:
         """Do nothing: :class:`_PassEvents` is called too."""
@@ -186,6 +151,30 @@ class _Queue(Searcher):
         return {}
 
 
+class _NothingRuns(Stopper):
+    """Ends Tune where a stop was asked and no run has workers: a run that waits for some would not notice."""
+
+    def __init__(self, queue: _Queue) -> None:
+        self._queue = queue
+        self._looked_at = time.monotonic()
+
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
+        del trial_id, result
+        return False
+
+    def stop_all(self) -> bool:
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._queue.plans:
+            return False
+        self._looked_at = time.monotonic()
+        plans = self._queue.plans.values()
+        if stop_reason(next(iter(plans)).folder.experiment.path / "any run") is None:
+            return False
+        return not any((status := plan.status()) is not None and status.since is not None for plan in plans)
+
+    def __reduce__(self) -> tuple[type[Stopper], tuple[()]]:
+        return tune.stopper.NoopStopper, ()
+
+
 class _PassEvents(tune.Callback):
     """Passes Tune's events on, in the launcher and before Tune starts the next trial."""
 
@@ -193,29 +182,14 @@ class _PassEvents(tune.Callback):
         self._queue = queue
         self._events = events
         self._decide = decide
-        self._decided_at = self._freed_at = self._had_head_at = time.monotonic()
+        self._decided_at = time.monotonic()
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         """Leave out the launcher's own objects: Tune keeps a pickle of its settings, which nobody reads."""
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: object) -> None:
-        """Look after what Ray leaves behind.
-
-        Raises:
-            ResourceError: if the node of the cluster's head is gone although the head answers; Ray would wait for ever.
-        """
-        if time.monotonic() - self._freed_at > _FREE_SECONDS:
-            free_leaked_placement_groups()
-            self._freed_at = time.monotonic()
-            if any(node["Alive"] and ON_HEAD_NODE.keys() <= node["Resources"].keys() for node in ray.nodes()):
-                self._had_head_at = self._freed_at
-            elif self._freed_at - self._had_head_at > _HEADLESS_SECONDS:
-                raise ResourceError(
-                    "the head of the Ray cluster has lost its own node, where every run is driven from; start the head "
-                    "again, and the same command goes on"
-                )
-        if self._decide is not None and time.monotonic() - self._decided_at > _DECIDE_SECONDS:
+        if self._decide is not None and time.monotonic() - self._decided_at > _LOOK_SECONDS:
             self._decide()
             self._decided_at = time.monotonic()
 
@@ -226,9 +200,9 @@ class _PassEvents(tune.Callback):
         self._events.on_end(self._queue.plans[_name(trial)])
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
-        name = _name(trial)
-        end_without_driver(self._queue.plans[name], trial.get_error(), before=self._queue.before[name])
-        self._events.on_end(self._queue.plans[name])
+        plan = self._queue.plans[_name(trial)]
+        end_without_driver(plan)
+        self._events.on_end(plan)
 
 
 def _name(trial: Trial) -> str:

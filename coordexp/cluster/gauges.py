@@ -1,26 +1,38 @@
-"""What a dashboard can ask of a run: every exported metric, and the samples that a row or a status gives.
+"""Live metrics: what dashboards can ask of runs, published through ``ray.util.metrics``. Never stops a run.
 
-No Ray here: ``coordexp.cluster.live_metrics`` publishes the samples. Ray puts ``ray_`` before each name, and ``_total``
-after a counter's.
+Ray's agent on each node serves the values to Prometheus. It puts ``ray_`` before each name, and ``_total`` after a
+counter's; values vanish 20 s after the process that published them.
 """
 
-import contextlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import logging
+import resource
+import threading
+import time
+from collections import Counter as Count
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from types import TracebackType
+from typing import Literal, Protocol
+
+import psutil
+from ray.exceptions import RayError
+from ray.util.metrics import Counter, Gauge
 
 from coordexp.errors import DivergedError
 from coordexp.metrics import GAUGES, gauge_of
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import Row, read_rows
-
-Kind = Literal["gauge", "counter"]
+from coordexp.runs.rows import Row, read_rows
+from coordexp.runs.status import RunStatus
 
 RUN_LABELS = ("experiment", "group", "seed", "run")
 STATES = ("waiting", "running", "finished", "failed", "stopped", "pruned")
+LOOK_SECONDS = 5.0  # Ray's own export is every ten
 
 _CLOCKS_APART_SECONDS = 5.0  # a shared disk's clock may differ from ours by so much
+# What publishing may meet: a device or file that is gone, a Ray that is shutting down, a value it refuses.
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, psutil.Error, RayError)
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Exported:
     name: str
     description: str
     labels: tuple[str, ...] = RUN_LABELS
-    kind: Kind = "gauge"
+    kind: Literal["gauge", "counter"] = "gauge"
 
     @property
     def prometheus_name(self) -> str:
@@ -78,6 +90,119 @@ EXPORTED: dict[str, Exported] = {metric.name: metric for metric in _ALL}
 _TOTALS = {"num_images": "train_total_loss", "eval_coord_diag/coord_tokens": "eval_total_loss"}
 
 
+class Sink(Protocol):
+    """Takes one value of one exported metric."""
+
+    def __call__(self, sample: GaugeSample, labels: Mapping[str, str]) -> None:
+        """Take ``sample`` with all its labels."""
+        ...
+
+
+def to_ray(sample: GaugeSample, labels: Mapping[str, str]) -> None:
+    """Hand one sample to this process's Ray worker."""
+    metric = _metric(sample.name)
+    if isinstance(metric, Counter):
+        metric.inc(sample.value, tags=dict(labels))
+    else:
+        metric.set(sample.value, tags=dict(labels))
+
+
+class RunMetrics:
+    """What rank 0 of a run publishes."""
+
+    def __init__(self, plan: RunPlan, *, sink: Sink = to_ray) -> None:
+        self._labels = run_labels(plan)
+        self._sink = sink
+        self._guard = _Guard()
+        self._nonfinite_rows = 0
+        self._publish(
+            lambda: [
+                GaugeSample("coordexp_max_steps", plan.config.training.num_steps),
+                GaugeSample("coordexp_last_step_time_seconds", time.time()),  # a start is a sign of life
+                GaugeSample("coordexp_nonfinite_rows", 0),
+            ]
+        )
+
+    def observe(self, row: Row) -> None:
+        """Publish a row and the memory of the device."""
+        # What is not finite is left out of rows.
+        self._nonfinite_rows += any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
+        nonfinite = GaugeSample("coordexp_nonfinite_rows", self._nonfinite_rows)
+        self._publish(lambda: [*row_samples(row), nonfinite, *memory_samples()])
+
+    def waited(self, seconds: float) -> None:
+        """Add to the time blocked in reports."""
+        if seconds > 0:
+            self._publish(lambda: [GaugeSample("coordexp_report_wait_seconds", seconds)])
+
+    def _publish(self, make: Callable[[], Sequence[GaugeSample]]) -> None:
+        with self._guard:
+            for sample in make():
+                self._sink(sample, self._labels | dict(sample.labels))
+
+
+class QueueMetrics:
+    """What the ablation's own process publishes: every run's state, restarts, final AP, and the runs in each state.
+
+    While it lives, a run whose worker is gone is known to be running, failed or finished.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        plans: Callable[[], Sequence[RunPlan]],
+        *,
+        sink: Sink = to_ray,
+        every_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Follow the runs that ``plans`` returns, also finished ones; it is called each time: a sweep adds some."""
+        self._experiment = experiment
+        self._plans = plans
+        self._sink = sink
+        self._every = every_seconds
+        self._finished: set[str] = set()
+        self._started, self._since = time.monotonic(), time.time()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="queue-metrics", daemon=True)
+
+    def __enter__(self) -> "QueueMetrics":
+        """Start publishing."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Publish how it all ended, then stop."""
+        self._stop.set()
+        self._thread.join()
+
+    def publish(self) -> None:
+        """Publish every run's state, and the final AP of those that finished since."""
+        states = Count[str]()
+        for plan in self._plans():
+            status = plan.status()
+            state = state_of(plan, status, since=self._since)
+            states[state] += 1
+            samples = run_samples(plan, status, state)
+            if state == "finished" and plan.name not in self._finished:
+                self._finished.add(plan.name)
+                samples += final_samples(plan)
+            for sample in samples:
+                self._sink(sample, run_labels(plan) | dict(sample.labels))
+        shared = [GaugeSample("coordexp_runs", states[state], {"state": state}) for state in STATES]
+        shared.append(GaugeSample("coordexp_ablation_seconds", time.monotonic() - self._started))
+        for sample in shared:
+            self._sink(sample, {"experiment": self._experiment} | dict(sample.labels))
+
+    def _follow(self) -> None:
+        guard, is_over = _Guard(), False
+        while not is_over:
+            with guard:
+                self.publish()
+            is_over = self._stop.wait(self._every)
+        with guard:
+            self.publish()
+
+
 def run_labels(plan: RunPlan) -> dict[str, str]:
     """Return what every sample of a run carries."""
     return {
@@ -86,15 +211,6 @@ def run_labels(plan: RunPlan) -> dict[str, str]:
         "seed": str(plan.seed),
         "run": plan.name,
     }
-
-
-def start_samples(*, max_steps: int, now: float) -> list[GaugeSample]:
-    """Return what is known when a worker begins: a start counts as a sign of life."""
-    return [
-        GaugeSample("coordexp_max_steps", max_steps),
-        GaugeSample("coordexp_last_step_time_seconds", now),
-        GaugeSample("coordexp_nonfinite_rows", 0),
-    ]
 
 
 def row_samples(row: Row) -> list[GaugeSample]:
@@ -107,23 +223,29 @@ def row_samples(row: Row) -> list[GaugeSample]:
     return samples
 
 
-def is_nonfinite(row: Row) -> bool:
-    """Return whether a row of training or validation lacks its total loss: what is not finite is left out of rows."""
-    return any(name in row.metrics and loss not in row.metrics for name, loss in _TOTALS.items())
-
-
-def run_samples(plan: RunPlan, *, since: float = 0.0) -> list[GaugeSample]:
-    """Return the state of a run by its status file, which is true even after its worker was killed.
+def state_of(plan: RunPlan, status: RunStatus | None, *, since: float = 0.0) -> str:
+    """Return one of ``STATES``; a run never begun is waiting.
 
     Args:
         plan: the run.
-        since: see :func:`state_of`.
+        status: of it.
+        since: Unix time at which the present command began its runs: a run that an earlier command left failed,
+            stopped or running counts as waiting until this one begins it.
     """
-    status, state = plan.status(), state_of(plan, since=since)
+    if status is None:
+        return "waiting"
+    is_left = status.state in ("running", "failed", "stopped")
+    if is_left and plan.folder.status.stat().st_mtime < since - _CLOCKS_APART_SECONDS:
+        return "waiting"
+    return status.state
+
+
+def run_samples(plan: RunPlan, status: RunStatus | None, state: str) -> list[GaugeSample]:
+    """Return the state of a run by its status, which is true even after its worker was killed."""
     return [
         GaugeSample("coordexp_run_state", STATES.index(state)),
         GaugeSample("coordexp_restarts", 0 if status is None else status.restarts),
-        GaugeSample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan))),
+        GaugeSample("coordexp_run_diverged", float(state == "failed" and has_diverged(plan, status))),
     ]
 
 
@@ -136,41 +258,63 @@ def final_samples(plan: RunPlan) -> list[GaugeSample]:
     return []
 
 
-def queue_samples(states: Sequence[str], *, seconds: float) -> list[GaugeSample]:
-    """Return the runs in each state, with zeros, and the age of the ablation.
-
-    Args:
-        states: one of ``STATES`` for each run.
-        seconds: since the command began to run.
-    """
-    counted = Counter(states)
-    runs = [GaugeSample("coordexp_runs", counted[state], {"state": state}) for state in STATES]
-    return [*runs, GaugeSample("coordexp_ablation_seconds", seconds)]
-
-
-def state_of(plan: RunPlan, *, since: float = 0.0) -> str:
-    """Return one of ``STATES``; a run never begun is waiting.
-
-    Args:
-        plan: the run.
-        since: Unix time at which the present command began its runs: a run that an earlier command left failed,
-            stopped or running counts as waiting until this one begins it.
-    """
-    status = plan.status()
-    if status is None:
-        return "waiting"
-    with contextlib.suppress(OSError):  # the file was there a moment ago
-        written = plan.folder.status.stat().st_mtime
-        if status.state in ("running", "failed", "stopped") and written < since - _CLOCKS_APART_SECONDS:
-            return "waiting"
-    return status.state
-
-
-def has_diverged(plan: RunPlan) -> bool:
-    """Return whether a run failed because a loss or gradient was not finite."""
-    status = plan.status()
+def has_diverged(plan: RunPlan, status: RunStatus | None) -> bool:
+    """Return whether a failed run failed because a loss or gradient was not finite."""
     log = plan.folder.error_log
-    if status is None or status.state != "failed" or not log.is_file():
+    if status is None or not log.is_file():
         return False
     raised = f"{DivergedError.__module__}.{DivergedError.__qualname__}: {status.message}"
     return raised in log.read_text(encoding="utf-8", errors="replace")
+
+
+def memory_samples() -> list[GaugeSample]:
+    """Return the memory of this process's device, in bytes; of the process and its machine where there is no GPU."""
+    import torch  # here: the launcher imports this module too
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        index = torch.cuda.current_device()
+        device = f"cuda:{index}"
+        values = {
+            "allocated": torch.cuda.memory_allocated(index),
+            "reserved": torch.cuda.memory_reserved(index),
+            "peak": torch.cuda.max_memory_allocated(index),
+            "limit": torch.cuda.get_device_properties(index).total_memory,
+        }
+    else:
+        device, resident = "cpu", psutil.Process().memory_info().rss
+        values = {
+            "allocated": resident,
+            "reserved": resident,
+            "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,  # Linux counts in KiB
+            "limit": psutil.virtual_memory().total,
+        }
+    return [
+        GaugeSample("coordexp_memory_bytes", float(value), {"device": device, "kind": kind})
+        for kind, value in values.items()
+    ]
+
+
+class _Guard:
+    """Suppresses the errors that publishing may meet, with a warning the first time; the next row tries again."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None or not isinstance(error, _FAILURES):
+            return False
+        if not self._has_warned:
+            _LOG.warning("live metrics are incomplete, the run goes on: %s: %s", type(error).__name__, error)
+        self._has_warned = True
+        return True
+
+
+@cache
+def _metric(name: str) -> Counter | Gauge:
+    exported = EXPORTED[name]
+    kind = Counter if exported.kind == "counter" else Gauge
+    return kind(name, description=exported.description, tag_keys=exported.labels)

@@ -16,11 +16,11 @@ import torch
 from alembic.script import ScriptDirectory
 
 from coordexp.ablation.preparation import needed_disk_bytes
-from coordexp.cluster.capacity import Nodes, cluster_address, count_slots, has_ray, local_nodes, nodes_of, ray_folder
+from coordexp.cluster.capacity import check_answers, cluster_address, count_slots, local_nodes, ray_folder
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrackingError
 from coordexp.files import nearest_existing
-from coordexp.findings import Check, attempt, failure, guarded, ok, size_text, warning
+from coordexp.findings import Check, attempt, guarded, ok, size_text, warning
 from coordexp.runs.executor import InlineExecutor
 from coordexp.runs.experiment import check_disk, check_experiment
 from coordexp.runs.folder import ExperimentFolder
@@ -122,29 +122,26 @@ def examine_cluster(run: ExperimentConfig, num_gpus: int) -> Check[None]:
         if not (problems := [*attempt("executor", lambda: InlineExecutor().check(run))]):
             yield ok("executor", "inline: one run after the other in one process, without Ray")
         yield from problems
-    elif not has_ray():
-        error = ResourceError("the package ray is not installed; install it, or set cluster.executor: inline")
-        yield failure("ray", error)
+    elif (address := cluster_address()) is None:
+        yield from guarded("ray", _check_private(run, num_gpus))
     else:
-        yield from guarded("ray", _ask_ray(run, num_gpus))
+        yield from guarded("ray", _check_cluster(address))
 
 
-def _ask_ray(run: ExperimentConfig, num_gpus: int) -> Check[None]:
-    address = cluster_address()
-    if address is None:
-        where = f"a private Ray would start on this machine, its sockets in {ray_folder()}"
-        yield from _check_slots(run, local_nodes(num_gpus), where)
-    elif (nodes := nodes_of(address)) is None:
-        yield warning("ray", f"{address} takes connections; what it has is known only to a client that joins")
-    else:
-        yield from _check_slots(run, nodes, f"the cluster at {address} has {len(nodes)} nodes")
+def _check_cluster(address: str) -> Check[None]:
+    check_answers(address)
+    yield warning("ray", f"{address} takes connections; whether a run fits there is known when it is joined")
 
 
-def _check_slots(run: ExperimentConfig, nodes: Nodes, where: str) -> Check[None]:
+def _check_private(run: ExperimentConfig, num_gpus: int) -> Check[None]:
+    nodes = local_nodes(num_gpus)
     slots = count_slots(run.cluster, nodes)
-    cpus, gpus = sum(node.get("CPU", 0.0) for node in nodes), sum(node.get("GPU", 0.0) for node in nodes)
     at_once = f"{slots} runs at a time" if slots > 1 else "one run at a time"
-    yield ok("ray", f"{where}: {cpus:g} CPUs, {gpus:g} GPUs, {at_once}")
+    yield ok(
+        "ray",
+        f"a private Ray would start on this machine, its sockets in {ray_folder()}: {nodes[0]['CPU']:g} CPUs, "
+        f"{num_gpus} GPUs, {at_once}",
+    )
     if run.data.num_workers > run.cluster.cpus_per_worker:
         yield warning(
             "ray",

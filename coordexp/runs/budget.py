@@ -1,7 +1,7 @@
 """A budget of GPU hours: what runs have used, which seeds it still holds, and a clean stop when it is spent.
 
-Everything is read from the run directories, so it survives restarts. Whole seeds come first: a further
-seed begins only if all its runs fit, by the mean of the finished ones: so finished runs can be compared.
+Everything is read from the runs' statuses, so it survives restarts. Whole seeds come first: a further seed begins only
+if all its runs fit, by the mean of the finished ones: so finished runs can be compared.
 """
 
 import threading
@@ -45,13 +45,11 @@ class Decision:
     Attributes:
         used_hours: by all runs.
         left_hours: of the budget, at least 0.
-        run_hours: the mean of finished runs; None before the first.
         seeds: whose runs may begin or go on.
     """
 
     used_hours: float
     left_hours: float
-    run_hours: float | None
     seeds: frozenset[int]
 
 
@@ -66,19 +64,8 @@ def unit_name(cluster: Cluster) -> str:
 
 
 def hours_of(status: RunStatus | None, cluster: Cluster, *, now: float) -> float:
-    """Return the GPU hours a run has used; the time it waited for its workers does not count.
-
-    Args:
-        status: what its directory says.
-        cluster: what it holds while it has workers.
-        now: Unix time.
-    """
-    if status is None:
-        return 0.0
-    seconds = status.seconds
-    if status.state == "running" and status.since is not None:
-        seconds += max(0.0, now - status.since)
-    return seconds * units_of(cluster) / _HOUR_SECONDS
+    """Return the GPU hours that a run has used up to a Unix time; waiting for its workers does not count."""
+    return 0.0 if status is None else status.seconds_until(now) * units_of(cluster) / _HOUR_SECONDS
 
 
 def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
@@ -93,24 +80,23 @@ def decide(uses: Sequence[RunUse], max_hours: float) -> Decision:
         max_hours: the budget.
     """
     used = sum(use.hours for use in uses)
-    left = max(0.0, max_hours - used)
+    free = left = max(0.0, max_hours - used)
     finished = [use.hours for use in uses if use.is_finished]
-    mean = sum(finished) / len(finished) if finished else None
+    mean = sum(finished) / len(finished) if finished else 0.0
     allowed: set[int] = set()
-    free = left
     for number, seed in enumerate(dict.fromkeys(use.seed for use in uses)):
         own = [use for use in uses if use.seed == seed]
         missing = [use for use in own if not (use.is_finished or use.is_over)]
         if not missing:
             continue
-        need = sum(max(0.0, (mean or 0.0) - use.hours) for use in missing)
+        need = sum(max(0.0, mean - use.hours) for use in missing)
         is_begun = number == 0 or any(use.hours > 0 for use in own)
         fits = need <= free or (is_begun and not allowed)
         if left == 0 or not fits or any(use.is_refused for use in missing):
             break
         allowed.add(seed)
         free = max(0.0, free - need)
-    return Decision(used, left, mean, frozenset(allowed))
+    return Decision(used, left, frozenset(allowed))
 
 
 class BudgetKeeper:
@@ -160,14 +146,14 @@ class BudgetKeeper:
         self.review()
 
     def decision(self) -> Decision:
-        """Decide on what the run directories say now."""
+        """Decide on what the runs' statuses say now."""
         now = time.time()
         uses: list[RunUse] = []
         for plan in self._plans:
             status = plan.status()
             is_finished = status is not None and status.state == "finished"
-            hours = hours_of(status, plan.config.cluster, now=now)
             has_ended, was_asked = plan.name in self._over and not is_finished, plan.name in self._asked
+            hours = hours_of(status, plan.config.cluster, now=now)
             uses.append(RunUse(plan.seed, hours, is_finished, has_ended and not was_asked, has_ended and was_asked))
         return decide(uses, max(0.0, self._max_hours - self._spent_hours))
 
@@ -184,7 +170,7 @@ class BudgetKeeper:
                     self._ask(plan, is_spent=decision.left_hours == 0)
                 elif plan.name in self._asked:
                     self._withdraw(plan)
-            self._set_timer(decision)
+            self._set_timer(decision.left_hours)
 
     def has_stopped(self) -> bool:
         """Return whether the budget kept a run from beginning or from its end."""
@@ -200,10 +186,8 @@ class BudgetKeeper:
         )
 
     def _ask(self, plan: RunPlan, *, is_spent: bool) -> None:
-        amount = f"{self._max_hours:g} {unit_name(plan.config.cluster)} hours"
-        reason = f"what is left of the budget of {amount} does not hold another whole seed"
-        if is_spent:
-            reason = f"the budget of {amount} is spent"
+        amount = f"the budget of {self._max_hours:g} {unit_name(plan.config.cluster)} hours"
+        reason = f"{amount} is spent" if is_spent else f"what is left of {amount} does not hold another whole seed"
         before = stop_reason(plan.run_dir)
         if before is None or (before != reason and plan.name in self._asked):
             self._asked.add(plan.name)
@@ -216,20 +200,18 @@ class BudgetKeeper:
             self._asked.remove(plan.name)
             clear_stop(plan.run_dir)
 
-    def _set_timer(self, decision: Decision) -> None:
+    def _set_timer(self, left_hours: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         running = [plan for plan in self._plans if plan.name in self._begun - self._over]
         rate = sum(units_of(plan.config.cluster) for plan in running)
-        if not rate or decision.left_hours == 0:
-            return
-        # A run that still waits for its workers uses nothing: then the timer fires early, and is set again.
-        seconds = decision.left_hours * _HOUR_SECONDS / rate
-        seconds = min(max(seconds, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
-        self._timer = threading.Timer(seconds, self.review)
-        self._timer.daemon = True
-        self._timer.start()
+        if rate and left_hours:
+            # A run that still waits for its workers uses nothing: then the timer fires early, and is set again.
+            seconds = min(max(left_hours * _HOUR_SECONDS / rate, _SHORTEST_SECONDS), threading.TIMEOUT_MAX)
+            self._timer = threading.Timer(seconds, self.review)
+            self._timer.daemon = True
+            self._timer.start()
 
 
 def whole_seeds(plans: Sequence[RunPlan]) -> list[int]:

@@ -1,17 +1,17 @@
 """Committed checkpoints: one without its commit marker does not count, one unlike its checksums is damaged."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coordexp.errors import ResourceError
-from coordexp.files import is_disk_full, kept_model, parse_json, replace_directory, write_json, write_text
+from coordexp.files import is_disk_full, kept_model, write_json
 from coordexp.findings import size_text
 from coordexp.runs.folder import CheckpointFolder, RunFolder, step_of
+from coordexp.runs.rows import keep_rows, read_rows
 
 # A file is hashed whole up to this size. Of a larger one only both ends: many GB must not stall the run.
 WHOLE_BYTES = 32 * 2**20
@@ -69,7 +69,7 @@ class CommitMarker:
     files: dict[str, Checksum]
 
 
-def commit_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
+def commit_checkpoint(checkpoint: Path, *, rows: int) -> None:
     """Write the commit marker of a complete checkpoint directory: it counts, with the rows written so far."""
     marker = CheckpointFolder(checkpoint).commit_marker
     files = {
@@ -77,16 +77,7 @@ def commit_checkpoint(checkpoint: Path, *, rows_file: Path) -> None:
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file() and path != marker
     }
-    write_json(marker, asdict(CommitMarker(step=step_of(checkpoint), rows=len(whole_rows(rows_file)), files=files)))
-
-
-def count_final_rows(run_dir: Path, *, step: int) -> None:
-    """Let the checkpoint of the last step keep all rows written so far, those of the final evaluation among them."""
-    folder = RunFolder(run_dir)
-    checkpoint = folder.checkpoint(step)
-    marker = read_commit_marker(checkpoint.path)
-    if marker is not None:
-        write_json(checkpoint.commit_marker, asdict(replace(marker, rows=len(whole_rows(folder.metrics)))))
+    write_json(marker, asdict(CommitMarker(step=step_of(checkpoint), rows=rows, files=files)))
 
 
 def read_commit_marker(checkpoint: Path) -> CommitMarker | None:
@@ -99,18 +90,10 @@ def committed_checkpoints(run_dir: Path) -> list[Path]:
     return [found.path for found in RunFolder(run_dir).all_checkpoints() if found.commit_marker.is_file()]
 
 
-def move_checkpoint(source: Path, target: Path) -> None:
-    """Move a complete checkpoint directory to ``target``, replacing an older try; it is not committed yet."""
-    with replace_directory(target) as building:
-        for entry in sorted(source.iterdir()):
-            shutil.move(entry, building / entry.name)
-    shutil.rmtree(source)
-
-
 def prune_checkpoints(run_dir: Path, *, keep: int) -> None:
     """Delete all but the newest ``keep`` committed checkpoints."""
     for old in committed_checkpoints(run_dir)[:-keep]:
-        _delete(old)
+        delete_checkpoint(old)
 
 
 def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sentence: None) -> Path | None:
@@ -121,28 +104,28 @@ def drop_uncommitted(run_dir: Path, *, warn: Callable[[str], None] = lambda sent
         warn: gets a sentence for each damaged checkpoint: what is wrong, and where the run goes on instead.
     """
     folder = RunFolder(run_dir)
-    rows, damaged = len(whole_rows(folder.metrics)), list[str]()
+    rows, damaged = len(read_rows(folder.metrics)), list[str]()
     found = committed_checkpoints(run_dir)
     while found and (reason := _damage(found[-1], rows)):
         damaged.append(f"checkpoint {found.pop().name} is damaged ({reason})")
     newest = found[-1] if found else None
     for sentence in damaged:
         warn(f"{sentence}; the run {f'goes on from {newest.name}' if newest else 'starts from the beginning'}")
-    _truncate(folder.metrics, newest)
+    marker = read_commit_marker(newest) if newest else None
+    keep_rows(folder.metrics, marker.rows if marker else 0)
     for checkpoint in folder.all_checkpoints():
         if checkpoint.path not in found:
-            _delete(checkpoint.path)
+            delete_checkpoint(checkpoint.path)
     return newest
 
 
-def delete_uncommitted(run_dir: Path) -> None:
-    """Delete checkpoints that were never committed, such as one that did not fit on the disk.
-
-    Several ranks may do so at once.
-    """
-    for checkpoint in RunFolder(run_dir).all_checkpoints():
-        if not checkpoint.commit_marker.is_file():
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
+def delete_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
+    CheckpointFolder(checkpoint).commit_marker.unlink(missing_ok=True)
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
+    else:
+        shutil.rmtree(checkpoint)
 
 
 def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
@@ -152,7 +135,9 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
     """
     if not is_disk_full(error):
         return error
-    delete_uncommitted(run_dir)
+    for checkpoint in RunFolder(run_dir).all_checkpoints():
+        if not checkpoint.commit_marker.is_file():
+            shutil.rmtree(checkpoint.path, ignore_errors=True)  # several ranks may do so at once
     disk = next(path for path in (run_dir, *run_dir.parents) if path.is_mount())
     free = f"the disk at {disk} is full: {size_text(shutil.disk_usage(run_dir).free)} are free"
     found = committed_checkpoints(run_dir)
@@ -165,27 +150,6 @@ def explain_disk_full(error: Exception, run_dir: Path) -> Exception:
     return ResourceError(f"{free} and {need}; make room, and the same command {then}")
 
 
-def whole_rows(rows_file: Path) -> list[str]:
-    """Return the lines of a file of rows up to the first damaged one: cut off, or garbage after a crash."""
-    if not rows_file.is_file():
-        return []
-    lines = rows_file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    whole = next((number for number, line in enumerate(lines) if not _is_row(line)), len(lines))
-    return [f"{line}\n" for line in lines[:whole]]
-
-
-def _is_row(line: str) -> bool:
-    try:
-        values = parse_json(line)
-    except ValueError:
-        return False
-    if not isinstance(values, dict) or values.keys() != {"step", "time", "metrics"}:
-        return False
-    metrics = values["metrics"]
-    numbers = [values["time"], *metrics.values()] if isinstance(metrics, dict) else [None]
-    return type(values["step"]) is int and all(type(number) in (int, float) for number in numbers)
-
-
 def _damage(checkpoint: Path, rows: int) -> str | None:
     """Return what is wrong with a committed checkpoint, or None."""
     marker = read_commit_marker(checkpoint)
@@ -195,23 +159,3 @@ def _damage(checkpoint: Path, rows: int) -> str | None:
         return f"the run has only {rows} whole rows of metrics of its {marker.rows}"
     reasons = (checksum.mismatch(checkpoint / name) for name, checksum in marker.files.items())
     return next((reason for reason in reasons if reason), None)
-
-
-def _truncate(rows_file: Path, newest: Path | None) -> None:
-    """Keep the rows that were committed with a checkpoint, or none."""
-    marker = read_commit_marker(newest) if newest else CommitMarker(step=0, rows=0, files={})
-    assert marker is not None  # this checkpoint was found good
-    kept = [line for line in whole_rows(rows_file) if json.loads(line)["step"] <= marker.step][: marker.rows]
-    if rows_file.is_file() and "".join(kept).encode() != rows_file.read_bytes():
-        write_text(rows_file, "".join(kept))
-
-
-def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, its commit marker first: one that is half gone must not look committed."""
-    marker = CheckpointFolder(checkpoint).commit_marker
-    if marker.is_file():
-        marker.unlink()
-    if checkpoint.is_symlink():
-        checkpoint.unlink()
-    else:
-        shutil.rmtree(checkpoint)

@@ -6,36 +6,15 @@ other means.
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError
-from coordexp.runs.commit import explain_disk_full
+from coordexp.runs.attempt import TrainFunction, attempt
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.progress import progress_log_writer
-from coordexp.runs.reporter import LocalReporter, Reporter, Row
-from coordexp.runs.status import (
-    Finish,
-    RunClock,
-    begin,
-    note_traceback,
-    note_workers,
-    one_sentence,
-    set_finished,
-    set_state,
-)
-from coordexp.runs.stop import RunStoppedError, stop_reason
-
-
-class TrainFunction(Protocol):
-    """Does one run, from its configuration to its last row."""
-
-    def __call__(
-        self, config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]
-    ) -> Finish | None:
-        """Train, evaluate and commit; return what to keep with the finished run, if there is anything."""
-        ...
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.status import Begun, tell
+from coordexp.runs.stop import stop_reason
 
 
 class RunEvents(Protocol):
@@ -133,10 +112,18 @@ class InlineExecutor:
     ) -> None:
         """Do the runs; ``decide`` is called after each commit."""
         for plan in plans:
-            if stop_reason(plan.run_dir) is None:
-                events.on_begin(plan)
-                _execute(plan, function, after_commit=decide or (lambda: None))
-                events.on_end(plan)
+            if stop_reason(plan.run_dir) is not None:
+                continue
+            keep = plan.config.training.keep_checkpoints
+
+            def reporter(warn: Callable[[str], None], plan: RunPlan = plan, keep: int = keep) -> LocalReporter:
+                after_commit = decide or (lambda: None)
+                return LocalReporter(plan.run_dir, keep_checkpoints=keep, warn=warn, after_commit=after_commit)
+
+            events.on_begin(plan)
+            tell(plan.run_dir, Begun())
+            attempt(plan, function, reporter)
+            events.on_end(plan)
 
     def live_queue(
         self, experiment: str, plans: Callable[[], Sequence[RunPlan]]
@@ -144,40 +131,3 @@ class InlineExecutor:
         """Publish nothing: dashboards are fed through Ray."""
         del experiment, plans
         return contextlib.nullcontext()
-
-
-class _InlineReporter(LocalReporter):
-    """Calls a function after each commit."""
-
-    def __init__(self, plan: RunPlan, *, warn: Callable[[str], None], after_commit: Callable[[], None]) -> None:
-        super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints, warn=warn)
-        self._after_commit = after_commit
-
-    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        self._after_commit()
-
-
-def _execute(plan: RunPlan, function: TrainFunction, *, after_commit: Callable[[], None]) -> None:
-    begin(plan.run_dir)
-    clock = RunClock(plan.run_dir)
-    note_workers(plan.run_dir)
-    print_line = progress_log_writer(plan.run_dir)
-    try:
-        reporter = _InlineReporter(
-            plan, warn=lambda sentence: print_line(f"{plan.name}  {sentence}"), after_commit=after_commit
-        )
-        finish = function(plan.config, reporter=reporter, print_line=print_line)
-    except RunStoppedError as stopped:
-        set_state(plan.run_dir, "stopped", message=str(stopped), seconds=clock.seconds())
-        return
-    except Exception as error:  # noqa: BLE001  # whatever one run dies of must not stop the others
-        note_traceback(plan.run_dir)
-        set_state(
-            plan.run_dir,
-            "failed",
-            message=one_sentence(explain_disk_full(error, plan.run_dir)),
-            seconds=clock.seconds(),
-        )
-        return
-    set_finished(plan.run_dir, finish, seconds=clock.seconds())

@@ -6,7 +6,7 @@ runs_dir/EXPERIMENT/
   experiment.json  codec_ceiling.json  hashes.json  stop.json  data/  base-STRUCTURE-HASH/  report/
   GROUP-sSEED/
     config.yaml  fingerprint.json  param_groups.json  status.json  stop.json  recorded.json
-    metrics.jsonl  progress.log  progress.jsonl  error.log  merged/
+    metrics.jsonl  progress.log  error.log  merged/
     checkpoints/step_000100/   what Hugging Face writes, and commit.json, training_state.json, averages_RANK.safetensors
     eval/step_000100/, eval/final/
       constrained/, free/      detections.argmax.json, detections.expected.json, objects.jsonl ...
@@ -17,15 +17,32 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.files import sha256_of_text
 from coordexp.metrics import BoxKind, Decoding
 
+SCRATCH_PREFIX = ".scratch-"
 _STEP = "step_"
 _EVALUATIONS = "eval"
 _RUN = re.compile(r".+-s[0-9]+")
 _NUMBER = re.compile(rf"{_STEP}[0-9]{{1,18}}")
+
+
+class _Folder(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+class Within:
+    """The path of a name in the folder it is asked of."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: _Folder, owner: type[object]) -> Path:
+        return folder.path / self.name
 
 
 @dataclass(frozen=True)
@@ -34,34 +51,15 @@ class DecodingFolder:
 
     path: Path
 
+    objects = Within("objects.jsonl")  # all parsed objects, one image a line
+    answers = Within("answers.jsonl")  # the tokens of every answer, one image a line
+    unknown = Within("unknown.json")  # descriptions that name no category, with their counts
+    analysis = Within("analysis.json")  # what stands behind the numbers: parts of AP, histograms, calibration
+    distributions = Within("distributions.json")  # whole coord distributions of some objects
+
     def detections(self, box: BoxKind) -> Path:
         """Return the detections in COCO's results format."""
         return self.path / f"detections.{box}.json"
-
-    @property
-    def objects(self) -> Path:
-        """All parsed objects, one image a line."""
-        return self.path / "objects.jsonl"
-
-    @property
-    def answers(self) -> Path:
-        """The tokens of every answer, one image a line."""
-        return self.path / "answers.jsonl"
-
-    @property
-    def unknown(self) -> Path:
-        """Descriptions that name no category, with their counts."""
-        return self.path / "unknown.json"
-
-    @property
-    def analysis(self) -> Path:
-        """What stands behind the numbers: parts of AP, histograms, calibration."""
-        return self.path / "analysis.json"
-
-    @property
-    def distributions(self) -> Path:
-        """Whole coord distributions of some objects."""
-        return self.path / "distributions.json"
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,8 @@ class EvaluationFolder:
 
     path: Path
 
-    @property
-    def metrics(self) -> Path:
-        """Metrics by name; written by the verb ``evaluate``, a run has them in its rows."""
-        return self.path / "metrics.json"
-
-    @property
-    def hardware(self) -> Path:
-        """What generated the answers, by name."""
-        return self.path / "hardware.json"
+    metrics = Within("metrics.json")  # by name; written by the verb `evaluate`, a run has them in its rows
+    hardware = Within("hardware.json")  # what generated the answers, by name
 
     def decoding(self, decoding: Decoding) -> DecodingFolder:
         """Return the folder of one decoding."""
@@ -97,20 +88,13 @@ class CheckpointFolder:
 
     path: Path
 
+    commit_marker = Within("commit.json")  # written last, with a checksum of every other file
+    training_state = Within("training_state.json")  # what training knows besides weights, optimizer and random states
+
     @property
     def step(self) -> int:
         """Optimizer steps done, from the folder's name."""
         return step_of(self.path)
-
-    @property
-    def commit_marker(self) -> Path:
-        """Written last, with a checksum of every other file; of a large one both ends are hashed."""
-        return self.path / "commit.json"
-
-    @property
-    def training_state(self) -> Path:
-        """What training knows besides weights, optimizer and random states."""
-        return self.path / "training_state.json"
 
     def averages(self, rank: int) -> Path:
         """Return the running averages of one rank since the last logging step."""
@@ -128,6 +112,19 @@ class RunFolder:
 
     path: Path
 
+    config = Within("config.yaml")  # the resolved configuration of this run alone
+    fingerprint = Within("fingerprint.json")  # what decides the run's results, as hashes
+    param_groups = Within("param_groups.json")  # the optimizer's groups
+    status = Within("status.json")  # where the run stands
+    stop = Within("stop.json")  # a request to stop this run; its experiment may have one for all
+    recorded = Within("recorded.json")  # which tracking server has the whole run
+    metrics = Within("metrics.jsonl")  # committed rows of metrics
+    progress_log = Within("progress.log")  # progress as lines for a person
+    error_log = Within("error.log")  # tracebacks of failures
+    merged = Within("merged")  # the merged checkpoint of a finished run
+    checkpoints = Within("checkpoints")
+    lock = Within(".attempt.lock")  # held by the one process that writes the run
+
     @staticmethod
     def of(config: ExperimentConfig) -> "RunFolder":
         """Return the folder of the run that a resolved configuration describes."""
@@ -142,66 +139,6 @@ class RunFolder:
     def experiment(self) -> "ExperimentFolder":
         """The experiment the run belongs to."""
         return ExperimentFolder(self.path.parent)
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration of this run alone."""
-        return self.path / "config.yaml"
-
-    @property
-    def fingerprint(self) -> Path:
-        """What decides the run's results, as hashes."""
-        return self.path / "fingerprint.json"
-
-    @property
-    def param_groups(self) -> Path:
-        """The optimizer's groups."""
-        return self.path / "param_groups.json"
-
-    @property
-    def status(self) -> Path:
-        """Where the run stands."""
-        return self.path / "status.json"
-
-    @property
-    def stop(self) -> Path:
-        """A request to stop this run; its experiment may have one for all."""
-        return self.path / "stop.json"
-
-    @property
-    def recorded(self) -> Path:
-        """Says which tracking server has the whole run."""
-        return self.path / "recorded.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Committed rows of metrics."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def progress_log(self) -> Path:
-        """Progress as lines for a person."""
-        return self.path / "progress.log"
-
-    @property
-    def progress(self) -> Path:
-        """The same as rows, for a live view."""
-        return self.path / "progress.jsonl"
-
-    @property
-    def error_log(self) -> Path:
-        """Tracebacks of failures."""
-        return self.path / "error.log"
-
-    @property
-    def merged(self) -> Path:
-        """The merged checkpoint of a finished run."""
-        return self.path / "merged"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
-        return self.path / "checkpoints"
 
     def checkpoint(self, step: int) -> CheckpointFolder:
         """Return the checkpoint after ``step`` optimizer steps."""
@@ -223,7 +160,7 @@ class RunFolder:
         """Return folders where the run writes files, and files where it has folders."""
         files = (
             self.config, self.fingerprint, self.param_groups, self.status, self.stop, self.recorded, self.metrics,
-            self.progress_log, self.progress, self.error_log,
+            self.progress_log, self.error_log,
         )  # fmt: skip
         folders = (self.merged, self.checkpoints, self.path / _EVALUATIONS, *self.checkpoints.glob(f"{_STEP}*"))
         return [path for path in files if path.is_dir()] + [path for path in folders if path.is_file()]
@@ -239,6 +176,16 @@ class ExperimentFolder:
 
     path: Path
 
+    record = Within("experiment.json")  # the configuration that the name is bound to
+    sweep_journal = Within("trials.jsonl")  # the trials of a sweep, as Optuna keeps them
+    data = Within("data")  # a generated data set
+    codec_ceiling = Within("codec_ceiling.json")  # AP of the ground truth itself after encoding and decoding
+    hashes = Within("hashes.json")  # of the base's files, so that the large ones are read once
+    report = Within("report")  # tables, plots and the page
+    inspected = Within("inspect")  # pictures that the verb `inspect` has drawn
+    ray_records = Within(".tune")  # what Ray Tune and Ray Train keep for themselves
+    stop = Within("stop.json")  # a request to stop all runs
+
     @staticmethod
     def of(config: ExperimentConfig) -> "ExperimentFolder":
         """Return the folder of an experiment."""
@@ -250,59 +197,19 @@ class ExperimentFolder:
         return self.path.name
 
     @property
-    def record(self) -> Path:
-        """The configuration that the name is bound to."""
-        return self.path / "experiment.json"
-
-    @property
-    def sweep_journal(self) -> Path:
-        """The trials of a sweep, as Optuna keeps them."""
-        return self.path / "trials.jsonl"
-
-    @property
-    def data(self) -> Path:
-        """Where a generated data set lies."""
-        return self.path / "data"
-
-    @property
-    def codec_ceiling(self) -> Path:
-        """AP of the ground truth itself after encoding and decoding."""
-        return self.path / "codec_ceiling.json"
-
-    @property
-    def hashes(self) -> Path:
-        """Hashes of the base's files, so that the large ones are read once."""
-        return self.path / "hashes.json"
-
-    @property
     def data_hashes(self) -> Path:
         """Folder of the hashes of large image folders, shared by all experiments beside this one."""
         return self.path.with_name(".hashes")
 
     @property
-    def report(self) -> Path:
-        """Tables, plots and the page."""
-        return self.path / "report"
-
-    @property
-    def inspected(self) -> Path:
-        """Pictures that the verb ``inspect`` has drawn."""
-        return self.path / "inspect"
-
-    @property
-    def ray_records(self) -> Path:
-        """What Ray Tune and Ray Train keep for themselves."""
-        return self.path / ".tune"
-
-    @property
-    def stop(self) -> Path:
-        """A request to stop all runs."""
-        return self.path / "stop.json"
-
-    @property
     def lock(self) -> Path:
         """The lock of the one command that runs the experiment; beside the folder, which ``--fresh`` moves."""
         return self.path.with_name(f".{self.path.name}.lock")
+
+    @property
+    def lock_holder(self) -> Path:
+        """Which process holds the lock, or held it last."""
+        return self.path.with_name(f".{self.path.name}.holder.json")
 
     def run(self, group: str, seed: int) -> RunFolder:
         """Return the folder of one run."""
@@ -328,9 +235,6 @@ class ExperimentFolder:
         model = config.model
         tag = sha256_of_text(json.dumps([model.path, model.revision, model.vocab_init, model.dtype]))[:8]
         return self.path / f"base-{'text' if config.text_arm else config.data.structure}-{tag}"
-
-
-SCRATCH_PREFIX = ".scratch-"
 
 
 def experiments_in(runs_dir: Path) -> list[ExperimentFolder]:

@@ -1,19 +1,21 @@
-"""At most one command works on an experiment at a time."""
+"""At most one command works on an experiment at a time, and one process on a run."""
 
 import contextlib
-import fcntl
-import json
 import os
 import socket
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout
 
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import ResourceError
-from coordexp.files import kept_model, nearest_existing
-from coordexp.runs.folder import ExperimentFolder
+from coordexp.errors import ResourceError, TrainingError
+from coordexp.files import kept_model, nearest_existing, write_json
+from coordexp.runs.folder import ExperimentFolder, RunFolder
+
+# As long as Ray may take to see that a node is gone, whose worker it then replaces.
+_DYING_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
@@ -35,26 +37,38 @@ class LockHolder:
 
 @contextlib.contextmanager
 def experiment_lock(config: ExperimentConfig) -> Generator[None]:
-    """Hold the experiment's lock while the block runs.
-
-    The kernel drops the lock with the process that holds it, however that process ends, so no stale
-    lock can stay behind. The file lies beside the experiment's directory, which ``--fresh`` moves, and goes again
-    where the block has made no such directory.
+    """Hold the experiment's lock while the block runs; the kernel drops it with the process that holds it.
 
     Raises:
         ResourceError: if another process holds it, or the file system cannot lock.
     """
     folder = ExperimentFolder.of(config)
     check_writable(folder)
-    with _locked(folder) as handle:
-        handle.truncate(0)
-        handle.write(json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname()))) + "\n")
-        handle.flush()
+    with _locked(folder):
+        write_json(folder.lock_holder, asdict(LockHolder(os.getpid(), socket.gethostname())))
         try:
             yield
         finally:
-            if not folder.path.exists():
+            if not folder.path.exists():  # refused before anything was made
                 folder.lock.unlink(missing_ok=True)
+                folder.lock_holder.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def run_lock(run: RunFolder) -> Generator[None]:
+    """Hold a run's lock: a worker whose node was lost may write on while Ray has started another one.
+
+    Raises:
+        TrainingError: if that one goes on for long.
+    """
+    lock = FileLock(run.lock)
+    try:
+        lock.acquire(timeout=_DYING_SECONDS)
+    except Timeout:
+        raise TrainingError(f"{run.path}: another process has written there for {_DYING_SECONDS:g} s") from None
+    with contextlib.ExitStack() as stack:
+        stack.callback(lock.release)
+        yield
 
 
 def check_writable(folder: ExperimentFolder) -> None:
@@ -71,52 +85,36 @@ def check_writable(folder: ExperimentFolder) -> None:
 
 
 def check_unlocked(folder: ExperimentFolder) -> None:
-    """Refuse an experiment that another process is running, without touching its lock.
+    """Refuse an experiment that another process is running.
 
     Raises:
         ResourceError: if so, or if the file system cannot lock.
     """
     if folder.lock.is_file():
-        with folder.lock.open(encoding="utf-8") as handle:
-            _lock(handle.fileno(), fcntl.LOCK_SH, folder)
+        with _locked(folder):
+            pass
 
 
 def last_holder(folder: ExperimentFolder) -> LockHolder | None:
-    """Return who holds an experiment's lock, or held it last; None where the file does not say."""
-    return kept_model(LockHolder, folder.lock)
+    """Return who holds an experiment's lock, or held it last; None where that is not known."""
+    return kept_model(LockHolder, folder.lock_holder)
 
 
-def _locked(folder: ExperimentFolder) -> TextIO:
-    """Open the lock's file and lock it, so that the file under that name is the one that is locked.
-
-    One that its holder has just removed would be nobody's lock.
-    """
-    while True:
-        try:
-            folder.lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = folder.lock.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ResourceError(
-                f"{folder.lock}: cannot be written ({error.strerror}); choose experiment.runs_dir"
-            ) from error
-        try:
-            _lock(handle.fileno(), fcntl.LOCK_EX, folder)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle.fileno()), folder.lock.stat()):
-                    return handle
-        except BaseException:
-            handle.close()
-            raise
-        handle.close()
-
-
-def _lock(descriptor: int, kind: int, folder: ExperimentFolder) -> None:
+@contextlib.contextmanager
+def _locked(folder: ExperimentFolder) -> Generator[None]:
+    lock = FileLock(folder.lock)
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        folder.lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
         raise ResourceError(
             f"experiment {folder.name} is being run by {last_holder(folder) or 'another process'}; wait for it or "
             "choose another experiment.name"
-        ) from error
+        ) from None
     except OSError as error:
-        raise ResourceError(f"{folder.lock}: this file system has no locks ({error.strerror})") from error
+        raise ResourceError(
+            f"{folder.lock}: cannot be locked ({error.strerror}); choose experiment.runs_dir"
+        ) from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(lock.release)
+        yield

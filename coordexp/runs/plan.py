@@ -44,7 +44,7 @@ class RunPlan:
 
     @property
     def folder(self) -> RunFolder:
-        """The run's directory and the names in it."""
+        """The run's folder and the names in it."""
         return RunFolder.of(self.config)
 
     @property

@@ -1,19 +1,16 @@
-"""Progress of a run, written at once into two files of its folder: lines for a person, rows for a live view.
+"""Progress of runs: each writes lines for a person into its ``progress.log``, and the command prints what comes there.
 
-``metrics.jsonl`` holds what was committed with checkpoints. ``progress.log`` shows progress as lines: read from the
-files, none is lost, folded or prefixed on its way through Ray, and they stay. ``progress.jsonl`` holds the same as
-rows, with the names of the metrics and how long the rest will take.
+Read from the files, no line is lost, folded or prefixed on its way through Ray, and they stay.
 """
 
 import contextlib
-import json
 import queue
+import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,7 +18,6 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from coordexp.errors import CoordExpError
-from coordexp.files import parse_model
 from coordexp.runs.folder import RunFolder
 from coordexp.runs.plan import RunPlan
 from coordexp.runs.status import RunStatus
@@ -30,49 +26,49 @@ LOOK_SECONDS = 0.5
 QUIET_SECONDS = 8.0  # without a line; then one says that the command lives
 _NAMES = 6
 _SECONDS_A_RUN = 0.05  # of running ones: many runs are shown less often, at about 20 looks a second
+_STEP_LINE = re.compile(
+    r"\S+  step (?P<step>\d+)/(?P<max_steps>\d+)  loss (?P<loss>\S+) \((?P<parts>.*)\)  "
+    r".*?(?P<speed>\d+) img/s  (?P<minutes>\d+):(?P<seconds>\d\d) left"
+)
 
 ShowInPlace = Callable[[Sequence[str]], None]
-ProgressKind = Literal["start", "step", "evaluation", "alarm", "note"]
 
 
 @dataclass(frozen=True)
-class ProgressRow:
-    """One moment of a run.
+class StepLine:
+    """What the line of a logging step says.
 
     Attributes:
-        kind: ``start`` of a try, at the step it goes on from; a logging ``step``; an ``evaluation``, where validation
-            losses count as one; an ``alarm``; or a ``note``, such as that training waits for data.
-        time: Unix time in seconds.
-        step: optimizer steps done. Of rows before the last ``start`` only those up to its step still count.
+        step: optimizer steps done.
         max_steps: how many there will be.
-        metrics: registered names and finite values: losses and throughput of a step, AP of an evaluation.
-        seconds_left: of training, as fast as it went so far; None where that is not known.
-        message: one sentence of an alarm or a note.
+        loss: total training loss.
+        coord_loss: loss of the expected boxes, where it is there.
+        images_per_second: throughput.
+        seconds_left: of training.
     """
 
-    kind: ProgressKind
-    time: float
     step: int
     max_steps: int
-    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    seconds_left: float | None = None
-    message: str = ""
+    loss: float
+    coord_loss: float | None
+    images_per_second: float
+    seconds_left: float
 
-
-def append_progress(path: Path, row: ProgressRow) -> None:
-    """Append a row in one write."""
-    text = json.dumps(asdict(row), allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as handle:
-        handle.write(f"{text}\n")
-
-
-def parse_progress(line: str) -> ProgressRow | None:
-    """Return the row of a line, or None where the line is damaged: progress is for looking at, no run depends on it."""
-    try:
-        return parse_model(ProgressRow, line)
-    except ValueError:
-        return None
+    @staticmethod
+    def of(line: str) -> "StepLine | None":
+        """Read a line of :func:`coordexp.train.loop.messages.progress_line` under its run's name; None for others."""
+        found = _STEP_LINE.fullmatch(line)
+        if found is None:
+            return None
+        box = re.search(r"(?:^|, )box (\S+?)(?:,|$)", found["parts"])
+        return StepLine(
+            step=int(found["step"]),
+            max_steps=int(found["max_steps"]),
+            loss=float(found["loss"]),
+            coord_loss=None if box is None else float(box[1]),
+            images_per_second=float(found["speed"]),
+            seconds_left=60.0 * int(found["minutes"]) + int(found["seconds"]),
+        )
 
 
 def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
@@ -85,6 +81,25 @@ def progress_log_writer(run_dir: Path) -> Callable[[str], None]:
             handle.write(line.rstrip("\n") + "\n")
 
     return print_line
+
+
+class NewLines:
+    """The whole lines that are appended to a file from now on, or from an offset."""
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        self._path = path
+        self._offset = offset
+
+    def read(self) -> list[str]:
+        """Return the lines since the last time; one without its end is left for the next."""
+        if _size(self._path) <= self._offset:
+            return []
+        with self._path.open("rb") as handle:
+            handle.seek(self._offset)
+            text = handle.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", errors="replace").splitlines()
 
 
 class ProgressDisplay:
@@ -109,11 +124,11 @@ class ProgressDisplay:
             show_in_place: shows the last step of each running run in a terminal; None prints every logging step.
         """
         self._print_line = print_line
+        self._report_end = on_end
         self._show_in_place = show_in_place
         self._steps: dict[str, str] = {}
-        self._report_end = on_end
-        self._offsets: dict[str, int] = {}
-        self._seen: dict[str, int] = {}
+        self._lines: dict[str, NewLines] = {}
+        self._known: dict[str, RunStatus | None] = {}
         self._begun: dict[str, RunPlan] = {}
         self._running: dict[str, RunPlan] = {}
         self._events: queue.SimpleQueue[tuple[RunPlan, bool] | None] = queue.SimpleQueue()
@@ -135,14 +150,19 @@ class ProgressDisplay:
 
     def on_begin(self, plan: RunPlan) -> None:
         """Follow a run that was started; lines and an end from before are not shown again."""
-        self._offsets.setdefault(plan.name, _size(plan.folder.progress_log))
-        self._seen.setdefault(plan.name, _changed_at(plan))
+        log = plan.folder.progress_log
+        self._lines.setdefault(plan.name, NewLines(log, offset=_size(log)))
+        self._known.setdefault(plan.name, plan.status())
         self._begun[plan.name] = plan
         self._events.put((plan, True))
 
     def on_end(self, plan: RunPlan) -> None:
         """Report the end of a run."""
         self._events.put((plan, False))
+
+    def has_begun(self, plan: RunPlan) -> bool:
+        """Return whether a run was started."""
+        return plan.name in self._begun
 
     def _follow(self) -> None:
         try:
@@ -167,36 +187,25 @@ class ProgressDisplay:
         plan, has_begun = event
         if has_begun:
             self._running[plan.name] = plan
-            self._show_steps()
         else:
             self._running.pop(plan.name, None)
             self._end(plan)
             self._steps.pop(plan.name, None)
-            self._show_steps()
+        self._show_steps()
         return True
 
     def _end(self, plan: RunPlan) -> None:
-        changed, status = _changed_at(plan), plan.status()  # read first: the lines before it are on disk then
+        status = plan.status()  # read first: the lines before it are on disk then
         self._show_new_lines(plan)
-        if status is None or changed == self._seen.get(plan.name):
-            return
-        self._seen[plan.name] = changed
-        if status.state != "running":
-            self._report_end(plan, status)
+        if status is not None and status != self._known.get(plan.name):
+            self._known[plan.name] = status
+            if status.state != "running":
+                self._report_end(plan, status)
 
     def _show_new_lines(self, plan: RunPlan) -> None:
-        path = plan.folder.progress_log
-        offset = self._offsets.setdefault(plan.name, 0)
-        if _size(path) <= offset:
-            return
-        with path.open("rb") as handle:
-            handle.seek(offset)
-            text = handle.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[plan.name] += len(whole)
-        for line in whole.decode("utf-8", errors="replace").splitlines():
+        for line in self._lines[plan.name].read():
             self._last_line = time.monotonic()
-            if self._show_in_place is not None and line.startswith(f"{plan.name}  step ") and "  loss " in line:
+            if self._show_in_place is not None and StepLine.of(line) is not None:
                 self._steps[plan.name] = line
                 self._show_steps()
             else:
@@ -229,11 +238,9 @@ def shown_in_place(console: Console) -> Generator[ShowInPlace | None]:
         return
     spinner = Spinner("dots")
     with Live(spinner, console=console, transient=True, refresh_per_second=4) as live:
-
-        def show(lines: Sequence[str]) -> None:
-            live.update(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), spinner))
-
-        yield show
+        yield lambda lines: live.update(
+            Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines), spinner)
+        )
 
 
 @contextlib.contextmanager
@@ -272,12 +279,5 @@ def look_seconds(num_running: int) -> float:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _changed_at(plan: RunPlan) -> int:
-    try:
-        return plan.folder.status.stat().st_mtime_ns
     except FileNotFoundError:
         return 0

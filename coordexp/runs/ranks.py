@@ -37,6 +37,15 @@ def ignore_launchers() -> str | None:
     return f"ignored in the environment, since the configuration decides workers and precision: {', '.join(found)}"
 
 
+def leave_lonely_group() -> None:
+    """Leave a process group of one, as Ray Train makes it for a single worker: the run is then as without Ray."""
+    group = _group()
+    if group is not None and group.get_world_size() == 1:
+        group.destroy_process_group()
+        for name in _GROUP:
+            os.environ.pop(name, None)
+
+
 def rank() -> int:
     """Return this process's rank; 0 without a process group."""
     group = _group()

@@ -22,8 +22,8 @@ from coordexp.metrics import headline, subset_headline
 from coordexp.runs.budget import hours_of
 from coordexp.runs.folder import ExperimentFolder
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.reporter import read_rows
-from coordexp.runs.status import count_killed_time, set_state
+from coordexp.runs.rows import read_rows
+from coordexp.runs.status import Ended, Killed, tell
 from coordexp.runs.stop import clear_stop, request_stop, stop_reason
 from coordexp.sweep.load import Sweep, trial_config
 from coordexp.sweep.schema import Number
@@ -109,7 +109,7 @@ class SweepTrials:
         for event in events:
             self._take(event)
         for plan in self.begun_plans():
-            count_killed_time(plan.run_dir)  # or the budget would count the time since a killed command
+            tell(plan.run_dir, Killed())  # or the budget would count the time since a killed command
         for trial in self.trials:
             self._conclude(trial)
 
@@ -251,7 +251,7 @@ class SweepTrials:
         if frozen.state == TrialState.RUNNING and is_finished:
             self._record(_Event(frozen.number, ap=final_ap(trial.plan), ended="finished"))
         if frozen.state == TrialState.PRUNED and not is_finished:
-            set_state(trial.plan.run_dir, "pruned", message=frozen.user_attrs[_REASON])
+            tell(trial.plan.run_dir, Ended("pruned", frozen.user_attrs[_REASON]))
             clear_stop(trial.plan.run_dir)
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:

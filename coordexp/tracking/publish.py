@@ -19,7 +19,7 @@ from coordexp.metrics import headline
 from coordexp.runs.experiment import directory_bytes
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.plan import RunPlan
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.rows import read_rows
 from coordexp.runs.status import RunStatus, State
 from coordexp.tracking.charts import COLOR_TAG, group_colors
 from coordexp.tracking.connection import ServerUnreachableError, without_secrets

@@ -1,9 +1,10 @@
 """One run, top-down: build its parts, train, evaluate, merge. Knows nothing of Ray; resumes from its reporter."""
 
+import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -102,9 +103,8 @@ def train_run(
     ranks.barrier()
     if ranks.rank() == 0:
         write_json(folder.param_groups, [asdict(row) for row in describe(run.parts.param_groups)], indent=2)
-    # On the run's own disk, whose room was checked before the start.
-    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=folder.path) as scratch:
-        _train(run, Path(scratch))
+    with _scratch(folder) as scratch:
+        _train(run, scratch)
     if not ranks.from_first([has_final_rows(folder.path)])[0]:
         _evaluate(run)
     finish = _merge(run) if merges and ranks.rank() == 0 else Finish()
@@ -129,6 +129,21 @@ def set_up_process(config: ExperimentConfig) -> str | None:
     set_seed(config.experiment.seed)
     choose_algorithms(deterministic=config.is_deterministic)
     return ignored
+
+
+@contextlib.contextmanager
+def _scratch(folder: RunFolder) -> Generator[Path]:
+    """Yield a folder, the same on all ranks, for checkpoints that are not whole yet.
+
+    It is on the run's own disk, whose room was checked before the start.
+    """
+    made = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder.path) if ranks.rank() == 0 else ""
+    (scratch,) = ranks.from_first([made])
+    try:
+        yield Path(scratch)
+    finally:
+        if made:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _stop_if_asked(listener: StopListener) -> None:

@@ -161,7 +161,7 @@ def _make_run(folder: Path) -> None:
         checkpoint.path.mkdir(parents=True)
         (checkpoint.path / "weights").write_bytes(bytes(range(100)))
         checkpoint.training_state.write_text("{}")
-        commit_checkpoint(checkpoint.path, rows_file=run.metrics)
+        commit_checkpoint(checkpoint.path, rows=len(read_rows(run.metrics)))
         append_progress(
             run.progress, ProgressRow(kind="start", time=1.0, step=step, max_steps=4, metrics={"train_total_loss": 0.5})
         )

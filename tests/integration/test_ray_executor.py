@@ -12,16 +12,14 @@ import psutil
 import pytest
 import ray
 
-from coordexp.cluster import live_metrics
 from coordexp.cluster.executor import RayExecutor
-from coordexp.cluster.live_metrics import read_metrics
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import ResourceError, TrainingError
 from coordexp.runs.commit import committed_checkpoints, read_commit_marker
 from coordexp.runs.folder import step_of
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.reporter import Row, read_rows
+from coordexp.runs.rows import Row, read_rows
 from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -130,18 +128,6 @@ def test_a_bug_is_tried_again_and_then_reported(ray_on_two_cpus, tmp_path):
     assert plan.status().message == "RuntimeError: shapes do not match"
     assert (plan.run_dir / "attempts").read_text().count("\n") == 2
     assert (plan.run_dir / "error.log").read_text().count("RuntimeError: shapes do not match") == 2
-
-
-def test_the_agent_is_read_while_runs_go_on(ray_on_two_cpus, tmp_path, monkeypatch):
-    plans, read = make_plans(tmp_path, {"A": {}}), []
-    monkeypatch.setattr(live_metrics, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(live_metrics, "read_metrics", lambda address: read.append(read_metrics(address)))
-
-    with live_metrics.QueueMetrics("tiny", lambda: plans, every_seconds=0.2):
-        RayExecutor().execute(plans, stand_in)
-
-    assert len(read) > 1
-    assert max(read) > 1_000
 
 
 @pytest.mark.timeout(120)  # Ray itself waits for ever

@@ -8,6 +8,7 @@ from coordexp.coord_tokens.offset_adapter import active_offset
 from coordexp.model.loading import load
 from coordexp.runs.commit import commit_checkpoint, committed_checkpoints
 from coordexp.runs.folder import ExperimentFolder, RunFolder
+from coordexp.runs.rows import read_rows
 from tests.integration.strategy_support import diverging, images_of, losses_of, run_on, spawn
 from tests.integration.training_support import prepared, small_config, write_base
 
@@ -95,7 +96,7 @@ def test_a_lost_shard_of_the_optimizer_shows(ddp, base, tmp_path):
                 value.zero_()
     torch.save(states, shard)
     # New checksums: a checkpoint unlike its checksums is passed over.
-    commit_checkpoint(checkpoint, rows_file=RunFolder.of(config).metrics)
+    commit_checkpoint(checkpoint, rows=len(read_rows(RunFolder.of(config).metrics)))
     run_on(2, config, tmp_path / "log")
     assert losses_of(config)[: STOP + 1] == pytest.approx(losses_of(ddp)[: STOP + 1], rel=1e-5)
     assert losses_of(config) != pytest.approx(losses_of(ddp), rel=1e-5)

@@ -15,8 +15,8 @@ from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import parse_progress
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.progress import StepLine
+from coordexp.runs.rows import read_rows
 from coordexp.runs.status import read_status
 from coordexp.tracking.payload import flatten_config, last_values
 from coordexp.tracking.publish import read_hardware
@@ -105,8 +105,9 @@ def _config(folder: RunFolder) -> ExperimentConfig | None:
 
 def _progress(folder: RunFolder) -> int:
     """Return the step that a run has reached; its rows come with checkpoints only."""
-    lines = folder.progress.read_text("utf-8", "replace").split("\n") if folder.progress.is_file() else []
-    return next((row.step for line in reversed(lines) if (row := parse_progress(line)) is not None), 0)
+    log = folder.progress_log
+    lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+    return next((found.step for line in reversed(lines) if (found := StepLine.of(line)) is not None), 0)
 
 
 def _commit(folder: RunFolder) -> str:

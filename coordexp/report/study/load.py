@@ -19,7 +19,7 @@ from coordexp.files import parse_model, read_model
 from coordexp.report.study.data import CURVES, ExperimentData, Point, RunData, State, read_by
 from coordexp.report.study.folders import read_folders, recorded_experiment
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
-from coordexp.runs.reporter import read_rows
+from coordexp.runs.rows import read_rows
 from coordexp.tracking.charts import MEASURED
 from coordexp.tracking.connection import connect, server_of, sqlite_path, tracking_errors, without_secrets
 from coordexp.tracking.payload import last_values

@@ -13,7 +13,8 @@ from coordexp.report.watch.rows import ENDED, RunRow, Snapshot, patience
 from coordexp.runs.experiment import ExperimentRecord, read_record
 from coordexp.runs.folder import ExperimentFolder, RunFolder, experiments_in
 from coordexp.runs.lock import last_holder
-from coordexp.runs.progress import ProgressRow, parse_progress
+from coordexp.runs.progress import StepLine
+from coordexp.runs.rows import Row, read_rows
 from coordexp.runs.status import read_status
 
 _QUIET_SECONDS = 30.0
@@ -75,62 +76,72 @@ def _expected(directory: Path, record: ExperimentRecord | None) -> list[tuple[st
 
 
 def _row(folder: RunFolder, record: ExperimentRecord | None, *, begun_after: float | None) -> RunRow:
-    group, rows = folder.name.rpartition("-s")[0], _progress(folder)
+    group, rows, (last, alarm) = folder.name.rpartition("-s")[0], _rows(folder), _log(folder)
     status, changed = read_status(folder.path), _changed(folder.status)
     state: State = "waiting"
     if status is not None:
         state = "stopped" if status.state == "pruned" else status.state
     if state != "finished" and changed is not None and begun_after is not None and changed < begun_after:
         state = "waiting"  # left by an earlier command; this one will try again
-    last, reading = rows[-1] if rows else None, _reading(record, group)
+    reading, committed = _reading(record, group), status.step if status else 0
     metrics = {name: value for row in rows for name, value in row.metrics.items()}
-    committed = status.step if status else 0
     step = last.step if last and (state not in ENDED or not committed) else committed
     max_steps = last.max_steps if last else _max_steps(record, group)
     is_evaluating = max_steps is not None and step >= max_steps
-    left = next((row.seconds_left for row in reversed(rows) if row.kind in ("step", "start")), None)
-    begun = max((row.time for row in rows if row.kind == "start"), default=0.0)
-    alarms = [f"ALARM at step {row.step}: {row.message}" for row in rows if row.kind == "alarm"]
     return RunRow(
         name=folder.name,
         group=group,
         state=state,
         step=step,
         max_steps=max_steps,
-        loss=metrics.get("train_total_loss"),
-        images_per_second=metrics.get("throughput/images_per_second"),
-        seconds_left=0.0 if is_evaluating else left,
+        loss=last.loss if last else None,
+        images_per_second=last.images_per_second if last else None,
+        seconds_left=0.0 if is_evaluating else last.seconds_left if last else None,
         seconds=status.seconds if status else None,
         ap=metrics.get(headline(reading), metrics.get(subset_headline(reading))),
         restarts=status.restarts if status else 0,
-        last_seen=max(filter(None, (changed, last.time if last else None)), default=None),
-        patience=patience([row.time for row in rows if row.time >= begun][-_KEPT_ROWS:], is_evaluating=is_evaluating),
-        message=(status.message if status else "") or ("" if state in ENDED else "".join(alarms[-1:])),
-        is_starting=state == "running"
-        and (status is None or status.since is None)
-        and (last is None or last.time <= (changed or 0.0)),
+        last_seen=max(filter(None, (changed, _changed(folder.progress_log))), default=None),
+        patience=patience([row.time for row in rows[-_KEPT_ROWS:]], is_evaluating=is_evaluating),
+        message=(status.message if status else "") or ("" if state in ENDED else alarm),
+        is_starting=state == "running" and (status is None or status.since is None),
     )
 
 
-def _progress(folder: RunFolder) -> list[ProgressRow]:
-    """Return the rows of a run that still count: since its last start, and before it up to the step it goes on from."""
-    try:
-        found = folder.progress.stat()
-        rows = _parsed(folder.progress, found.st_mtime_ns, found.st_size)
-    except OSError:  # not there, or away for now
-        return []
-    start = max((at for at, row in enumerate(rows) if row.kind == "start"), default=0)
-    kept = [row for row in rows[:start] if row.kind == "evaluation" and row.step <= rows[start].step]
-    return [*kept, *rows[start:]]
+def _rows(folder: RunFolder) -> list[Row]:
+    with contextlib.suppress(OSError):  # not there, or away for now
+        found = folder.metrics.stat()
+        return _parsed_rows(folder.metrics, found.st_mtime_ns, found.st_size)
+    return []
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(path: Path, mtime_ns: int, size: int) -> list[ProgressRow]:
-    """Read progress rows, those of a file that has not changed once; a last line without its end is left for later."""
+def _parsed_rows(path: Path, mtime_ns: int, size: int) -> list[Row]:
+    """Read rows, those of a file that has not changed once."""
     del mtime_ns, size
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    lines = whole.decode("utf-8", errors="replace").split("\n")
-    return [row for line in lines if (row := parse_progress(line)) is not None]
+    return read_rows(path)
+
+
+def _log(folder: RunFolder) -> tuple[StepLine | None, str]:
+    """Return the last step and the last alarm that a run's log says."""
+    with contextlib.suppress(OSError):
+        found = folder.progress_log.stat()
+        return _parsed_log(folder.progress_log, found.st_mtime_ns, found.st_size)
+    return None, ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed_log(path: Path, mtime_ns: int, size: int) -> tuple[StepLine | None, str]:
+    del mtime_ns, size
+    last, alarm = None, ""
+    for line in path.read_text("utf-8", "replace").split("\n")[:-1]:  # a line without its end is left for later
+        text = line.partition("  ")[2]
+        if (step := StepLine.of(line)) is not None:
+            last = step
+        elif text.startswith("starts: "):  # it goes on from a checkpoint, or from the beginning
+            last = None
+        elif text.startswith("ALARM "):
+            alarm = text
+    return last, alarm
 
 
 def _reading(record: ExperimentRecord | None, group: str) -> BoxKind:

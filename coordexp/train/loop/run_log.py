@@ -14,8 +14,8 @@ from coordexp.losses.criterion import Criterion
 from coordexp.metrics import BOX_KINDS, SUBSET, MetricName, Split, loss_metric
 from coordexp.runs import ranks
 from coordexp.runs.folder import CheckpointFolder, RunFolder
-from coordexp.runs.progress import ProgressKind, ProgressRow, append_progress
-from coordexp.runs.reporter import Reporter, Row
+from coordexp.runs.reporter import Reporter
+from coordexp.runs.rows import Row
 from coordexp.train.loop import diagnostics
 from coordexp.train.loop.alarms import Alarms, AlarmState
 from coordexp.train.loop.averages import StepLog
@@ -91,7 +91,6 @@ class RunLog:
             self.note(f"resumes at step {step}")
         for line in lines:
             self.note(line)
-        self._progress("start", step)
 
     def on_step_log(self, log: StepLog) -> None:
         """Make a row and a progress line of a logging step."""
@@ -104,11 +103,10 @@ class RunLog:
         self._gradients = {name: total + log.sums[name] for name, total in self._gradients.items()}
         metrics |= self._gradient_metrics()
         self._raise_alarms(log.step, self._alarms.silent_terms(log.hidden_gradients, log.units))
-        finite = self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
+        self.add_row(log.step, metrics | {"alarms": float(self._alarms.raised)})
         max_steps = self._config.training.num_steps
         seconds_left = self.train_seconds / log.step * (max_steps - log.step)
         self.note(progress_line(log, metrics=metrics, max_steps=max_steps, seconds_left=seconds_left, ap=self._last_ap))
-        self._progress("step", log.step, finite, seconds_left=seconds_left)
         self._logged_steps += 1
         # Once, and not at the first logging step, when loader processes start.
         if self._logged_steps > 1 and not self._warned_of_waiting:
@@ -116,7 +114,6 @@ class RunLog:
             if waiting is not None:
                 self._warned_of_waiting = True
                 self.note(waiting)
-                self._progress("note", log.step, message=waiting)
 
     def on_term_gradients(self, step: int, norms: Mapping[str, float]) -> None:
         """Make a row of the norms of each term's gradient."""
@@ -128,15 +125,13 @@ class RunLog:
         metrics["eval_coord_diag/coord_tokens"] = sums["num_coord_tokens"]
         if sums["num_coord_tokens"]:  # without an object the end of the answer is all that there is to compare
             self._raise_alarms(step, self._alarms.apart(self._train_means, means))
-        finite = self.add_row(step, metrics | {"alarms": float(self._alarms.raised)})
-        self._progress("evaluation", step, finite)
+        self.add_row(step, metrics | {"alarms": float(self._alarms.raised)})
 
     def add_evaluation(self, step: int, metrics: Mapping[str, float], *, num_images: int, is_final: bool) -> None:
         """Make a row of an evaluation by generation: of the final one on all images, or of one on the subset."""
         if ranks.rank() != 0:  # the others have no metrics
             return
-        finite = self.add_row(step, {("" if is_final else SUBSET) + name: value for name, value in metrics.items()})
-        self._progress("evaluation", step, finite)
+        self.add_row(step, {("" if is_final else SUBSET) + name: value for name, value in metrics.items()})
         found = {box: metrics.get(str(MetricName("constrained", "AP", box))) for box in BOX_KINDS}
         self._last_ap = found[self._config.reading]
         aps = ", ".join(f"AP {'undefined' if value is None else f'{value:.3f}'} {box}" for box, value in found.items())
@@ -149,8 +144,8 @@ class RunLog:
         if time.monotonic() - self._last_line >= _QUIET_SECONDS:
             self.note(f"has written {done:,} of {total:,} answers")
 
-    def add_row(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Keep a row until the next commit, and return it; what is not finite raises an alarm and is left out."""
+    def add_row(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep a row until the next commit; what is not finite raises an alarm and is left out."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         row = Row(step=step, time=time.time(), metrics=finite)
         self.rows.append(row)
@@ -158,7 +153,6 @@ class RunLog:
             self.reporter.observe(row)
         if len(finite) < len(metrics):
             self._raise_alarms(step, self._alarms.not_finite(sorted(metrics.keys() - finite.keys())))
-        return finite
 
     def commit(self, step: int, checkpoint: Path | None = None, *, is_final: bool = False) -> None:
         """Hand rows, and a checkpoint, to the reporter; ``is_final`` rows are kept by whoever resumes the run."""
@@ -207,34 +201,12 @@ class RunLog:
     def _raise_alarms(self, step: int, sentences: Sequence[str]) -> None:
         for sentence in sentences:
             self.note(f"ALARM at step {step}: {sentence}")
-            self._progress("alarm", step, message=sentence)
 
     def note(self, line: str) -> None:
         """Print a line under the run's name, on one rank."""
         self._last_line = time.monotonic()
         if ranks.rank() == 0:
             self._print_line(f"{self.name}  {line}")
-
-    def _progress(
-        self,
-        kind: ProgressKind,
-        step: int,
-        metrics: Mapping[str, float] | None = None,
-        *,
-        seconds_left: float | None = None,
-        message: str = "",
-    ) -> None:
-        if ranks.rank() == 0:
-            row = ProgressRow(
-                kind=kind,
-                time=time.time(),
-                step=step,
-                max_steps=self._config.training.num_steps,
-                metrics=dict(metrics or {}),
-                seconds_left=seconds_left,
-                message=message,
-            )
-            append_progress(RunFolder.of(self._config).progress, row)
 
 
 def means_to_metrics(

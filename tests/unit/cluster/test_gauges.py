@@ -8,23 +8,23 @@ from coordexp.cluster.gauges import (
     RUN_LABELS,
     STATES,
     GaugeSample,
+    QueueMetrics,
+    RunMetrics,
     final_samples,
     has_diverged,
-    is_nonfinite,
-    queue_samples,
+    memory_samples,
     row_samples,
     run_labels,
     run_samples,
     state_of,
 )
-from coordexp.cluster.live_metrics import QueueMetrics, RunMetrics, memory_samples
 from coordexp.config.schema import ExperimentConfig
 from coordexp.detection.metrics import detection_metrics
 from coordexp.errors import DivergedError, TrainingError
 from coordexp.metrics import BOX_KINDS, DECODINGS, REGISTRY, MetricName
 from coordexp.runs.plan import plan_runs
-from coordexp.runs.reporter import Row, append_rows
-from coordexp.runs.status import RunStatus, note_traceback, one_sentence, set_state, write_status
+from coordexp.runs.rows import Row, append_rows
+from coordexp.runs.status import RunStatus, note_traceback, one_sentence, write_status
 
 TRAIN_ROW = Row(
     step=7,
@@ -142,8 +142,10 @@ def test_every_registered_loss_diagnostic_and_ap_is_published_once():
         ({"grad_norm/text_ce": 0.1}, False),
     ],
 )
-def test_a_row_without_its_total_loss_was_not_finite(metrics, expected):
-    assert is_nonfinite(Row(1, 1.0, metrics)) is expected
+def test_a_row_without_its_total_loss_was_not_finite(plans, metrics, expected):
+    sink = Recorded()
+    RunMetrics(plans[0], sink=sink).observe(Row(1, 1.0, metrics))
+    assert sink.of("coordexp_nonfinite_rows") == expected
 
 
 def test_a_run_publishes_start_rows_memory_and_waiting(plans):
@@ -201,19 +203,21 @@ def test_states_come_from_status_files(plans):
     write_status(first.run_dir, RunStatus(state="running"))
     write_status(second.run_dir, RunStatus(state="finished"))
     write_status(third.run_dir, RunStatus(state="failed", message="no"))
-    assert [state_of(plan) for plan in plans] == ["running", "finished", "failed", "waiting"]
-    values = {sample.name: sample.value for sample in run_samples(third)}
+    assert [state_of(plan, plan.status()) for plan in plans] == ["running", "finished", "failed", "waiting"]
+    values = {sample.name: sample.value for sample in run_samples(third, third.status(), "failed")}
     assert values == {"coordexp_run_state": 3, "coordexp_restarts": 0, "coordexp_run_diverged": 0}
-    counted = {sample.labels.get("state"): sample.value for sample in queue_samples(["running", "running"], seconds=2)}
-    assert counted == {"waiting": 0, "running": 2, "finished": 0, "failed": 0, "stopped": 0, "pruned": 0, None: 2}
 
 
 def test_what_an_earlier_command_left_waits_again(plans):
     for plan, state in zip(plans, ("running", "failed", "finished", "stopped"), strict=True):
         write_status(plan.run_dir, RunStatus(state=state))
     written = (plans[0].run_dir / "status.json").stat().st_mtime
-    assert [state_of(plan, since=written + 60) for plan in plans] == ["waiting", "waiting", "finished", "waiting"]
-    assert [state_of(plan, since=written) for plan in plans] == ["running", "failed", "finished", "stopped"]
+
+    def states(since: float) -> list[str]:
+        return [state_of(plan, plan.status(), since=since) for plan in plans]
+
+    assert states(written + 60) == ["waiting", "waiting", "finished", "waiting"]
+    assert states(written) == ["running", "failed", "finished", "stopped"]
 
 
 @pytest.mark.parametrize(
@@ -226,10 +230,8 @@ def test_a_diverged_run_is_distinguished_from_another_failure(plans, error, dive
         raise error
     except TrainingError as caught:
         note_traceback(plan.run_dir)
-        set_state(plan.run_dir, "failed", message=one_sentence(caught))
-    assert has_diverged(plan) is diverged
-    set_state(plan.run_dir, "running")
-    assert has_diverged(plan) is False
+        status = RunStatus("failed", message=one_sentence(caught))
+    assert has_diverged(plan, status) is diverged
 
 
 def test_the_queue_is_followed_until_the_end(plans):
@@ -237,7 +239,8 @@ def test_the_queue_is_followed_until_the_end(plans):
     with QueueMetrics("tiny", lambda: plans, sink=sink, every_seconds=60):
         write_status(plans[0].run_dir, RunStatus(state="finished"))
     assert sink.of("coordexp_run_state", **run_labels(plans[0])) == STATES.index("finished")
-    assert sink.of("coordexp_runs", state="waiting") == 3
+    counted = [sink.of("coordexp_runs", state=state) for state in STATES]
+    assert counted == [3, 0, 1, 0, 0, 0]
     assert sink.of("coordexp_ablation_seconds", experiment="tiny") >= 0
 
 

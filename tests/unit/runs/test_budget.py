@@ -1,6 +1,5 @@
 """What a budget counts, and which seeds it holds."""
 
-import os
 import threading
 
 import pytest
@@ -8,8 +7,7 @@ import pytest
 from coordexp.config.schema import Cluster, ExperimentConfig
 from coordexp.runs.budget import BudgetKeeper, RunUse, decide, hours_of, unit_name, units_of, whole_seeds
 from coordexp.runs.plan import RunPlan, plan_runs
-from coordexp.runs.progress import progress_log_writer
-from coordexp.runs.status import RunClock, RunStatus, begin, count_killed_time, note_workers, set_state, write_status
+from coordexp.runs.status import RunStatus, write_status
 from coordexp.runs.stop import stop_reason
 
 B = {"objective": {"use_coord_ce": False, "use_coordexp_loss": True, "use_geom_loss": True}}
@@ -55,30 +53,6 @@ def test_a_run_uses_the_time_it_has_had_its_workers(status, hours):
     assert hours_of(status, cluster, now=10_000.0) == pytest.approx(hours)
 
 
-def test_the_time_of_a_killed_job_counts_up_to_its_last_sign(tmp_path):
-    plan = make_plans(tmp_path)[0]
-    write_status(plan.run_dir, RunStatus("running", message="why", seconds=10.0, restarts=2, since=1000.0))
-    progress_log_writer(plan.run_dir)("step 1")
-    os.utime(plan.run_dir / "progress.log", (1060.0, 1060.0))
-    os.utime(plan.run_dir / "status.json", (1000.0, 1000.0))
-    count_killed_time(plan.run_dir)
-    assert plan.status() == RunStatus("running", message="why", seconds=70.0, restarts=2)
-    count_killed_time(plan.run_dir)
-    assert plan.status().seconds == 70.0  # counted once
-
-
-def test_waiting_for_workers_is_no_time_of_a_run(tmp_path, monkeypatch):
-    now = iter((100.0, 150.0))  # has its workers at 100, ends at 150
-    monkeypatch.setattr("coordexp.runs.status.time.time", lambda: next(now))
-    plan = make_plans(tmp_path)[0]
-    begin(plan.run_dir)
-    assert plan.status().since is None
-    note_workers(plan.run_dir)
-    set_state(plan.run_dir, "failed", message="its node is gone")
-    assert plan.status().seconds == 50.0
-    assert RunClock(plan.run_dir).seconds() >= 50.0
-
-
 def uses(*rows: tuple[int, float, str]) -> list[RunUse]:
     return [RunUse(seed, hours, is_finished=how == "done", is_over=how == "over") for seed, hours, how in rows]
 
@@ -120,7 +94,7 @@ def test_a_further_seed_needs_room_for_all_its_runs():
 
 def test_decisions_tell_the_numbers():
     decision = decide(uses((0, 1.0, "done"), (0, 3.0, "done"), (1, 0.5, "")), 10.0)
-    assert (decision.used_hours, decision.left_hours, decision.run_hours) == (4.5, 5.5, 2.0)
+    assert (decision.used_hours, decision.left_hours) == (4.5, 5.5)
 
 
 def test_a_keeper_asks_the_runs_of_seeds_it_does_not_hold(tmp_path):

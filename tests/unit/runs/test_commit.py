@@ -11,7 +11,8 @@ from coordexp.runs.commit import (
     prune_checkpoints,
     read_commit_marker,
 )
-from coordexp.runs.reporter import LocalReporter, Row, RowWriter, append_rows, read_rows
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import Row, append_rows, read_rows
 
 
 def write_checkpoint(run_dir, step, *, committed=True):
@@ -19,7 +20,7 @@ def write_checkpoint(run_dir, step, *, committed=True):
     path.mkdir(parents=True)
     (path / "weights").write_text(str(step))
     if committed:
-        commit_checkpoint(path, rows_file=run_dir / "metrics.jsonl")
+        commit_checkpoint(path, rows=len(read_rows(run_dir / "metrics.jsonl")))
     return path
 
 
@@ -101,11 +102,11 @@ def cut(run_dir):
 def test_a_file_of_rows_that_changes_under_a_run_ends_it(tmp_path, meanwhile, is_refused):
     """Else the next row would stand behind half a row, and no server would ever get it."""
     row = Row(step=1, time=1.0, metrics={"epoch": 0.5})
-    writer = RowWriter(tmp_path)
-    writer.append([row])
+    reporter = LocalReporter(tmp_path)
+    reporter.commit([row], step=1, checkpoint=None)
     meanwhile(tmp_path)
     expected = pytest.raises(CheckpointError, match="the same command goes on") if is_refused else nullcontext()
     with expected:
-        writer.append([row])
+        reporter.commit([row], step=1, checkpoint=None)
     if not is_refused:
         assert steps(tmp_path) == ([1, 1] if meanwhile is not drop_uncommitted else [1])

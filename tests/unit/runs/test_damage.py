@@ -7,7 +7,8 @@ import pytest
 
 from coordexp.runs import commit
 from coordexp.runs.commit import Checksum, commit_checkpoint, drop_uncommitted, prune_checkpoints, read_commit_marker
-from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import Row, append_rows, read_rows
 from coordexp.runs.status import RunStatus, read_status, write_status
 
 MARKER = "commit.json"
@@ -22,7 +23,7 @@ def run_dir(tmp_path):
         (path / "shards").mkdir(parents=True)
         (path / "weights").write_bytes(bytes(range(100)))
         (path / "shards" / "optimizer").write_bytes(b"moments")
-        commit_checkpoint(path, rows_file=tmp_path / "metrics.jsonl")
+        commit_checkpoint(path, rows=len(read_rows(tmp_path / "metrics.jsonl")))
     return tmp_path
 
 

@@ -24,7 +24,7 @@ def run_dir(tmp_path):
     for step in (2, 4):
         (tmp_path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
         (tmp_path / "checkpoints" / f"step_{step:06d}" / "weights").write_bytes(bytes(3 * 2**20))
-    commit_checkpoint(tmp_path / "checkpoints" / "step_000002", rows_file=tmp_path / "metrics.jsonl")
+    commit_checkpoint(tmp_path / "checkpoints" / "step_000002", rows=0)
     return tmp_path
 
 

@@ -1,8 +1,6 @@
 import contextlib
-import fcntl
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -223,22 +221,3 @@ def test_a_refused_start_leaves_no_lock_behind(tmp_path):
     with experiment_lock(config):
         folder.path.mkdir()
     assert folder.lock.is_file()
-
-
-def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
-    config = make_config(tmp_path)
-    folder = ExperimentFolder.of(config)
-    taken: list[int] = []
-
-    def remove_first(descriptor: int, kind: int) -> None:
-        fcntl_flock(descriptor, kind)
-        taken.append(descriptor)
-        if len(taken) == 1:  # its holder before us removed it between our opening and locking
-            folder.lock.unlink()
-
-    fcntl_flock = fcntl.flock
-    monkeypatch.setattr(fcntl, "flock", remove_first)
-    with experiment_lock(config):
-        assert len(taken) == 2
-        assert folder.lock.is_file()
-        assert last_holder(folder) == LockHolder(os.getpid(), socket.gethostname())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import coordexp
 from coordexp.config import load_config
-from coordexp.runs.folder import CheckpointFolder, DecodingFolder, ExperimentFolder, RunFolder, experiments_in
+from coordexp.runs.folder import CheckpointFolder, DecodingFolder, ExperimentFolder, RunFolder, Within, experiments_in
 
 PACKAGE = Path(coordexp.__file__).parent
 RUN = RunFolder(Path("runs/tiny/A-s0"))
@@ -61,7 +61,9 @@ def test_averages_belong_to_ranks(tmp_path):
 
 def names_of(folder) -> set[str]:
     """Return the names of the files and folders that the properties of a folder object are."""
-    found = (getattr(folder, name) for name, value in vars(type(folder)).items() if isinstance(value, property))
+    found = (
+        getattr(folder, name) for name, value in vars(type(folder)).items() if isinstance(value, property | Within)
+    )
     return {path.name for path in found if isinstance(path, Path)}
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from coordexp.runs.commit import committed_checkpoints
 from coordexp.runs.folder import step_of
-from coordexp.runs.reporter import LocalReporter, Row, append_rows, read_rows
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import Row, append_rows, read_rows
 
 
 def _checkpoint(path, text="weights"):

@@ -1,19 +1,23 @@
 import os
-import time
 
 import pytest
 
-from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import DataError
-from coordexp.runs.plan import plan_runs
-from coordexp.runs.reporter import Row, append_rows
-from coordexp.runs.status import RunStatus, begin, note_restart, one_sentence, set_state, write_status
-
-
-@pytest.fixture
-def plan(tmp_path):
-    config = ExperimentConfig.model_validate({"experiment": {"name": "tiny", "runs_dir": str(tmp_path)}})
-    return plan_runs(config)[0]
+from coordexp.runs.reporter import LocalReporter
+from coordexp.runs.rows import Row
+from coordexp.runs.status import (
+    Begun,
+    Committed,
+    Ended,
+    Erred,
+    Killed,
+    RunStatus,
+    Started,
+    has_taken_step,
+    one_sentence,
+    read_status,
+    tell,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,46 +32,96 @@ def test_an_error_is_one_line(error, line):
     assert one_sentence(error) == line
 
 
-def test_the_step_is_that_of_the_last_row_or_checkpoint(plan):
-    set_state(plan.run_dir, "running")
-    assert plan.status().step == 0
-    append_rows(plan.run_dir / "metrics.jsonl", [Row(step=7, time=1.0, metrics={})])
-    set_state(plan.run_dir, "finished", seconds=2.0)
-    assert plan.status() == RunStatus(state="finished", step=7, seconds=2.0)
-    checkpoints = [plan.folder.checkpoint(step).path for step in (9, 10)]
-    for path in checkpoints:
-        path.mkdir(parents=True)
-    plan.folder.checkpoint(9).commit_marker.write_text("{}")  # a stop between two rows; the other was not committed
-    set_state(plan.run_dir, "stopped")
-    assert plan.status().step == 9
+WAITING = RunStatus("waiting")
 
 
-def test_time_since_a_run_got_its_workers_counts_when_it_ends(plan):
-    write_status(plan.run_dir, RunStatus(state="running", seconds=10.0, since=time.time() - 50.0))
-    set_state(plan.run_dir, "stopped")
-    assert plan.status().seconds == pytest.approx(60.0, abs=5.0)
+def told(*events, before=WAITING):
+    """Let an event happen each ten seconds from 100 on; the last sign of life was two seconds before each."""
+    status = before
+    for number, event in enumerate(events):
+        now = 100.0 + 10.0 * number
+        status = status.next(event, now=now, alive=now - 2.0)
+    return status
 
 
-def test_time_between_attempts_does_not_count(plan):
-    write_status(plan.run_dir, RunStatus(state="stopped", seconds=10.0))
-    path = plan.run_dir / "status.json"
-    os.utime(path, (path.stat().st_mtime - 5000.0,) * 2)
-    set_state(plan.run_dir, "running")
-    assert plan.status().seconds == 10.0
+START = Started(step=4, rows=6)
 
 
-def test_every_start_after_the_first_is_a_restart_unless_the_run_was_stopped_on_purpose(plan):
-    begin(plan.run_dir)
-    assert plan.status().restarts == 0
-    assert note_restart(plan.run_dir, "worker 0 died") == 1
-    assert (plan.status().state, plan.status().message) == ("running", "worker 0 died")
-    begin(plan.run_dir)  # its driver died
-    assert plan.status().restarts == 2
-    set_state(plan.run_dir, "stopped")
-    begin(plan.run_dir)
-    assert plan.status().restarts == 2
-    set_state(plan.run_dir, "failed", message="no")
-    begin(plan.run_dir)
-    assert plan.status().restarts == 3
-    set_state(plan.run_dir, "finished", seconds=1.0)
-    assert plan.status().restarts == 3
+@pytest.mark.parametrize(
+    ("events", "state", "message", "restarts", "seconds"),
+    [
+        ([Begun()], "running", "", 0, 0.0),
+        ([Begun(), START, Committed(8, 9), Ended("finished", "lossy")], "finished", "lossy", 0, 20.0),
+        ([Begun(), START, Ended("failed", "nan")], "failed", "nan", 0, 10.0),
+        ([Begun(), START, Ended("stopped", "asked")], "stopped", "asked", 0, 10.0),
+        # Stopped on purpose: to go on is no restart, and what lies between does not count.
+        ([Begun(), START, Ended("stopped", "asked"), Begun(), START, Ended("finished")], "finished", "", 0, 20.0),
+        # Workers died without a word, up to 8 seconds after their start; Ray starts others.
+        ([Begun(), START, START, Ended("finished")], "finished", "", 1, 18.0),
+        # An error that may be gone, then others that follow from it.
+        ([Begun(), START, Erred("no room"), Erred("peer lost")], "running", "no room", 0, 10.0),
+        ([Begun(), START, Erred("no room"), START, Ended("finished")], "finished", "", 1, 20.0),
+        # Wrong input, before or after an error that follows from it.
+        ([Begun(), START, Erred("peer lost"), Ended("failed", "no images")], "failed", "no images", 0, 10.0),
+        ([Begun(), START, Ended("failed", "no images"), Erred("peer lost")], "failed", "no images", 0, 10.0),
+        (
+            [Begun(), START, Ended("failed", "no images"), Ended("failed", "a worker died")],
+            "failed",
+            "no images",
+            0,
+            10.0,
+        ),
+        # The command was killed; the next one counts the time up to the last sign of life, and a restart.
+        ([Begun(), START, Killed(), Killed(), Begun()], "running", "", 1, 8.0),
+        ([Begun(), START, Begun(), START, Ended("finished")], "finished", "", 1, 18.0),
+        # A command that ends stops what it has begun, and nothing else.
+        ([Begun(), START, Ended("finished"), Ended("stopped", "asked")], "finished", "", 0, 10.0),
+        ([Begun(), START, Ended("failed", "nan"), Ended("stopped", "asked")], "failed", "nan", 0, 10.0),
+        ([Ended("stopped", "asked")], "waiting", "", 0, 0.0),
+        ([Begun(), START, Ended("stopped", "behind"), Ended("pruned", "behind")], "pruned", "behind", 0, 10.0),
+        # What a worker writes after the command was interrupted counts, and does not bring the run back.
+        ([Begun(), START, Ended("stopped", "interrupted"), Committed(8, 9)], "stopped", "interrupted", 0, 10.0),
+        ([Committed(8, 9)], "waiting", "", 0, 0.0),
+    ],
+)
+def test_what_events_come_to(events, state, message, restarts, seconds):
+    status = told(*events)
+    assert (status.state, status.message, status.restarts, status.seconds_until(0.0)) == (
+        state, message, restarts, seconds,
+    )  # fmt: skip
+    assert (status.since is None) == (state != "running" or events[-1] != START)
+
+
+def test_a_failed_merge_is_kept_until_the_run_is_begun_again():
+    status = told(Begun(), START, Ended("finished", "not merged", is_merged=False))
+    assert not status.is_merged
+    assert told(Begun(), before=status) == RunStatus("running", step=4, rows=6, seconds=10.0, restarts=1)
+
+
+def test_steps_and_rows_are_those_that_are_committed(tmp_path):
+    tell(tmp_path, Begun())
+    assert not has_taken_step(tmp_path)
+    reporter = LocalReporter(tmp_path)
+    tell(tmp_path, Started(0, 0))
+    reporter.commit([Row(2, 1.0, {}), Row(4, 1.0, {})], step=4, checkpoint=None)
+    status = read_status(tmp_path)
+    assert (status.step, status.rows) == (4, 2)
+    assert has_taken_step(tmp_path)
+
+
+def test_a_killed_run_that_could_not_tell_its_status_has_taken_its_step(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    LocalReporter(tmp_path).commit([], step=2, checkpoint=tmp_path / "scratch")  # no status is there to be told
+    assert not has_taken_step(tmp_path)  # never begun
+    tell(tmp_path, Begun())
+    assert read_status(tmp_path).step == 0
+    assert has_taken_step(tmp_path)
+
+
+def test_the_time_of_a_killed_run_ends_with_its_last_line(tmp_path):
+    tell(tmp_path, Begun())
+    tell(tmp_path, Started(0, 0))
+    since = read_status(tmp_path).since
+    (tmp_path / "progress.log").write_text("step 1\n")
+    os.utime(tmp_path / "progress.log", (since + 50.0,) * 2)
+    assert tell(tmp_path, Killed()).seconds == pytest.approx(50.0, abs=0.01)

@@ -1,0 +1,106 @@
+"""One run on Ray: a Tune trial drives a ``TorchTrainer``, whose workers do the run.
+
+The first worker writes rows and checkpoints into the run's folder, as without Ray; a new try, wherever it starts, goes
+on from the newest committed checkpoint. Ray is told the steps, for its own health, and asked for nothing.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import ray.train
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from coordexp.cluster.gauges import RunMetrics
+from coordexp.config.schema import Cluster, ExperimentConfig
+from coordexp.runs import ranks
+from coordexp.runs.attempt import TrainFunction, attempt
+from coordexp.runs.plan import RunPlan
+from coordexp.runs.reporter import LocalReporter, Reporter
+from coordexp.runs.rows import Row
+from coordexp.runs.status import Begun, Ended, Finish, one_sentence, tell
+from coordexp.runs.stop import stop_reason
+from coordexp.train.setup.strategy import check_group
+
+_WORKER_DIED = "a worker died: it was killed, ran out of memory, or its node is gone"
+
+
+class RayReporter(LocalReporter):
+    """Also lets dashboards see rows, and Ray that the run lives."""
+
+    def __init__(self, plan: RunPlan, *, warn: Callable[[str], None]) -> None:
+        super().__init__(plan.run_dir, keep_checkpoints=plan.config.training.keep_checkpoints, warn=warn)
+        self._live = RunMetrics(plan) if ranks.rank() == 0 else None
+
+    def observe(self, row: Row) -> None:
+        """Publish the row for dashboards."""
+        if self._live is not None:
+            self._live.observe(row)
+
+    def commit(self, rows: Sequence[Row], *, step: int, checkpoint: Path | None, is_final: bool = False) -> None:
+        """Commit as without Ray, then report the step."""
+        started = time.monotonic()
+        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
+        ray.train.report({"step": step})
+        if self._live is not None:
+            self._live.waited(time.monotonic() - started)
+
+
+def drive(packed_plan: str, function: TrainFunction) -> None:
+    """Do a run on its own group of workers; a failed run is recorded, not raised.
+
+    Tune then retries a trial only when its process dies; workers that die are Train's to restart.
+
+    Args:
+        packed_plan: of the run, as JSON.
+        function: what does a run.
+    """
+    plan = RunPlan.from_json(packed_plan)
+    if stop_reason(plan.run_dir) is not None or plan.is_done():
+        return
+    tell(plan.run_dir, Begun())
+
+    def work(packed: dict[str, str]) -> None:
+        _work(RunPlan.from_json(packed["plan"]), function)
+
+    cluster = plan.config.cluster
+    trainer = TorchTrainer(
+        work,
+        train_loop_config={"plan": plan.to_json()},
+        torch_config=TorchConfig(backend="nccl" if cluster.gpus_per_worker else "gloo"),
+        scaling_config=scaling_config(cluster),
+        run_config=RunConfig(
+            storage_path=str(plan.folder.experiment.ray_records),
+            name=plan.name,
+            failure_config=FailureConfig(max_failures=cluster.max_failures),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        status = plan.status()
+        message = status.message if status is not None else ""  # what the worker said, if it could
+        died = _WORKER_DIED if isinstance(error, WorkerGroupError) else one_sentence(error)
+        tell(plan.run_dir, Ended("failed", message or died))
+
+
+def scaling_config(cluster: Cluster) -> ScalingConfig:
+    """Return how many workers a run has, and what each takes."""
+    resources = {"CPU": float(cluster.cpus_per_worker)}
+    if cluster.gpus_per_worker:
+        resources["GPU"] = cluster.gpus_per_worker
+    return ScalingConfig(
+        num_workers=cluster.num_workers, use_gpu=bool(cluster.gpus_per_worker), resources_per_worker=resources
+    )
+
+
+def _work(plan: RunPlan, function: TrainFunction) -> None:
+    """Do a run in this worker, together with the others."""
+    ranks.leave_lonely_group()
+
+    def checked(config: ExperimentConfig, *, reporter: Reporter, print_line: Callable[[str], None]) -> Finish | None:
+        check_group(config.cluster, given=ray.train.get_context().get_world_size())
+        return function(config, reporter=reporter, print_line=print_line)
+
+    attempt(plan, checked, lambda warn: RayReporter(plan, warn=warn), is_tried_again=True)
