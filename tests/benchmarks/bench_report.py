@@ -2,10 +2,10 @@
 
     python tests/benchmarks/bench_report.py [--images 5000] [--part three|twelve|compare ...]
 
-``three``: the report of 3 groups, 60 s; ``twelve``: of 12 groups x 5 seeds, 180 s; ``compare``: of two files, 20 s; each
-on 5,000 images with 2,000 resamples. The experiment is made first (``large_experiment.py``; minutes). A command runs
-as a user gives it, with an empty cache, on two quiet cores: wall-clock, and the memory of all its processes at its
-peak. Exit code 1 where one takes longer.
+``three``: the report of 3 groups, 60 s; ``twelve``: of 12 groups x 5 seeds, 180 s; ``compare``: of two files, 20 s;
+each on 5,000 images with 2,000 resamples. The experiment is made first (``large_experiment.py``; minutes). A command
+runs as a user gives it, with an empty cache, on two quiet cores: wall-clock, and the memory of all its processes at
+its peak. Exit code 1 where one takes longer.
 """
 
 import argparse
@@ -73,7 +73,8 @@ def main() -> int:
             arguments = ["report", NAME, "--runs-dir", scratch]
             if part == "compare":
                 found = "eval/final/constrained/detections.expected.json"
-                arguments = ["compare", "--annotations", f"{folder}/data/instances_val.json", "--output", f"{folder}/out"]
+                arguments = ["compare", "--annotations", f"{folder}/data/instances_val.json"]
+                arguments += ["--output", f"{folder}/out"]
                 arguments += [f"{group}={folder}/{NAME}/{group}-s0/{found}" for group in "AB"]
             load = os.getloadavg()[0]
             seconds, gigabytes = run_command(arguments)
