@@ -38,7 +38,7 @@ NAME, GROUPS, STEPS = "chaos", ("A", "C"), 6
 COMMANDS = 5  # of a scenario, at most
 _SECONDS = 900  # that a command may take
 _DISK_MIB = 1536
-_OF_THE_CLOCK = re.compile(r"^(speed|throughput|system)/|seconds|hours|memory")
+_OF_THE_CLOCK = re.compile(r"^(speed|throughput|system)/|second|hours|memory")
 _STEP = re.compile(r"\bstep \d+/\d+")
 _SUBREAPER = 36  # of prctl(2)
 # How a process calls itself, by what it is for us.

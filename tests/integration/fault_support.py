@@ -37,7 +37,6 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS = 6
 CHECKPOINT_STEPS = 2
-REAL_STEPS = 8  # of the real trainer
 
 
 def fault_config(base: Path, runs_dir: Path, groups: tuple[str, ...], **cluster: object) -> ExperimentConfig:
@@ -52,35 +51,6 @@ def fault_config(base: Path, runs_dir: Path, groups: tuple[str, ...], **cluster:
             "ablation": {"groups": {group: {} for group in groups}},
         }
     )
-
-
-def real_config(runs_dir: Path, *, name: str = "real", **sections: dict[str, object]) -> ExperimentConfig:
-    """Return runs of the embedded model on a few images, eight steps of the real trainer.
-
-    Args:
-        runs_dir: where they lie.
-        name: of the experiment.
-        sections: keys that are otherwise, by section.
-    """
-    tree: dict[str, dict[str, object]] = {
-        "experiment": {"name": name, "runs_dir": str(runs_dir)},
-        "model": {"dtype": "float32"},
-        "data": {"shapes": {"num_train": 24, "num_val": 6}},
-        "training": {
-            "optimizer": "multimodal_coord_offset",
-            "per_device_batch_size": 4,
-            "max_steps": REAL_STEPS,
-            "checkpoint_steps": 4,
-            "logging_steps": 1,
-            "num_threads": 1,
-        },
-        "custom": {"coord_offset": {"enabled": True, "embed_lr": 1e-2, "head_lr": 1e-2}},
-        "evaluation": {"batch_size": 6, "max_new_tokens": 24, "loss_images": 4},
-        "cluster": {"max_failures": 2},
-        "ablation": {"groups": {"C": {"objective": {"use_coordexp_loss": True, "use_geom_loss": True}}}},
-    }
-    changed = {section: {**tree.get(section, {}), **keys} for section, keys in sections.items()}
-    return ExperimentConfig.model_validate(tree | changed)
 
 
 def with_faults(config: ExperimentConfig) -> ExperimentConfig:
@@ -153,9 +123,6 @@ def happens(config, step: int) -> None:
     if group.startswith("disk") and step == 4:
         # The save needs its 4 MiB twice: where it is written, and where Ray copies it to.
         fill_disk(where.parent.parent / "ballast", leave=2**20 if group == "disk_at_save" else 6 * 2**20)
-    if group in ("job", "driver", "node") and step == 4:
-        (where / "happened").write_text(ray.get_runtime_context().get_node_id())
-        time.sleep(100)  # the test kills somebody now
 
 
 def die(where: Path) -> None:

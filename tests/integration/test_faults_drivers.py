@@ -1,14 +1,11 @@
-"""Drivers that die, a rank that meets wrong input, and disks that are full: one Ray session for all."""
+"""A rank that meets wrong input, and disks that are full: one Ray session for all."""
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import psutil
 import pytest
 import ray
 from torch import distributed
@@ -26,7 +23,6 @@ from tests.integration.fault_support import (
     plans_of,
     progress,
     run,
-    wait_for,
     with_faults,
 )
 from tests.integration.ray_support import private_ray_environment
@@ -34,7 +30,7 @@ from tests.integration.ray_support import private_ray_environment
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-GROUPS = ("driver", "starting", "disk_at_save", "disk_at_copy")
+GROUPS = ("disk_at_save", "disk_at_copy")
 DISK_BYTES = 96 * 2**20
 
 
@@ -49,51 +45,6 @@ def session(undisturbed):
     with private_ray_environment(), ray_session(threads=1) as ready:
         ready.result()
         yield Path(undisturbed.config.model.path)
-
-
-def kill_driver() -> None:
-    below = psutil.Process().children(recursive=True)
-    (driver,) = [process for process in below if process.name().startswith("ray::ImplicitFu")]
-    driver.send_signal(signal.SIGKILL)
-
-
-def a_group_of_workers_is_reserved() -> bool:
-    groups = ray.util.placement_group_table().values()
-    return any(group["state"] in ("PENDING", "CREATED") and "CPU" in group["bundles"][0] for group in groups)
-
-
-def test_a_run_whose_driver_is_killed_goes_on_from_its_checkpoint(session, undisturbed, tmp_path):
-    config = with_faults(fault_config(session, tmp_path, ("driver",)))
-    happened = tmp_path / "faults" / "driver-s0" / "happened"
-
-    def kill() -> None:
-        wait_for(happened.exists, what="step 4")
-        kill_driver()
-
-    threading.Thread(target=kill, daemon=True).start()
-    code, text = run(config)
-    assert code == 0, text
-    plan = plans_of(config)["driver-s0"]
-    assert (attempts(plan), plan.status().restarts) == ([0, 2], 1)
-    undisturbed.assert_equals(config, "driver-s0")
-
-
-def test_a_driver_killed_while_its_workers_start_leaves_no_reservation(session, undisturbed, tmp_path):
-    """The run takes all CPUs: with a reservation left behind, its next try would wait for ever."""
-    cpus = int(ray.cluster_resources()["CPU"])
-    config = with_faults(fault_config(session, tmp_path, ("starting",), cpus_per_worker=cpus))
-
-    def kill() -> None:
-        wait_for(a_group_of_workers_is_reserved, what="a reservation")
-        kill_driver()
-
-    threading.Thread(target=kill, daemon=True).start()
-    code, text = run(config)
-    assert code == 0, text
-    plan = plans_of(config)["starting-s0"]
-    assert (attempts(plan), plan.status().restarts) == ([0], 0)  # it had not begun
-    undisturbed.assert_equals(config, "starting-s0")
-    wait_for(lambda: not a_group_of_workers_is_reserved(), what="the end of the reservation", seconds=30)
 
 
 def rank_one_meets_wrong_input(config, *, reporter, print_line):

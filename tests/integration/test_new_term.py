@@ -96,13 +96,3 @@ def test_its_knob_is_swept(project):
     tuned = yaml.safe_load((root / "A_error_tuned.yaml").read_text(encoding="utf-8"))
     assert tuned["objective"]["extra"]["bin_error"]["weight"] == 0.5
     assert tuned["objective"]["extra"]["bin_error"]["power"] in (1.0, 3.0)
-
-
-def test_it_stands_in_the_table_of_the_page(project):
-    shutil.copytree(ROOT / "docs", project / "docs")
-    _run(project, "-m", "coordexp.losses.table", "docs/LOSSES.md")
-    page = (project / "docs" / "LOSSES.md").read_text(encoding="utf-8")
-    assert "| `bin_error` | sum over coord rows of" in page
-    assert (ROOT / "docs" / "LOSSES.md").read_text(encoding="utf-8").splitlines() == [
-        line for line in page.splitlines() if not line.startswith("| `bin_error` |")
-    ]

@@ -180,6 +180,14 @@ def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
         PeftModel.from_pretrained(load(copy).model, newest)
 
 
+def test_a_checkpoint_holds_the_adapter_and_nothing_of_the_base(undisturbed):
+    folder = committed_checkpoints(RunFolder.of(undisturbed).path)[-1]
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert [path.name for path in folder.glob("*.safetensors")] == ["adapter_model.safetensors"]
+    assert all("lora_" in name or "coord_offset_adapter" in name for name in tensors)
+    assert max(tensor.shape[0] for tensor in tensors.values()) == 1000  # no table of 1,641 rows
+
+
 def test_in_bfloat16_adapters_leave_casts_to_autocast(base, tmp_path):
     config = prepared(small_config(base, tmp_path, precision="bfloat16"))
     reporter = LocalReporter(RunFolder.of(config).path)
