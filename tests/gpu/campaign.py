@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started = time.monotonic()
         command = [__file__, "--here", "--part", part, "--out", str(args.out.absolute()), "--size", args.size]
         command += ["--device", args.device, "--cells", args.cells, "--minutes", str(args.minutes)]
-        code = run_process(command, seconds=60 * args.minutes, log=args.out / f"{part}-{args.size}.log", echo=True)
+        log = args.out / f"{part}-{args.size}.log"
+        print(f"{part}: tail --follow {log}", flush=True)
+        code = run_process(command, seconds=60 * args.minutes, log=log)
         print(f"{part}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
         worst = worst or code
     print(f"tables: {write_summary(args.out)}")
@@ -74,15 +76,16 @@ def run_part(part: str, args: argparse.Namespace) -> int:
     cells, notes = {
         "train": lambda: (training.train_cells(base), training.NOTES),
         "generate": lambda: (generation.generate_cells(base), generation.NOTES),
-        "head": lambda: ([record.Cell("bench_head.py", 5.0, lambda left: _run_head(args, left))], ()),
+        "head": lambda: ([record.Cell("bench_head.py", 5.0, lambda: _run_head(args))], ()),
     }[part]()
     content = {"part": part, "size": args.size, "machine": record.machine(), "notes": list(notes)}
     path = args.out / f"{part}-{args.size}.json"
-    record.PartRecord(path, content, 60.0 * args.minutes, re.compile(args.cells)).run(cells)
+    chosen = [cell for cell in cells if re.search(args.cells, cell.name)]
+    record.measure_cells(chosen, path, content, seconds=60.0 * args.minutes - 20)  # what this process took to start
     return 0
 
 
-def _run_head(args: argparse.Namespace, seconds: float) -> dict[str, object]:
+def _run_head(args: argparse.Namespace) -> dict[str, object]:
     """Measure the head at the width of this size, and return the rows of its table."""
     from tests.gpu.record import run_process
 
@@ -91,7 +94,7 @@ def _run_head(args: argparse.Namespace, seconds: float) -> dict[str, object]:
     if args.device == "cuda":
         sizes = ["--gpu", "--hidden", str(_HIDDEN.get(args.size, 64)), "--repeats", "10"]
     command = ["tests/benchmarks/bench_head.py", *sizes, "--rows", str(found)]
-    code = run_process(command, seconds=seconds, log=args.out / "bench_head.log")
+    code = run_process(command, seconds=60 * args.minutes, log=args.out / "bench_head.log")
     rows = [line.split("\t") for line in found.read_text().splitlines()] if found.exists() else []
     names = ("mib", "memory_to_b", "seconds", "time_to_b")
     table = [

@@ -43,11 +43,9 @@ def generate_cells(base: Setting) -> list[Cell]:
     return [cells[0], Cell(f"constrained batch {sizes[0]} transformers' generate", seconds, plain), *cells[1:]]
 
 
-def _generating(
-    base: Setting, decoding: Decoding, batch_size: int, *, plain: bool = False
-) -> Callable[[float], Numbers]:
+def _generating(base: Setting, decoding: Decoding, batch_size: int, *, plain: bool = False) -> Callable[[], Numbers]:
     setting = replace(base, num_images=_BATCHES * batch_size)
-    return lambda left: generate(setting, decoding=decoding, batch_size=batch_size, plain=plain)
+    return lambda: generate(setting, decoding=decoding, batch_size=batch_size, plain=plain)
 
 
 def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bool = False) -> Numbers:

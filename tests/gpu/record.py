@@ -4,10 +4,8 @@ import gc
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -30,48 +28,32 @@ _PACKAGES = ("torch", "transformers", "peft", "accelerate", "numpy", "flash-attn
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement.
-
-    Attributes:
-        name: says what is measured.
-        seconds: it is not begun with less than this left.
-        measure: makes the numbers; is given the seconds that it may take.
-    """
+    """One measurement of so many seconds: it is not begun with less left."""
 
     name: str
     seconds: float
-    measure: Callable[[float], Numbers]
+    measure: Callable[[], Numbers]
 
 
-@dataclass
-class PartRecord:
-    """The file of one part.
+def measure_cells(cells: Sequence[Cell], path: Path, content: dict[str, object], *, seconds: float) -> None:
+    """Measure cell by cell; one that fails is a row with its error, one that no time is left for says so.
 
-    Attributes:
-        path: of the file.
-        content: as it will be written.
-        seconds: that all cells may take.
-        chosen: only cells whose name matches.
+    Args:
+        cells: in order.
+        path: of the file, which is whole after each.
+        content: of the file, beside the cells.
+        seconds: that all of them may take.
     """
-
-    path: Path
-    content: dict[str, object]
-    seconds: float
-    chosen: re.Pattern[str]
-
-    def run(self, cells: Sequence[Cell]) -> None:
-        """Measure cell by cell; one that fails is a row with its error, one that no time is left for says so."""
-        rows: list[Numbers] = []
-        self.content |= {"cells": rows, "finished": False}
-        end = time.monotonic() + self.seconds
-        for cell in cells:
-            if self.chosen.search(cell.name):
-                rows.append({"cell": cell.name, "skipped": "stopped before it ended"})  # as a kill leaves it
-                write_json(self.path, self.content, indent=1)
-                rows[-1] = {"cell": cell.name, **_measured(cell, end - time.monotonic())}
-                print(_line_of(rows[-1]), flush=True)
-        self.content["finished"] = True
-        write_json(self.path, self.content, indent=1)
+    rows: list[Numbers] = []
+    content |= {"cells": rows, "finished": False}
+    end = time.monotonic() + seconds
+    for cell in cells:
+        rows.append({"cell": cell.name, "skipped": "stopped before it ended"})  # as a kill leaves it
+        write_json(path, content, indent=1)
+        rows[-1] = {"cell": cell.name, **_measured(cell, end - time.monotonic())}
+        print(_line_of(rows[-1]), flush=True)
+    content["finished"] = True
+    write_json(path, content, indent=1)
 
 
 def _measured(cell: Cell, left: float) -> Numbers:
@@ -79,7 +61,7 @@ def _measured(cell: Cell, left: float) -> Numbers:
         return {"skipped": f"{max(left, 0):.0f} s were left, and it takes about {cell.seconds:g}"}
     started = time.monotonic()
     try:
-        found = dict(cell.measure(left))
+        found = dict(cell.measure())
     except _CELL_ERRORS as error:
         found = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]}
         traceback.clear_frames(error.__traceback__)  # they hold the tensors of what did not fit
@@ -148,33 +130,14 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).replace("|", "/").replace("\n", " ")
 
 
-def run_process(command: Sequence[str], *, seconds: float, log: Path, echo: bool = False) -> int:
-    """Run Python with this checkout on its path and return its exit code, negative if its time was over.
-
-    Args:
-        command: behind ``python``.
-        seconds: that it may take.
-        log: takes its output.
-        echo: show it here as well, as it comes.
-    """
+def run_process(command: Sequence[str], *, seconds: float, log: Path) -> int:
+    """Run Python with this checkout on its path; its output goes to a file. Return its exit code, -9 after its time."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with (
-        subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
-        log.open("w", encoding="utf-8", buffering=1) as output,
-    ):
-        ending = threading.Timer(max(seconds, 1.0), process.terminate)
-        ending.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            output.write(line)
-            if echo:
-                print(line, end="", flush=True)
-        ending.cancel()
-        return process.wait()
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=output, stderr=output)
+        try:
+            return process.wait(max(seconds, 1.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()

@@ -1,7 +1,6 @@
 """The campaign itself, on a CPU: its numbers mean nothing here, its files do."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import torch
 
 from coordexp.model.tiny.parts import SPECIAL_TOKENS
 from tests.gpu import campaign
-from tests.gpu.record import Cell, PartRecord, machine, write_summary
+from tests.gpu.record import Cell, machine, measure_cells, write_summary
 from tests.gpu.setting import published_tokenizer, random_model
 from tests.unit.model.real_vocabulary import NUM_ENTRIES
 
@@ -68,17 +67,16 @@ def test_a_borrowed_machine_needs_no_ray_mlflow_deepspeed_or_pycocotools():
 
 
 def test_a_cell_that_fails_or_has_no_time_is_a_row_and_a_kill_leaves_what_was_measured(tmp_path):
-    def fails(left: float):
+    def fails():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore lines")
 
-    def is_killed(left: float):
+    def is_killed():
         raise KeyboardInterrupt
 
     path = tmp_path / "train-tiny.json"
-    record = PartRecord(path, {"machine": machine()}, 100.0, re.compile(""))
-    cells = [Cell("first", 1, fails), Cell("second", 1, lambda left: {"images_s": 2.0}), Cell("third", 200, fails)]
+    cells = [Cell("first", 1, fails), Cell("second", 1, lambda: {"images_s": 2.0}), Cell("third", 200, fails)]
     with pytest.raises(KeyboardInterrupt):
-        record.run([*cells, Cell("fourth", 1, is_killed)])
+        measure_cells([*cells, Cell("fourth", 1, is_killed)], path, {"machine": machine()}, seconds=100.0)
     first, second, third, fourth = json.loads(path.read_text())["cells"]
     assert first["error"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 3 GiB."
     assert second["images_s"] == 2.0

@@ -122,65 +122,6 @@ def test_workers_change_no_number(undisturbed, make_config):
     assert numbers(config) == undisturbed[0]
 
 
-@pytest.mark.slow
-def test_the_next_epoch_would_be_missed_without_shared_memory(undisturbed, make_config, monkeypatch):
-    """Negative control: an epoch that stays in the training process changes what workers make of the second epoch."""
-
-    def set_epoch(self, epoch):
-        self._epoch = self._epoch.clone().fill_(epoch)
-
-    monkeypatch.setattr(dataset_module.DetectionDataset, "set_epoch", set_epoch)
-    config = make_config("stale", num_workers=1)
-    train(config)
-    found = numbers(config)
-    assert all(found[step] == undisturbed[0][step] for step in range(1, 7))
-    assert found[7] != undisturbed[0][7]
-
-
-@pytest.mark.slow
-def test_losses_would_depend_on_processes_with_a_shared_generator(undisturbed, make_config, monkeypatch):
-    """Negative control: torch draws from the global generator when processes start, where dropout draws too."""
-    monkeypatch.setattr("coordexp.train.trainer.give_own_seed", lambda loader, seed: None)
-    config = make_config("shared-generator", num_workers=1)
-    train(config)
-    assert numbers(config) != undisturbed[0]
-
-
-@pytest.mark.slow
-def test_a_packed_run_resumes_too_and_learns_what_the_padded_one_does(undisturbed, make_config):
-    whole, resumed = make_config("packed", packing=True), make_config("packed-resumed", packing=True)
-    train(whole)
-    train(resumed, stop=4)
-    train(with_changes(resumed, data={"num_workers": 2}))
-    assert numbers(resumed) == numbers(whole)
-    first, padded = numbers(whole)[1], undisturbed[0][1]
-    assert first["num_images"] == padded["num_images"]
-    assert first["num_supervised_tokens"] == padded["num_supervised_tokens"]
-
-
-@pytest.mark.slow
-def test_a_packed_run_is_whole(make_config):
-    """Validation, evaluation and merge take what packing makes of a batch."""
-    config = with_changes(make_config("whole", packing=True), evaluation={"loss_images": 2})
-    run_module.train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
-    last = numbers(config)[STEPS]
-    assert {"eval_total_loss", "constrained/expected/AP"} <= last.keys()
-    assert (RunFolder.of(config).merged / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_a_packed_run_is_the_padded_run(make_config):
-    """Without dropout, whose draws depend on shapes, whole runs agree to float tolerance."""
-    lora = {"rank": 16, "alpha": 32.0, "dropout": 0.0, "vision": True}
-    runs = [make_config(f"plain-{packing}", packing=packing, training={"lora": lora}) for packing in (False, True)]
-    for config in runs:
-        train(config)
-    padded, packed = map(numbers, runs)
-    for step in padded:
-        assert packed[step]["train_total_loss"] == pytest.approx(padded[step]["train_total_loss"], rel=1e-3), step
-        assert packed[step]["num_images"] == padded[step]["num_images"]
-
-
 def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
     reporter = LocalReporter(RunFolder.of(config).path)
