@@ -198,9 +198,9 @@ class Scenario:
                 self._kill_server()
                 self.victim = "the server"
             elif self.fault.what == "disk full":
-                used = shutil.disk_usage(self.runs_dir).used
-                self._resize(str(used + random.Random(self.fault.lines).randrange(2**20)))
-                self.victim = "the disk"
+                # Refused where meanwhile more has been written.
+                if self._resize(str(shutil.disk_usage(self.runs_dir).used + 2**19)):
+                    self.victim = "the disk"
             elif found := [job] if victim == "job" else _named(job, VICTIMS[victim]):
                 found[-1].send_signal(signal.Signals[name])
                 self.victim = f"{victim} {found[-1].pid}"
@@ -246,8 +246,9 @@ class Scenario:
         finally:
             subprocess.run(["umount", "--lazy", str(self.runs_dir)], check=True)
 
-    def _resize(self, size: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={size}", str(self.runs_dir)], check=True)
+    def _resize(self, size: str) -> bool:
+        command = ["mount", "-o", f"remount,size={size}", str(self.runs_dir)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _named(job: psutil.Popen, name: str) -> list[psutil.Process]:
