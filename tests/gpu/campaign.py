@@ -11,7 +11,7 @@ Parts, all of them in this order where none is named:
 - ``head``: the split head against HF's, a scatter hook's and PEFT's (``tests/benchmarks/bench_head.py``).
 
 Each part is a process of its own. A cell that fails or no longer fits is a row that says so. ``DIR/PART-SIZE.json`` is
-whole after each cell, ``DIR/summary.md`` holds the tables of all. The tests that need a GPU are ``pytest -m gpu``.
+whole after each cell. The tests that need a GPU are ``pytest -m gpu tests/gpu``.
 
 Ray, MLflow, DeepSpeed and pycocotools are not needed; pydantic and msgspec are. For a machine that reaches no registry,
 fetch their wheels elsewhere and carry the folder (``cp312``: Python 3.12 there):
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = args.part or list(PARTS)
     if args.here:
         return run_part(parts[0], args)
-    from tests.gpu.record import run_process, write_summary
+    from tests.gpu.record import run_process
 
     worst = 0
     for part in parts:
@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = run_process(command, seconds=60 * args.minutes, log=log)
         print(f"{part}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
         worst = worst or code
-    print(f"tables: {write_summary(args.out)}")
     return int(worst != 0)
 
 

@@ -1,7 +1,6 @@
 """What a part of the campaign has found so far: a JSON file that is whole after each cell, and lines as it goes."""
 
 import gc
-import json
 import os
 import platform
 import subprocess
@@ -96,38 +95,6 @@ def machine() -> dict[str, object]:
         "versions": versions,
         "commit": git.stdout.strip() or "unknown",
     }
-
-
-def write_summary(folder: Path) -> Path:
-    """Write ``summary.md`` from every part's file in a folder, one table each."""
-    lines: list[str] = []
-    for file in sorted(folder.glob("*.json")):
-        content = json.loads(file.read_text(encoding="utf-8"))
-        made = content["machine"]
-        state = "" if content["finished"] else " (not finished)"
-        versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-        lines += [f"## {file.stem}{state}", "", f"{made['device']}, {versions}, commit {made['commit'][:10]}", ""]
-        lines += [*_table(content["cells"]), "", *(f"- {note}" for note in content.get("notes", ())), ""]
-    path = folder / "summary.md"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def _table(cells: Sequence[Mapping[str, object]]) -> list[str]:
-    columns = list(dict.fromkeys(key for row in cells for key, value in row.items() if not isinstance(value, list)))
-    rows = [[_text(row.get(name)) for name in columns] for row in cells]
-    lines = [f"| {' | '.join(values)} |" for values in (columns, ["---"] * len(columns), *rows)]
-    for row in cells:
-        for name, value in row.items():
-            if isinstance(value, list) and value:
-                lines += ["", f"{row['cell']}, {name}:", "", *_table(value)]
-    return lines
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value).replace("|", "/").replace("\n", " ")
 
 
 def run_process(command: Sequence[str], *, seconds: float, log: Path) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psutil
@@ -176,22 +175,6 @@ def test_a_killed_loader_process_is_named_and_ends_the_run(make_config, monkeypa
     with pytest.raises(LoaderDiedError, match=r"data-loader process died .*\(/dev/shm\).*data\.num_workers"):
         train(make_config("killed", num_workers=1))
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-@pytest.mark.slow
-def test_it_is_named_in_a_thread_too(make_config, monkeypatch):
-    """Ray trains in a thread, which no signal reaches: torch finds the death by asking every five seconds."""
-
-    def deadly(path, **sizes):
-        if multiprocessing.parent_process() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return read_image(path, **sizes)
-
-    monkeypatch.setattr(dataset_module, "read_image", deadly)
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(train, make_config("killed-in-thread", num_workers=1))
-        with pytest.raises(LoaderDiedError, match=r"data-loader process died .*exited unexpectedly"):
-            run.result(timeout=120)
 
 
 @pytest.mark.slow
