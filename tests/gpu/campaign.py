@@ -1,19 +1,17 @@
-"""Everything we want to know of a GPU, in parts that each end within nine minutes.
+"""What we want to know of a GPU, in parts that each end within nine minutes.
 
 ``python tests/gpu/campaign.py --out DIR [--part NAME ...] [--size 2b|4b|8b|tiny] [--device cuda|cpu]
 [--cells REGEX] [--minutes N]``
 
 Parts, all of them in this order where none is named:
 
-- ``tests``: the tests marked ``gpu``;
 - ``train``: training steps of random weights of a published size on COCO-like images, as a run takes them: images/s,
-  MFU, peak memory against ``doctor``'s estimate; one cell with its stages, kernels and waits of the host;
-- ``generate``: answers of COCO's lengths, constrained and free; scoring of 5,000 images;
-- ``head``: the split head against HF's, a scatter hook's and PEFT's (``tests/benchmarks/bench_head.py``);
-- ``memory``: the peak of a step at several batch sizes and lengths against the estimate.
+  MFU, peak memory, and the kernels of one cell;
+- ``generate``: answers of COCO's lengths, constrained and free, with transformers' ``generate`` beside them;
+- ``head``: the split head against HF's, a scatter hook's and PEFT's (``tests/benchmarks/bench_head.py``).
 
-Each part is a process of its own of ``--minutes`` (9) at most; a cell that fails or no longer fits is a row
-that says so. ``DIR/PART-SIZE.json`` is whole after each cell, ``DIR/summary.md`` holds the tables of all of them.
+Each part is a process of its own. A cell that fails or no longer fits is a row that says so. ``DIR/PART-SIZE.json`` is
+whole after each cell. The tests that need a GPU are ``pytest -m gpu tests/gpu``.
 
 Ray, MLflow, DeepSpeed and pycocotools are not needed; pydantic and msgspec are. For a machine that reaches no registry,
 fetch their wheels elsewhere and carry the folder (``cp312``: Python 3.12 there):
@@ -30,13 +28,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("tests", "train", "generate", "head", "memory")
-_BATCH = 8  # of the first cells: what fits 4B without checkpointing in 80 GB, but for the most crowded images
-# bfloat16 takes minutes there.
-_ON_CPU = ("model.dtype=float32", "training.precision=float32", "data.min_pixels=16384", "data.max_pixels=32768")
+PARTS = ("train", "generate", "head")
 _HIDDEN = {"2b": 2048, "4b": 2560, "8b": 4096}
 
 
@@ -47,12 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # both before torch is imported
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # a small model on several threads of a busy machine is slower
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     args.out.mkdir(parents=True, exist_ok=True)
     parts = args.part or list(PARTS)
     if args.here:
         return run_part(parts[0], args)
-    from tests.gpu.measuring.record import run_process, write_summary
+    from tests.gpu.record import run_process
 
     worst = 0
     for part in parts:
@@ -60,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = [__file__, "--here", "--part", part, "--out", str(args.out.absolute()), "--size", args.size]
         command += ["--device", args.device, "--cells", args.cells, "--minutes", str(args.minutes)]
         log = args.out / f"{part}-{args.size}.log"
-        code = run_process(command, seconds=60 * args.minutes, log=log, echo=True)
+        print(f"{part}: tail --follow {log}", flush=True)
+        code = run_process(command, seconds=60 * args.minutes, log=log)
         print(f"{part}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
         worst = worst or code
-    print(f"tables: {write_summary(args.out)}")
     return int(worst != 0)
 
 
@@ -71,73 +65,42 @@ def run_part(part: str, args: argparse.Namespace) -> int:
     """Measure the cells of one part in this process; 2 where its device is not there."""
     import torch
 
-    from tests.gpu.measuring import generation, record, shapes, training
+    from tests.gpu import generation, record, training
+    from tests.gpu.setting import Setting
 
     if args.device == "cuda" and not torch.cuda.is_available():
         print("--device cuda: there is no CUDA device here; --device cpu --size tiny tries the campaign itself")
         return 2
-    on_gpu = args.device == "cuda"
-    base = shapes.Setting(
-        args.size,
-        batch=_BATCH if on_gpu else 2,
-        num_images=512 if on_gpu else 16,
-        num_workers=min(12, max(os.cpu_count() or 1, 3) - 2) if on_gpu else 0,
-        changes=() if on_gpu else _ON_CPU,
-    )
-    cells = {
-        "tests": lambda: [record.Cell("pytest -m gpu", 5.0, lambda left: _run_tests(args.out, left))],
-        "train": lambda: training.train_cells(base),
-        "generate": lambda: generation.generate_cells(base),
-        "head": lambda: [record.Cell("bench_head.py", 5.0, lambda left: _run_head(args, left))],
-        "memory": lambda: training.memory_cells(base),
+    base = Setting.on(args.device, args.size)
+    cells, notes = {
+        "train": lambda: (training.train_cells(base), training.NOTES),
+        "generate": lambda: (generation.generate_cells(base), generation.NOTES),
+        "head": lambda: ([record.Cell("bench_head.py", 5.0, lambda: _run_head(args))], ()),
     }[part]()
-    notes = {"train": training.NOTES, "generate": generation.NOTES, "memory": training.NOTES[-1:]}.get(part, ())
     content = {"part": part, "size": args.size, "machine": record.machine(), "notes": list(notes)}
     path = args.out / f"{part}-{args.size}.json"
-    record.PartRecord(path, content, 60.0 * args.minutes, re.compile(args.cells)).run(cells)
+    chosen = [cell for cell in cells if re.search(args.cells, cell.name)]
+    record.measure_cells(chosen, path, content, seconds=60.0 * args.minutes - 20)  # what this process took to start
     return 0
 
 
-def _run_tests(out: Path, seconds: float) -> dict[str, object]:
-    """Run the tests that need a GPU, and return how many passed and what the others say."""
-    from tests.gpu.measuring.record import run_process
-
-    junit = out / "tests.xml"
-    command = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}"]
-    code = run_process(command, seconds=seconds, log=out / "tests.log")
-    suites = list(ElementTree.parse(junit).getroot()) if junit.exists() else []
-    counts = {name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors")}
-    skipped = [case for suite in suites for case in suite.iter("testcase") if case.find("skipped") is not None]
-    failed = [
-        {"test": case.get("name"), "message": (problem.get("message") or "").splitlines()[0][:200]}
-        for suite in suites
-        for case in suite.iter("testcase")
-        for problem in [*case.findall("failure"), *case.findall("error")]
-    ]
-    return {"exit_code": code, **counts, "num_skipped": len(skipped), "failed": failed}
-
-
-def _run_head(args: argparse.Namespace, seconds: float) -> dict[str, object]:
+def _run_head(args: argparse.Namespace) -> dict[str, object]:
     """Measure the head at the width of this size, and return the rows of its table."""
-    from tests.gpu.measuring.record import run_process
+    from tests.gpu.record import run_process
 
     found = args.out / f"head-{args.size}-rows.txt"
     sizes = ["--tokens", "128", "--vocab", "4000", "--hidden", "64", "--repeats", "1"]
     if args.device == "cuda":
         sizes = ["--gpu", "--hidden", str(_HIDDEN.get(args.size, 64)), "--repeats", "10"]
     command = ["tests/benchmarks/bench_head.py", *sizes, "--rows", str(found)]
-    code = run_process(command, seconds=seconds, log=args.out / "bench_head.log")
+    code = run_process(command, seconds=60 * args.minutes, log=args.out / "bench_head.log")
     rows = [line.split("\t") for line in found.read_text().splitlines()] if found.exists() else []
-    names = ("share", "variant", "mib", "memory_to_b", "seconds", "time_to_b")
-    table = [{name: _number(value) for name, value in zip(names, row, strict=True)} for row in rows]
+    names = ("mib", "memory_to_b", "seconds", "time_to_b")
+    table = [
+        {"share": float(share), "variant": variant} | dict(zip(names, map(float, numbers), strict=True))
+        for share, variant, *numbers in rows
+    ]
     return {"targets_met": code == 0, "exit_code": code, "variants": table}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,14 +1,12 @@
-"""Answers on a device: those of transformers' own generate and of the CPU, and no wait between two looks."""
+"""Answers on a device: those of transformers' own generate and of the CPU."""
 
 import copy
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
 from coordexp.coord_tokens.grammar.constrain import ObjectGrammar
-from coordexp.evaluate.generate import generation
 from coordexp.evaluate.generate.generation import generate_sequences
 from tests.unit.evaluate.generate.plain_generate import plain_answers
 from tests.unit.evaluate.model_fixtures import Base, random_base
@@ -59,23 +57,3 @@ def test_a_device_and_the_cpu_write_the_same(on_cpu: Base) -> None:
     for found, wanted in zip(written(base, constrained=True), written(on_cpu, constrained=True), strict=True):
         assert found.ids == wanted.ids
         assert found.statistics.expected == pytest.approx(wanted.statistics.expected, abs=1e-3)
-
-
-def test_no_step_between_two_looks_waits(on_cpu: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = replace(on_cpu, model=copy.deepcopy(on_cpu.model).to("cuda"))
-    written(base, constrained=True)  # makes what is made once
-    monkeypatch.setattr(generation, "_LOOK_ELSEWHERE", 10)
-    step = generation._Writer._step
-
-    def watched(self) -> None:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            step(self)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    monkeypatch.setattr(generation._Writer, "_step", watched)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        written(base, constrained=True)
-    assert [f"{one.filename}:{one.lineno}" for one in caught if "synchronizing CUDA" in str(one.message)] == []

@@ -1,10 +1,9 @@
-"""The split head on CUDA: the same numbers, no full logits in memory, and nothing that waits for the device."""
+"""The split head on CUDA: the same numbers, and no full logits in memory."""
 
 import pytest
 import torch
 
 from coordexp.coord_tokens.codec import NUM_BINS
-from coordexp.losses.head import plain_head, split_head
 from tests.unit.losses.head_support import (
     EACH_AND_SUM,
     EXTRA,
@@ -18,7 +17,6 @@ from tests.unit.losses.head_support import (
     full_loss,
     loss_id,
     make_problem,
-    run_plain_head,
     run_split_head,
     term_inputs,
     term_loss,
@@ -38,21 +36,6 @@ def _full_float32():
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
-
-
-@pytest.fixture
-def refuse_to_wait():
-    """Inside the block any operation that makes the host wait for the device raises."""
-
-    class Block:
-        def __enter__(self):
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-
-        def __exit__(self, *_error):
-            torch.cuda.set_sync_debug_mode("default")
-
-    return Block()
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS.values(), REAL], ids=[*LAYOUTS, "real vocabulary"])
@@ -75,37 +58,6 @@ def test_cuda_and_cpu_give_the_same():
     on_cpu, _ = both(problem, LOSSES)
     on_cuda, _ = both(problem.moved(device="cuda"), LOSSES)
     assert_equal({name: value.cpu() for name, value in on_cuda.items()}, on_cpu)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_trained_table_gives_the_same_loss(dtype):
-    problem = make_problem(EXTRA).moved(device="cuda", dtype=dtype)
-    table = problem.weight.clone().requires_grad_()
-    plain = term_loss(term_inputs(run_plain_head(problem, table), problem), LOSSES)
-    split = term_loss(term_inputs(run_split_head(problem), problem), LOSSES)
-    assert_equal(problem.gradients(split), problem.gradients(plain), relative=1e-5 if dtype == torch.float32 else 1e-2)
-    plain = term_loss(term_inputs(run_plain_head(problem, table), problem), LOSSES)
-    assert torch.autograd.grad(plain, table)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("trained", [False, True], ids=["split", "plain"])
-def test_forward_and_backward_do_not_wait_for_the_device(dtype, trained, refuse_to_wait):
-    problem = make_problem(EXTRA).moved(device="cuda", dtype=dtype)
-    problem.weight.requires_grad_(trained)
-    head = plain_head if trained else split_head
-    rows, box_rows = problem.coord_rows, problem.box_rows
-    given = {"first_id": EXTRA.first_id, "offset_KD": problem.offset} | ({} if trained else {"num_adapted": 1002})
-    for block in (torch.no_grad(), refuse_to_wait):  # the first loads kernels
-        with block:
-            out = head(problem.hidden, problem.weight, problem.targets, coord_rows_N=rows, **given)
-            inputs = term_inputs(out, problem, coord_rows=rows, box_rows=box_rows)
-            loss = term_loss(inputs, LOSSES)
-            if loss.requires_grad:
-                loss.backward()
-    assert problem.hidden.grad.isfinite().all()
-    with refuse_to_wait, pytest.raises(RuntimeError, match="synchronizing"):
-        head(problem.hidden, problem.weight, problem.targets, **given)
 
 
 def test_full_logits_are_never_in_memory():

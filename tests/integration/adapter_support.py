@@ -2,16 +2,13 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from peft import PeftModel
 from PIL import Image
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.parallel import DistributedDataParallel
 
 from coordexp.coord_tokens.codec import int_to_token
 from coordexp.coord_tokens.offset_adapter import active_offset, install_coord_offset_adapter
@@ -20,27 +17,12 @@ from coordexp.data.dataset import DEFAULT_PROMPT
 from coordexp.data.sources.shapes import draw_scene
 from coordexp.model.lora import apply_tuning
 from coordexp.model.processor import Processor
-from coordexp.model.tiny.parts import build_image_processor, build_tokenizer, save_base
-from tests.integration.ranks_support import leave_group
+from coordexp.model.tiny.parts import build_image_processor, build_tokenizer
 from tests.model_support import build_shallow
 
 WORLD_SIZE = 2
 Sample = tuple[str, Image.Image]
 Batch = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One combination under test."""
-
-    tied: bool = True
-    tie_head: bool = True
-    tuning: str = "lora"
-    find_unused: bool = False
-
-    def __str__(self) -> str:
-        """Name the test."""
-        return f"tied={self.tied}-tie_head={self.tie_head}-{self.tuning}-find_unused={self.find_unused}"
 
 
 @functools.cache
@@ -59,15 +41,6 @@ def make_base(*, tied: bool = True, dtype: torch.dtype = torch.float32, attentio
     expand_vocab(model, tokenizer, init="numeric")
     model.set_attn_implementation(attention)
     return model.to(dtype).eval()
-
-
-def write_expanded_base(path: Path, *, tied: bool = True) -> Path:
-    """Save an expanded base with its processor."""
-    tokenizer = build_tokenizer()
-    model = build_shallow(tokenizer, tie_word_embeddings=tied)
-    expand_vocab(model, tokenizer, init="numeric")
-    save_base(path, model, tokenizer)
-    return path
 
 
 def adapted(base: nn.Module, *, tie_head: bool = True, tuning: str = "lora", dtype: str = "auto") -> PeftModel:
@@ -120,45 +93,6 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of every gradient; a parameter without one is left out."""
     return {name: p.grad.clone() for name, p in trainable(model).items() if p.grad is not None}
-
-
-def two_steps(case: Case, mine: Sequence[Sample], *, ranks: int) -> dict[str, Tensor]:
-    """Train two steps of SGD on this rank's samples; return first gradients and final parameters."""
-    model: nn.Module = adapted(make_base(tied=case.tied), tie_head=case.tie_head, tuning=case.tuning).train()
-    if ranks > 1:
-        model = DistributedDataParallel(model, find_unused_parameters=case.find_unused)
-    batch, total = encode(mine), sum(num_targets(encode([one])) for one in samples())
-    optimizer = torch.optim.SGD(trainable(model).values(), lr=0.05)
-    result: dict[str, Tensor] = {}
-    for step in range(2):
-        optimizer.zero_grad()
-        loss = loss_sum(model, batch) / total
-        (loss * ranks).backward()  # DDP averages over ranks
-        result |= {f"grad {name}": grad for name, grad in gradients(model).items()} if step == 0 else {}
-        result[f"loss {step}"] = loss.detach()
-        optimizer.step()
-    return result | {f"final {name}": p.detach().clone() for name, p in trainable(model).items()}
-
-
-def ddp_worker(rank: int, store: str, cases: Sequence[Case], output: str) -> None:
-    """One of two gloo processes: rank 0 has the samples with coord tokens, rank 1 those without."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
-    assert distributed.get_world_size() == WORLD_SIZE
-    everyone = samples()
-    mine = everyone[:2] if rank == 0 else everyone[2:]
-    results = {str(case): two_steps(case, mine, ranks=WORLD_SIZE) for case in cases}
-    for tensors in results.values():
-        for name, tensor in tensors.items():
-            if name.startswith("loss"):
-                distributed.all_reduce(tensor)
-            else:
-                own = tensor.clone()
-                distributed.broadcast(tensor, src=0)
-                assert torch.equal(own, tensor), f"rank {rank} differs: {name}"
-    if rank == 0:
-        torch.save(results, output)
-    leave_group()
 
 
 def changed_rows(model: nn.Module, base: nn.Module) -> Iterator[int]:

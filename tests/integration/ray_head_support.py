@@ -150,11 +150,6 @@ def head_command(gcs: int, dashboard: int, *, num_cpus: int, temporary: Path) ->
     return _node_command(num_cpus, *command)
 
 
-def member_command(address: str, *, num_cpus: int) -> list[str]:
-    """Return what starts another node of a cluster on the same machine."""
-    return _node_command(num_cpus, f"--address={address}")
-
-
 def _node_command(num_cpus: int, *more: str) -> list[str]:
     names = ("object-manager-port", "node-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port")
     names += ("runtime-env-agent-port", "metrics-export-port")

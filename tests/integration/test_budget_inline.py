@@ -99,25 +99,6 @@ def test_a_budget_ends_with_whole_seeds_and_a_larger_one_goes_on(base, runs_dir,
     assert {state for state, _ in recorded(config).values()} == {"finished"}
 
 
-@pytest.mark.slow
-def test_a_seed_that_takes_longer_than_thought_is_no_part_of_the_report(base, runs_dir, clock):
-    class SlowWithSeedOne(_TakesAnHour):
-        def __call__(self, config, *, reporter, print_line):
-            super().__call__(config, reporter=reporter, print_line=print_line)
-            self.clock.seconds += 2 * HOUR * config.experiment.seed
-
-    config = make_config(base, runs_dir, "slow")
-    config = config.model_copy(update={"ablation": config.ablation.model_copy(update={"seeds": (0, 1)})})
-    function = SlowWithSeedOne(clock)
-    code, text = run(budget(config, 4.2), function)
-    assert (code, function.names) == (3, ["A-s0", "C-s0", "A-s1"])
-    assert "C-s1  not begun: the budget of 4.2 CPU hours is spent" in text
-    assert "budget: 5 of 4.2 CPU hours are used, and 1 of 4 runs" in text
-    report = (runs_dir / "slow" / "report" / "report.json").read_text()
-    assert "A-s0" in report
-    assert "A-s1" not in report
-
-
 def test_time_that_passes_stops_a_running_run(base, runs_dir):
     config = budget(make_config(base, runs_dir, "timed"), 0.2 / HOUR)
     function = _EndsWhenAsked()

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -63,16 +62,3 @@ def test_plain_transformers_reads_the_same_boxes(
     sides = np.array([found.width, found.height] * 2)
     assert numbers == pytest.approx(np.concatenate([item.expected_px / sides for item in found.objects]), abs=6e-5)
     assert all(f"<|object_ref_start|>{item.desc}<|box_start|>" in printed for item in found.objects)
-
-
-def test_make_runs_that_and_names_a_page_that_is_there() -> None:
-    done = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "-m coordexp predict --model results/demo/model results/demo/picture.jpg --output runs/demo" in done.stdout
-    (page,) = set(re.findall(r"file://(\S+\.html)", done.stdout))
-    assert Path(page).is_file()
-
-
-def test_the_checkpoint_says_what_it_is() -> None:
-    card = (DEMO / "model" / "README.md").read_text(encoding="utf-8")
-    assert "group C" in card
-    assert re.search(r"\*\*COCO AP\*\*.*: 0\.\d{3} \(95% interval", card)

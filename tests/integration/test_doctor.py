@@ -88,18 +88,6 @@ def test_the_small_coco_experiment_would_start(tmp_path, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
-def test_real_coco_files(tmp_path, coco_tiny, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    paths = {f"{split}_annotations": f"annotations/instances_{split}2017.json" for split in ("train", "val")}
-    paths |= {f"{split}_images": f"images/{split}2017" for split in ("train", "val")}
-    found = _examine(tmp_path, "coco_tiny.yaml", *(f"data.{key}={coco_tiny / name}" for key, name in paths.items()))
-    assert found.would_start, failures(found)
-    (train,) = of(found, "train annotations")
-    assert "32 images" in train.sentence
-    assert "80 categories" in train.sentence
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("size", "billions"), [("2b", 2.13), ("4b", 4.44), pytest.param("8b", 8.77, marks=pytest.mark.slow)]
 )

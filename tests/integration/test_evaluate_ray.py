@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from coordexp.errors import DataError, ResourceError
 from coordexp.evaluate.evaluation import EvaluationSpec
 from coordexp.evaluate.job import EvaluationJob, open_evaluation
 from tests.integration.evaluate_support import arguments
+from tests.integration.ray_support import private_ray_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -28,12 +28,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def ray_environment():
-    temporary = tempfile.mkdtemp(prefix="coordexp-ray-", dir="/tmp")  # short: Ray puts sockets there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", temporary)
-        patch.delenv("RAY_ADDRESS", raising=False)
+    with private_ray_environment():
         yield
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psutil
@@ -122,30 +121,6 @@ def test_workers_change_no_number(undisturbed, make_config):
     assert numbers(config) == undisturbed[0]
 
 
-@pytest.mark.slow
-def test_the_next_epoch_would_be_missed_without_shared_memory(undisturbed, make_config, monkeypatch):
-    """Negative control: an epoch that stays in the training process changes what workers make of the second epoch."""
-
-    def set_epoch(self, epoch):
-        self._epoch = self._epoch.clone().fill_(epoch)
-
-    monkeypatch.setattr(dataset_module.DetectionDataset, "set_epoch", set_epoch)
-    config = make_config("stale", num_workers=1)
-    train(config)
-    found = numbers(config)
-    assert all(found[step] == undisturbed[0][step] for step in range(1, 7))
-    assert found[7] != undisturbed[0][7]
-
-
-@pytest.mark.slow
-def test_losses_would_depend_on_processes_with_a_shared_generator(undisturbed, make_config, monkeypatch):
-    """Negative control: torch draws from the global generator when processes start, where dropout draws too."""
-    monkeypatch.setattr("coordexp.train.trainer.give_own_seed", lambda loader, seed: None)
-    config = make_config("shared-generator", num_workers=1)
-    train(config)
-    assert numbers(config) != undisturbed[0]
-
-
 def test_a_trainer_of_two_ranks_has_fillers_and_samples_that_processes_share(make_config, tmp_path, monkeypatch):
     config = make_config("two-ranks-wired", num_workers=1)
     reporter = LocalReporter(RunFolder.of(config).path)
@@ -200,22 +175,6 @@ def test_a_killed_loader_process_is_named_and_ends_the_run(make_config, monkeypa
     with pytest.raises(LoaderDiedError, match=r"data-loader process died .*\(/dev/shm\).*data\.num_workers"):
         train(make_config("killed", num_workers=1))
     assert set(psutil.Process().children(recursive=True)) <= before
-
-
-@pytest.mark.slow
-def test_it_is_named_in_a_thread_too(make_config, monkeypatch):
-    """Ray trains in a thread, which no signal reaches: torch finds the death by asking every five seconds."""
-
-    def deadly(path, **sizes):
-        if multiprocessing.parent_process() is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return read_image(path, **sizes)
-
-    monkeypatch.setattr(dataset_module, "read_image", deadly)
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(train, make_config("killed-in-thread", num_workers=1))
-        with pytest.raises(LoaderDiedError, match=r"data-loader process died .*exited unexpectedly"):
-            run.result(timeout=120)
 
 
 @pytest.mark.slow

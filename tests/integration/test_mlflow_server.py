@@ -1,24 +1,18 @@
 """Ablations against a real MLflow server on a real PostgreSQL, as a lab would run it."""
 
-import logging
-import multiprocessing
-import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.artifacts import download_artifacts
 
 from coordexp.errors import TrackingError
 from coordexp.report.study.load import load_experiment
 from coordexp.runs.folder import RunFolder
-from coordexp.runs.reporter import Row, append_rows
-from coordexp.tracking import RowSync, open_tracker
+from coordexp.runs.reporter import Row
+from coordexp.tracking import open_tracker
 from tests.integration.ablation_support import GEOMETRY, make_base, make_config, run
-from tests.integration.mlflow_server_support import PASSWORD, Server, mlflow_server, postgres
-from tests.ports_support import free_port
+from tests.integration.mlflow_server_support import Server, mlflow_server, postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 AP = "constrained/expected/AP"
@@ -93,19 +87,6 @@ def everything(url: str, experiment: str, store: Path) -> dict[str, object]:
     return found
 
 
-def curves(url: str, experiment: str) -> dict[str, list[tuple[str, int, float]]]:
-    client = MlflowClient(url)
-    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id], "tags.seed LIKE '%'")
-    return {
-        item.info.run_name: sorted(
-            (point.key, point.step, point.value)
-            for name in item.data.metrics
-            for point in client.get_metric_history(item.info.run_id, name)
-        )
-        for item in runs
-    }
-
-
 def test_a_second_ablation_of_the_same_experiment_adds_and_overwrites_nothing(base, folder, server):
     store = folder / "store"
     assert run(config_for(base, folder, server, "lab"), StandIn())[0] == 0
@@ -129,21 +110,6 @@ def test_a_second_ablation_of_the_same_experiment_adds_and_overwrites_nothing(ba
     data = load_experiment(server.url, "lab")
     assert {item.name for item in data.runs} == {"A-s0", "C-s0"}
     assert f"Not shown: {len(runs_before)} run" in data.others[0]
-
-
-def test_the_client_needs_no_access_to_the_artifacts(base, folder, server):
-    config = config_for(base, folder, server, "proxied")
-    assert run(config, StandIn())[0] == 0
-    client = MlflowClient(server.url)
-    experiment = client.get_experiment_by_name("proxied")
-    runs = client.search_runs([experiment.experiment_id])
-    uris = [experiment.artifact_location, *(item.info.artifact_uri for item in runs)]
-    uris += [model.artifact_location for model in client.search_logged_models([experiment.experiment_id])]
-    assert all(uri.startswith("mlflow-artifacts:/") for uri in uris)
-    assert not any(str(folder / "store") in uri for uri in uris)
-    (item,) = [item for item in runs if item.info.run_name == "C-s0"]
-    fetched = download_artifacts(run_id=item.info.run_id, artifact_path="merged", tracking_uri=server.url)
-    assert (Path(fetched) / "model.safetensors").read_text() == "C-s0" * 999
 
 
 @pytest.mark.parametrize("limit", [512, 0], ids=["small", "large"])
@@ -176,111 +142,6 @@ def test_every_merged_checkpoint_is_one_model_with_its_place_and_ap(base, folder
         assert model.tags["uri"].endswith(str(directory))
         assert model.tags["load"] == f"coordexp.model.loading.load('{directory}')"
         assert stored == []
-
-
-def test_a_server_that_is_away_for_a_minute_changes_nothing(base, folder, cluster, server, caplog):
-    own = folder / "away"
-    own.mkdir()
-    database, port = cluster.database("away"), free_port()
-    with ExitStack() as stack:
-        away = stack.enter_context(mlflow_server(database, own, port=port))
-        begun, again = threading.Event(), threading.Event()
-
-        def break_off() -> None:
-            begun.wait(200)
-            time.sleep(2)  # some rows are there
-            stack.close()
-            time.sleep(60)
-            stack.enter_context(mlflow_server(database, own, port=port))
-            again.set()
-
-        class Slow(StandIn):
-            def __call__(self, config, *, reporter, print_line):
-                begun.set()
-                super().__call__(config, reporter=reporter, print_line=print_line)
-                if len(self.done) == 3:  # two have ended while the server is away, one is told to wait for it
-                    assert again.wait(180)
-
-        config = config_for(base, own, away, "away", ablation={"groups": {"A": {}, "C": GEOMETRY}, "seeds": [0, 1]})
-        breaker = threading.Thread(target=break_off, daemon=True)
-        breaker.start()
-        function = Slow(num_rows=40, seconds_per_row=0.25)
-        with caplog.at_level(logging.WARNING):
-            code, text = run(config, function)
-        breaker.join()
-        assert code == 0, text
-        assert len(function.done) == 4
-        disturbed = curves(away.url, "away")
-        client = MlflowClient(away.url)
-        experiment = client.get_experiment_by_name("away").experiment_id
-        assert {item.info.status for item in client.search_runs([experiment])} == {"FINISHED"}
-        assert len(client.search_logged_models([experiment])) == 4
-    assert "does not answer: rows and results wait in their files" in caplog.text
-    assert "is back" in caplog.text
-
-    calm = config_for(base, folder, server, "calm", ablation={"groups": {"A": {}, "C": GEOMETRY}, "seeds": [0, 1]})
-    assert run(calm, StandIn(num_rows=40))[0] == 0
-    assert disturbed == curves(server.url, "calm")
-    assert len(disturbed["A-s0"]) == len(set(disturbed["A-s0"])) > 80
-
-
-def write_one_run(url: str, number: int, path: Path) -> None:
-    tracker = open_tracker(url, experiment="together", artifact_root=None)
-    parent = tracker.start_parent(f"together/{number}", {"a": 1}, {})
-    run_id = tracker.start_run(
-        f"together/s{number}", parent_id=parent, group="A", seed=number, fingerprint="f", params={"n": number}, tags={}
-    )
-    sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.05)
-    for step in range(1, 61):
-        append_rows(path, [Row(step=step, time=1000.0 + step, metrics={"train_total_loss": step / (number + 1)})])
-        time.sleep(0.01)
-    assert sync.close(60) == []
-    tracker.log_file(run_id, path)
-    tracker.finish(run_id, "FINISHED")
-
-
-def test_trials_that_write_at_the_same_time_lose_and_double_nothing(folder, server, tmp_path):
-    del folder
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=write_one_run, args=(server.url, n, tmp_path / f"{n}.jsonl")) for n in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    wanted = {f"A-s{n}": sorted(("train_total_loss", step, step / (n + 1)) for step in range(1, 61)) for n in range(4)}
-    found = curves(server.url, "together")
-    assert {name: [p for p in points if p[0] == "train_total_loss"] for name, points in found.items()} == wanted
-
-
-def test_a_database_that_takes_no_rows_for_a_while_delays_them(cluster, server, tmp_path):
-    tracker = open_tracker(server.url, experiment="readonly", artifact_root=None)
-    parent = tracker.start_parent("readonly", {"a": 1}, {})
-    run_id = tracker.start_run(
-        "readonly/s0", parent_id=parent, group="A", seed=0, fingerprint="f", params={"a": 1}, tags={}
-    )
-    path = tmp_path / "metrics.jsonl"
-    cluster.run("ALTER DATABASE mlflow SET default_transaction_read_only = on")
-    cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mlflow'")
-    try:
-        append_rows(path, [Row(step=1, time=1001.0, metrics={"train_total_loss": 0.5})])
-        (reason,) = RowSync(tracker, lambda: [(run_id, path)]).close(1.0).values()
-        assert reason.endswith("its database is read-only now")
-        sync = RowSync(tracker, lambda: [(run_id, path)], interval_seconds=0.1)
-        time.sleep(2.0)
-    finally:
-        cluster.run("ALTER DATABASE mlflow SET default_transaction_read_only = off")
-        cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'mlflow'")
-    assert sync.close(60) == []
-    assert curves(server.url, "readonly")["A-s0"] == [("train_total_loss", 1, 0.5)]
-
-
-def test_the_password_is_in_no_log_and_no_process_list(server):
-    listed = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert any(b"mlflow" in line and b"server" in line for line in listed)
-    for secret in (PASSWORD.encode(), b"s3cret%25"):
-        assert not any(secret in line for line in listed if b"pytest" not in line)
-        assert secret not in server.log.read_bytes()
 
 
 def test_a_server_with_passwords_refuses_a_wrong_one_in_one_sentence(cluster, tmp_path, monkeypatch):

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from coordexp.config import group_config
 from coordexp.config.schema import ExperimentConfig
 from coordexp.errors import CheckpointError, ComparisonError
 from coordexp.runs.folder import ExperimentFolder, RunFolder
-from coordexp.runs.status import begin, read_status
+from coordexp.runs.status import read_status
 from coordexp.train.run import set_up_process
 from tests.integration import planted_support
 from tests.integration.ablation_support import make_base, run
-from tests.integration.planted_support import Confirming, config_of, confirm
+from tests.integration.planted_support import Confirming, config_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("unreported")]
 ROOT = Path(__file__).parents[2]
@@ -182,21 +179,6 @@ def _threads() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _half_precision() -> Iterator[None]:
-    """Let accelerate compute in bfloat16, as what it reads of the environment once made it."""
-
-    def one_more(config: ExperimentConfig) -> None:
-        set_up_process(config)
-        os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-
-    try:
-        with _switch(planted_support, "set_up_process", one_more):
-            yield
-    finally:
-        del os.environ["ACCELERATE_MIXED_PRECISION"]
-
-
-@contextlib.contextmanager
 def _switch(owner: object, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
@@ -211,7 +193,6 @@ def _switch(owner: object, name: str, value: object) -> Iterator[None]:
             _threads,
             r"threads is \d+ here and \d+ there \(training\.num_threads sets the threads",
         ),
-        (_half_precision, 'precision.autocast is "bf16" here and "no" there'),
         (lambda: _switch(torch.backends.cudnn, "allow_tf32", False), "cudnn.allow_tf32 is false here and true there"),
         (lambda: _switch(torch.backends.cudnn, "benchmark", True), "cudnn.benchmark is true here and false there"),
         (
@@ -228,65 +209,8 @@ def test_a_switch_is_noticed_by_the_worker(begun, plant, named):
     assert begun.add_c()[0] == 0  # without it the same command goes on
 
 
-def test_a_run_that_took_no_step_binds_nobody(finished, make_runs_dir):
-    config = config_of(finished.source, make_runs_dir(), "A,C")
-    with _threads():
-        assert run(config, Confirming(broken={"A": RuntimeError("no memory"), "C": RuntimeError("no memory")}))[0] == 1
-    assert run(config, Confirming(broken={"A": RuntimeError("no memory")}))[0] == 1  # nor does A's the other C's
-    with _threads():
-        code, said = run(config, Confirming())
-    assert code == 1
-    assert "A-s0 would not be comparable with C-s0: threads is " in said  # which has taken one
-    assert run(config, Confirming())[0] == 0
-
-
-def test_runs_that_begin_at_one_moment_see_each_other(begun):
-    config = config_of(begun.source, begun.runs_dir, "A,C")
-    with _threads():
-        assert begun.add_c(Confirming(broken={"C": RuntimeError("no memory")}), allow_differences=True)[0] == 1
-    begin(begun.folder.path / "C-s0")  # the other run, before its first step
-    one = group_config(config, "A", 0)
-    RunFolder.of(one).metrics.unlink()
-    begin(RunFolder.of(one).path)
-    with pytest.raises(ComparisonError, match="A-s0 would not be comparable with C-s0: threads is "):
-        confirm(one)
-
-
 def test_differences_of_a_worker_can_be_allowed_and_are_recorded(begun):
     with _threads():
         assert begun.add_c(allow_differences=True)[0] == 0
     stored = [json.loads((begun.folder.path / name / "fingerprint.json").read_text()) for name in ("A-s0", "C-s0")]
     assert stored[1]["worker"]["threads"] == stored[0]["worker"]["threads"] + 1
-
-
-def test_a_variable_that_no_switch_shows_is_noticed(begun, monkeypatch):
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert begun.add_c()[0] == 1
-    assert 'environment.NVIDIA_TF32_OVERRIDE is "1" here and null there' in begun.message()
-
-
-@pytest.mark.slow
-def test_what_the_environment_of_another_process_changes_is_noticed(begun):
-    threads = torch.get_num_threads()
-    plants: dict[str, tuple[dict[str, str], str]] = {
-        "nothing": ({}, ""),
-        "threads": ({"OMP_NUM_THREADS": str(threads + 1)}, ""),
-        "TF32 of torch": (
-            {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
-            'float32_matmul_precision is "high" here and "highest" there',
-        ),
-    }
-    assert begun.add_c()[0] == 0
-    arguments = [sys.executable, "-m", "tests.integration.planted_support", str(begun.source), str(begun.runs_dir)]
-    common = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    processes = {
-        name: subprocess.Popen(
-            arguments, cwd=ROOT, env=common | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for name, (variables, _) in plants.items()
-    }
-    said = {name: process.communicate() for name, process in processes.items()}
-    for name, (_, sentence) in plants.items():
-        assert processes[name].returncode == 0, said[name]
-        assert sentence in said[name][0], name
-        assert bool(said[name][0]) == bool(sentence), name

@@ -1,10 +1,7 @@
 """``coordexp predict``: the same answers as an evaluation, in pixels, with their distributions, printed and drawn."""
 
-import dataclasses
 import json
-import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +9,8 @@ from PIL import Image
 
 import coordexp
 from coordexp.cli.main import main
-from coordexp.evaluate.distributions import NUM_OBJECTS, BinCurve, Distributions
-from coordexp.evaluate.predict import PredictedObject, Prediction, predict
-from coordexp.report.charts.prediction import draw_prediction
+from coordexp.evaluate.distributions import NUM_OBJECTS, Distributions
+from coordexp.evaluate.predict import predict
 from tests.integration.evaluate_support import arguments
 
 pytestmark = pytest.mark.timeout(240)
@@ -161,28 +157,6 @@ def test_free_decoding_says_how_many_pieces_are_malformed(checkpoint, shapes, tm
     assert f"malformed pieces of the answer: {len(kept['malformed'])} (" in capsys.readouterr().out
     assert main(ask) == 0
     assert "malformed" not in capsys.readouterr().out
-
-
-def test_a_drawing_names_its_axis_and_score_and_leaves_no_row_empty(predicted, tmp_path):
-    item = next(item for item in predicted if len(item.objects) >= 3)
-    item = dataclasses.replace(item, objects=item.objects[:3])
-    _, svg = draw_prediction(item, tmp_path / "drawn")
-    text = svg.read_text()
-    assert text.count("bin (thousandths") == 4
-    assert f"score {item.objects[0].score:.2f}" in text
-    with Image.open(tmp_path / "drawn.png") as drawn:
-        dark = np.asarray(drawn.convert("L")) < 250
-    right = dark[:, int(0.55 * dark.shape[1]) :]
-    assert np.flatnonzero(right.any(axis=1)).max() > 0.9 * dark.shape[0], "the rows reach the drawing's foot"
-
-
-def test_the_page_explains_every_field_of_the_json(checkpoint, shapes):
-    page = (Path(__file__).parents[2] / "docs" / "your-model.md").read_text(encoding="utf-8")
-    explained = set(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE))
-    fields = {field.name for field in dataclasses.fields(Prediction)}
-    fields |= {f"objects.{field.name}" for field in dataclasses.fields(PredictedObject)}
-    fields |= {f"objects.distributions.{field.name}" for field in dataclasses.fields(BinCurve)}
-    assert explained == fields
 
 
 @pytest.mark.parametrize(

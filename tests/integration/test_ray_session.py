@@ -143,7 +143,3 @@ def second_node(head: Head, *, hidden: Path):
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
-
-
-def num_nodes(head: Head) -> int:
-    return head.command("status", "--address", head.address).stdout.count("1 node_")

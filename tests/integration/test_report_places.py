@@ -1,14 +1,8 @@
 """One experiment, reported from its folders and from MLflow in each way that it stores artifacts: the same numbers."""
 
 import dataclasses
-import os
 import shutil
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +11,7 @@ from coordexp.report.study.artifacts import Artifacts
 from coordexp.report.study.cache import StatisticsCache
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Settings, Study, make_study
-from tests.ports_support import free_port
+from tests.integration.mlflow_server_support import mlflow_server
 from tests.unit.report.report_support import write_experiment
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,45 +20,20 @@ PLACES = ("sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in ("s
 FREE = "eval/final/free/detections.expected.json"
 
 
-@contextmanager
-def mlflow_server(database: Path, folder: Path, *options: str) -> Iterator[str]:
-    folder.mkdir()
-    port, store = free_port(), f"sqlite:///{shutil.copy(database, folder / 'mlflow.db')}"
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": ""}
-        )
-    try:
-        for _ in range(1200):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folder / "log").read_text()[-2000:]
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture(scope="module", params=PLACES)
 def place(request, migrated_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """An experiment's folders, and MLflow with the same."""
     folder = tmp_path_factory.mktemp("places")
     runs_dir, store = folder / "runs", folder / "store"
-    options = {
-        "server": ("--no-serve-artifacts", "--default-artifact-root", str(store)),
-        "passing server": ("--serve-artifacts", "--artifacts-destination", str(store)),
-    }
+    options = {"server": ("--no-serve-artifacts", "--default-artifact-root", str(store)), "passing server": ()}
     runs_dir.mkdir()
     if request.param == "sqlite":
         shutil.copy(migrated_database, runs_dir / "mlflow.db")
         yield write_experiment(runs_dir, groups=GROUPS, seeds=(0, 1)), runs_dir
         return
-    with mlflow_server(migrated_database, folder / "server", *options[request.param]) as uri:
-        yield write_experiment(runs_dir, groups=GROUPS, seeds=(0, 1), uri=uri), runs_dir
+    database = f"sqlite:///{shutil.copy(migrated_database, folder / 'mlflow.db')}"
+    with mlflow_server(database, folder, options=options[request.param]) as server:
+        yield write_experiment(runs_dir, groups=GROUPS, seeds=(0, 1), uri=server.url), runs_dir
 
 
 def report(uri: str, runs_dir: Path, output: Path) -> Study:

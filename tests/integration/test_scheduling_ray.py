@@ -1,6 +1,5 @@
 """Scheduling on a real Ray with fake GPUs: order, no idle slot while runs wait, stops and budgets."""
 
-import itertools
 import json
 import shutil
 import sys
@@ -15,7 +14,7 @@ import ray
 from coordexp.cluster.executor import RayExecutor
 from coordexp.cluster.session import ray_session
 from coordexp.config.schema import ExperimentConfig
-from coordexp.errors import ResourceError, TrainingError
+from coordexp.errors import ResourceError
 from coordexp.runs.budget import BudgetKeeper
 from coordexp.runs.plan import RunPlan, plan_runs
 from coordexp.runs.stop import RunStoppedError, request_stop, stop_reason
@@ -77,70 +76,6 @@ def sleeper(config, *, reporter, print_line):
     (run_dir_of(config) / "times.json").write_text(json.dumps([began, time.time()]))
     if reason is not None:
         raise RunStoppedError(reason)
-
-
-class EventLog:
-    """Remembers events, with what the run directories say at that moment."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str]] = []
-
-    def on_begin(self, plan: RunPlan) -> None:
-        self.events.append(("begun", plan.name, ""))
-
-    def on_end(self, plan: RunPlan) -> None:
-        status = plan.status()
-        self.events.append(("ended", plan.name, status.state if status else "new"))
-
-
-def spans(plans: list[RunPlan]) -> dict[str, tuple[float, float]]:
-    files = ((plan.name, plan.run_dir / "times.json") for plan in plans)
-    return {name: tuple(json.loads(path.read_text())) for name, path in files if path.is_file()}
-
-
-def relay(order: list[str]):
-    """Return a stand-in that holds its GPUs until the next run in ``order`` has begun."""
-
-    def hold(config, *, reporter, print_line):
-        directory = run_dir_of(config)
-        began = time.time()
-        (directory / "began").write_text("")
-        later = order[order.index(directory.name) + 1 :]
-        while later and not (directory.parent / later[0] / "began").exists():
-            time.sleep(0.05)
-            if time.time() > began + 120:
-                raise TrainingError(f"{later[0]} does not begin, though a slot is free")
-        for name in later[1:2]:
-            waits = not (directory.parent / name / "status.json").exists()
-            (directory / "next_but_one_waits").write_text(str(waits))
-        (directory / "times.json").write_text(json.dumps([began, time.time()]))
-
-    return hold
-
-
-def test_whole_seeds_come_first_and_no_slot_idles_while_runs_wait(ray_with_four_gpus, tmp_path):
-    plans = make_plans(tmp_path, groups=2, seeds=3, gpus_per_worker=2.0)
-    log = EventLog()
-
-    RayExecutor().execute(plans, relay([plan.name for plan in plans]), log)
-
-    # Each run ended only because the other slot was given to the next one, while it held its own.
-    assert [plan.status().state for plan in plans] == ["finished"] * 6
-    times = spans(plans)
-    assert max(sum(begin <= moment < end for begin, end in times.values()) for moment, _ in times.values()) == 2
-    order = [plan.name for plan in plans]
-    began = sorted(times, key=lambda name: times[name][0])
-    assert (set(began[:2]), began[2:]) == (set(order[:2]), order[2:])  # two at once, in any order
-    assert {name for what, name, _ in log.events if what == "begun"} == set(order)
-    ended = [name for what, name, _ in log.events if what == "ended"]
-    assert ended[:-2] == [plan.name for plan in plans][:-2]
-    assert set(ended[-2:]) == {plan.name for plan in plans[-2:]}  # nobody waits for the last one
-    assert {state for what, _, state in log.events if what == "ended"} == {"finished"}  # already when the event came
-    started = list(itertools.accumulate(1 if what == "begun" else -1 for what, _, _ in log.events))
-    assert max(started) == 3  # two have their workers, and the next one is ready for its own
-    assert min(started[1:-2]) >= 1
-    ready = [plan.run_dir / "next_but_one_waits" for plan in plans[:-2]]
-    assert [path.read_text() for path in ready] == ["True"] * 4  # ready is not begun
 
 
 def test_a_stop_ends_what_runs_and_begins_nothing(ray_with_four_gpus, tmp_path, capsys):

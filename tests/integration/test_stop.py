@@ -11,7 +11,7 @@ from torch import distributed
 from coordexp.config.schema import ExperimentConfig
 from coordexp.runs import stop
 from coordexp.runs.commit import committed_checkpoints
-from coordexp.runs.folder import CheckpointFolder, ExperimentFolder, RunFolder
+from coordexp.runs.folder import ExperimentFolder, RunFolder
 from coordexp.runs.reporter import LocalReporter, read_rows
 from coordexp.runs.stop import RunStoppedError, StopListener, clear_stop, request_stop
 from coordexp.train.run import train_run
@@ -91,18 +91,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_rows(
     found = load_file(committed_checkpoints(RunFolder.of(config).path)[-1] / "adapter_model.safetensors")
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-@pytest.mark.slow
-def test_without_saved_averages_the_rows_would_differ(undisturbed, base, tmp_path, looks_at_every_step, monkeypatch):
-    """Negative control of the comparison above."""
-    config = make_config(base, tmp_path)
-    stopped_at(config, 5, monkeypatch)
-    clear_stop(ExperimentFolder.of(config).path)
-    assert list(CheckpointFolder(committed_checkpoints(RunFolder.of(config).path)[-1]).all_averages())
-    monkeypatch.setattr("coordexp.train.loop.averages.RunningAverages.resume", lambda self, checkpoint: None)
-    train_run(config, reporter=LocalReporter(RunFolder.of(config).path), print_line=lambda line: None)
-    assert rows_of(config) != rows_of(undisturbed)
 
 
 def test_a_run_asked_before_it_begins_builds_nothing(base, tmp_path):

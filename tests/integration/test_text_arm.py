@@ -101,29 +101,6 @@ def test_both_readings_are_the_written_numbers_and_the_metrics_are_registered(fi
     assert not {"train_coord_loss", "coord_diag/expected_bin_mae", "coord_diag/w1"} & metrics.keys()
 
 
-class _StopsAfter(LocalReporter):
-    """Dies right after the first commit, as a killed worker does."""
-
-    def commit(self, rows, *, step, checkpoint, is_final=False):
-        super().commit(rows, step=step, checkpoint=checkpoint, is_final=is_final)
-        raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-def test_a_resumed_run_ends_in_the_same_bits(finished, tmp_path):
-    config = text_config(tmp_path, objective={"extra": {"ntl": {"weight": 10.0}}})
-    prepared(config)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(config, reporter=_StopsAfter(RunFolder.of(config).path), print_line=lambda line: None)
-    run_to_end(config)
-    ours, theirs = (
-        load_file(committed_checkpoints(RunFolder.of(one).path)[-1] / "adapter_model.safetensors")
-        for one in (config, finished)
-    )
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
 def test_the_verb_evaluates_merged_and_adapter_and_is_told_when_it_cannot(finished, tmp_path, capsys):
     source = source_of(finished.data, "val", data_dir=ExperimentFolder.of(finished).data)
     folder = RunFolder.of(finished)

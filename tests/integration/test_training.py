@@ -179,6 +179,14 @@ def test_a_checkpoint_goes_on_the_base_that_was_given(undisturbed, tmp_path):
         PeftModel.from_pretrained(load(copy).model, newest)
 
 
+def test_a_checkpoint_holds_the_adapter_and_nothing_of_the_base(undisturbed):
+    folder = committed_checkpoints(RunFolder.of(undisturbed).path)[-1]
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert [path.name for path in folder.glob("*.safetensors")] == ["adapter_model.safetensors"]
+    assert all("lora_" in name or "coord_offset_adapter" in name for name in tensors)
+    assert max(tensor.shape[0] for tensor in tensors.values()) == 1000  # no table of 1,641 rows
+
+
 def test_a_run_leaves_its_parts(undisturbed):
     folder = RunFolder.of(undisturbed).path
     assert [path.name for path in committed_checkpoints(folder)] == ["step_000002", "step_000004"]

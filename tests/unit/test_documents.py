@@ -67,37 +67,3 @@ def test_what_a_document_names_is_there(path: Path) -> None:
     assert not missing_paths(text)
     assert unknown_keys(text) <= _SHOWN_AS_WRONG
     assert not broken_links(text, folder=path.parent)
-
-
-def test_a_run_is_followed_through_files_that_are_there() -> None:
-    text = (ROOT / "docs" / "follow-one-run.md").read_text(encoding="utf-8")
-    stations = re.findall(r"^\| \d+ \| `(coordexp/\S+\.py)`", text, re.MULTILINE)
-    assert 8 <= len(stations) <= 12
-    sources = [path.relative_to(ROOT).as_posix() for path in (ROOT / "coordexp").rglob("*.py")]
-    named = set(re.findall(r"`([\w/]+\.py)`", text))
-    assert set(stations) <= named
-    assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in sources)] == []
-    rooms = set(re.findall(r"`(coordexp/[\w/]+/)`", text))
-    assert [room for room in sorted(rooms) if not (ROOT / room).is_dir()] == []
-
-
-def test_the_documents_name_something_of_each_kind() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
-    for pattern in (_PATH, _KEY, _LINK):
-        assert sum(len(pattern.findall(text)) for text in texts) > 5
-
-
-@pytest.mark.parametrize("path", ["ray_jobs/ablations.py", "experiments/sweeps/lambda.yaml", "docs/CLUSTER.md"])
-def test_a_file_that_is_not_there_is_found(path: str) -> None:
-    assert missing_paths(f"see `{path}`, and `ray_jobs/sweep.py`.") == {path}
-
-
-@pytest.mark.parametrize("key", ["training.max_stpes", "cluster.max_gpu_hour", "sweep.search.trials", "data.shapes.x"])
-def test_a_key_that_no_configuration_has_is_found(key: str) -> None:
-    assert unknown_keys(f"run `{key}=3 training.max_steps=3 sweep.search.num_trials=8 'ablation.seeds=[0]'`") == {key}
-
-
-@pytest.mark.parametrize("link", ["cluster.md#alarm-nothing", "#nowhere", "../docs/none.md#top"])
-def test_a_link_that_leads_nowhere_is_found(link: str) -> None:
-    good = "# Top\n[a](cluster.md) [b](cluster.md#alarm-run-stalled) [c](#top) [d](https://example.com/x)"
-    assert broken_links(f"{good} [e]({link})", folder=ROOT / "docs") == {link}

@@ -1,8 +1,8 @@
 """What the documents print for a terminal is tried: run where it is quick, parsed where it is not."""
 
 import argparse
+import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -66,38 +66,16 @@ def test_what_a_page_prints_is_what_comes(
         assert lines_not_printed(command.output, said.out + said.err) == []
 
 
-def test_most_of_what_is_printed_is_found() -> None:
-    assert len(BLOCKS) > 30
-    assert len(QUICK) > 4
-    for path in DOCUMENTS:
-        fences = re.findall(r"^```(?:console|sh|bash|shell)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert fences == ["```console"] * len(blocks(path)), path
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "make tables",
-        "coordexp ablaton",
-        "coordexp report tiny --fromat md",
-        "python ray_jobs/ablation.py --confg x",
-        "ray job submit --working-dir . -- python ray_jobs/sweep.py --nope",
-        "python tests/gpu/campaign.py --cels x",
-        "pip install coordexp",
-    ],
-)
-def test_a_command_that_would_fail_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.unit.commands_support.ROOT", tmp_path)
-    page = tmp_path / "page.md"
-    page.write_text(f"<!-- not run: why -->\n```console\n{line}   # a comment\n```\n", encoding="utf-8")
-    (block,) = blocks(page)
-    assert (block.mark, block.reason, block.place) == ("not run", "why", "page.md:3")
-    assert wrong(block.commands[0])
-
-
-def test_an_output_differs_in_words_and_not_in_numbers() -> None:
-    page = ("A is 0.25 above B, p < 0.001", "...", "group   AP", "A      0.25", "B     \u22120.1")
-    came = "A is 0.3 above B, p = 0.2\nA is 0.31 above B, p = 0.5\nx\n\ngroup  AP\nA  1,000\nB  +0.12\n"
-    assert lines_not_printed(page, came) == []
-    assert lines_not_printed(page, came.replace("above", "below")) == [page[0], *page[2:]]
-    assert lines_not_printed((page[4], page[3]), came) == [page[3]], "in another order"
+def test_the_cells_of_the_notebook_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one program, but for the cell that trains; what is kept under each is printed, in all but numbers."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code" and "Popen" not in "".join(cell["source"]):
+            lines = (line for line in "".join(cell["source"]).splitlines(keepends=True) if not line.startswith("%"))
+            exec(compile("".join(lines), "quickstart.ipynb", "exec"), names)
+            kept = "".join(text for output in cell["outputs"] for text in output.get("text", []))
+            expected = tuple(line for line in kept.splitlines() if line.strip())
+            assert lines_not_printed(expected, capsys.readouterr().out) == []

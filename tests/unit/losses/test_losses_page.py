@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from coordexp.config import group_config, load_config
 from coordexp.coord_tokens.soft_ce_w1 import gaussian_soft_targets, soft_cross_entropy, wasserstein_1
-from coordexp.errors import DataError
 from coordexp.losses import coord_box, table, term
 from coordexp.losses.coord_box import diou, giou
 from coordexp.losses.terms import loss_terms
@@ -43,23 +41,6 @@ def test_the_page_has_what_the_terms_say_of_themselves():
     assert all(f"- **`{name}`**: " in PAGE for name in NAMES)
 
 
-def test_the_command_writes_the_table_into_a_page(tmp_path, capsys):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n", encoding="utf-8")
-    table.write(page)
-    assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{table.table()}\n{table.END}\nafter\n"
-    page.write_text("no place for it", encoding="utf-8")
-    with pytest.raises(DataError, match="to write between"):
-        table.write(page)
-
-
-def test_every_test_that_the_page_names_exists():
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
-    assert len(named) > 8
-    files = (Path(__file__), Path(__file__).with_name("test_identities.py"))
-    assert named <= set(re.findall(r"def (test_\w+)\(", "".join(path.read_text(encoding="utf-8") for path in files)))
-
-
 def test_groups_weigh_what_the_page_says(monkeypatch):
     monkeypatch.chdir(ROOT)
     table = page_table("Groups")
@@ -70,18 +51,6 @@ def test_groups_weigh_what_the_page_says(monkeypatch):
         criterion = build_criterion(group_config(config, group, 0))
         on_page = {name: float(row[group] or 0) for name, row in table.items()}
         assert {weighted.term.name: weighted.weight for weighted in criterion.terms} == on_page
-
-
-def test_further_groups_train_on_what_the_page_says(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    body = PAGE.split("## Groups\n")[1].split("\n## ")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (`text_ce`[^|]*) \|", body, flags=re.MULTILINE))
-    assert len(rows) == 8
-    config = load_config("experiments/base.yaml", [f"ablation.groups=[{', '.join(rows)}]"])
-    for group, row in rows.items():
-        found = {one.term.name: one.weight for one in build_criterion(group_config(config, group, 0)).terms}
-        on_page = {name: float(weight or 1) for weight, name in re.findall(r"(?:(\d+) x )?`(\w+)`", row)}
-        assert {name: weight for name, weight in found.items() if weight} == on_page
 
 
 def test_numbers_of_the_page():

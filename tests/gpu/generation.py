@@ -1,0 +1,123 @@
+"""Answers to images: how fast the product generates them, and how fast transformers' ``generate``.
+
+Random weights never end an answer. A script makes every answer the annotated one, so that lengths are those of COCO:
+behind the grammar, all but the next token is forbidden.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from coordexp.coord_tokens.offset_adapter import inner_model
+from coordexp.data.batch import EncodedSample
+from coordexp.detection.categories import CategoryIndex
+from coordexp.evaluate.generate.generation import evaluation_mode, generate_sequences
+from coordexp.evaluate.generate.parse import SequenceParser
+from coordexp.evaluate.generate.rows import GenerationSpec
+from coordexp.metrics import Decoding
+from tests.benchmarks.bench_generate import plain_generate, scripted
+
+from .record import GIB, Cell, Numbers
+from .setting import Setting, components, configured
+
+NOTES = (
+    "Random weights never end an answer: each is made the annotated one, token by token, behind the grammar. Lengths "
+    "are COCO's (7.3 objects on average, at most 93); a queue of four batches passes through the rows of one, the "
+    "longest answers first, as in an evaluation.",
+    "val2017_minutes: 5,000 images at the speed of this cell; scoring comes on top.",
+    "transformers' generate: the same answers by batches that wait for their longest answer, without a record of them.",
+)
+_VAL2017 = 5_000
+_BATCHES = 4  # of a queue
+
+
+def generate_cells(base: Setting) -> list[Cell]:
+    """Return the cells, the most telling first."""
+    on_gpu = torch.cuda.is_available()
+    sizes, seconds = ((128, 32, 256), 60.0) if on_gpu else ((2,), 1.0)
+    ways: tuple[Decoding, ...] = ("constrained", "free")
+    cells = [Cell(f"{way} batch {size}", seconds, _generating(base, way, size)) for size in sizes for way in ways]
+    plain = _generating(base, "constrained", sizes[0], plain=True)
+    return [cells[0], Cell(f"constrained batch {sizes[0]} transformers' generate", seconds, plain), *cells[1:]]
+
+
+def _generating(base: Setting, decoding: Decoding, batch_size: int, *, plain: bool = False) -> Callable[[], Numbers]:
+    setting = replace(base, num_images=_BATCHES * batch_size)
+    return lambda: generate(setting, decoding=decoding, batch_size=batch_size, plain=plain)
+
+
+def generate(setting: Setting, *, decoding: Decoding, batch_size: int, plain: bool = False) -> Numbers:
+    """Generate one queue; a few tokens before it load the kernels."""
+    parts = components(configured(setting))
+    if torch.cuda.is_available():
+        parts.model.to("cuda")
+        torch.cuda.reset_peak_memory_stats()
+    encoding, model = parts.encoding, parts.model
+    samples, written = encoding.dataset(parts.val.samples, with_targets=False), encoding.dataset(parts.val.samples)
+    names = dict(enumerate(sorted({name for sample in parts.val.samples for name in sample.objects.descs})))
+    parser = SequenceParser(encoding.vocab, encoding.tokenizer, categories=CategoryIndex(names), score="coord_desc")
+    answers = [_answer(written[index], end_id=parser.end_id) for index in range(len(samples))]
+    vocab_size = model.config.get_text_config().vocab_size
+    grammar = parser.grammar(vocab_size) if decoding == "constrained" else None
+    pad_id = encoding.tokenizer.pad_token_id
+    assert isinstance(pad_id, int)
+    spec = GenerationSpec(
+        max_new_tokens=max(map(len, answers)) + 1,
+        pad_id=pad_id,
+        image_token_id=encoding.prompt.image_token_id,
+        image_spec=encoding.image_spec,
+        end_id=parser.end_id,
+        number_ids=parser.number_ids,
+        markers=parser.markers,
+    )
+    longest_first = sorted(range(len(answers)), key=lambda index: -len(answers[index]))
+    by_prompt = sorted(longest_first, key=lambda index: -samples.lengths[index])  # as one knows who has only prompts
+    batches = [by_prompt[at : at + batch_size] for at in range(0, len(by_prompt), batch_size)]
+
+    def write(max_new_tokens: int, queue: list[int]) -> None:
+        generate_sequences(
+            model,
+            samples,
+            spec=replace(spec, max_new_tokens=max_new_tokens),
+            grammar=grammar,
+            queues=[queue],
+            batch_size=batch_size,
+        )
+
+    def write_plainly() -> None:
+        for batch in batches:
+            own = [answers[index] for index in batch]
+            limit = replace(spec, max_new_tokens=max(map(len, own)) + 1)
+            found = plain_generate(inner_model(model), [samples[index] for index in batch], own, spec=limit)
+            assert all(row[: len(answer)] == answer for row, answer in zip(found, own, strict=True))
+
+    script = scripted(answers, end_id=parser.end_id, device=next(model.parameters()).device)
+    with script, evaluation_mode(model), torch.inference_mode():
+        write(4, longest_first[:batch_size])
+        started = _now()
+        write_plainly() if plain else write(spec.max_new_tokens, longest_first)
+        taken = _now() - started
+    num_tokens, num_objects = sum(map(len, answers)), sum(row.count(parser.markers.close_id) for row in answers)
+    return {
+        "images_s": len(answers) / taken,
+        "boxes_s": num_objects / taken,
+        "tokens_s": num_tokens / taken,
+        "val2017_minutes": _VAL2017 / len(answers) * taken / 60,
+        "longest_answer": spec.max_new_tokens,
+        "mean_answer": num_tokens / len(answers),
+        "objects": num_objects,
+        "peak_gib": torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else None,
+    }
+
+
+def _answer(sample: EncodedSample, *, end_id: int) -> list[int]:
+    """Return the tokens of an answer without what follows its end."""
+    return sample.target_ids[: sample.target_ids.index(end_id)]
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
