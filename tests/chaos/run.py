@@ -155,6 +155,7 @@ class Scenario:
         self._port = free_port() if fault.what == "MLflow away" else None
         self.codes: list[int] = []
         self.victim = ""
+        self.hangs = False
 
     def play(self) -> None:
         """Break it, then repeat the command until it ends with 0."""
@@ -185,7 +186,12 @@ class Scenario:
             job = psutil.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
         if not self.codes and self.fault.what:
             self._break(job)
-        self.codes.append(job.wait(_SECONDS))
+        try:
+            self.codes.append(job.wait(_SECONDS))
+        except psutil.TimeoutExpired:
+            job.kill()
+            self.hangs = True
+            self.codes.append(job.wait())
 
     def _break(self, job: psutil.Popen) -> None:
         """Wait for the moment, then for the victim, then do it."""
@@ -285,6 +291,7 @@ def campaign(numbers: list[int], *, seed: int, folder: Path, say: Callable[[str]
         scenario = played(fault, log)
         found = differences(expected.outcome, scenario.outcome)
         found += [] if scenario.codes[-1] == 0 else [f"not finished after {len(scenario.codes)} commands"]
+        found += [f"a command has not ended after {_SECONDS} s"] if scenario.hangs else []
         found += [] if scenario.victim else ["nothing broke: the command had ended before"]
         problems += [f"{number}: {problem}" for problem in found]
         where = f"{fault.executor:6} {fault.what} ({scenario.victim}) at step line {fault.lines} + {fault.seconds} s"
