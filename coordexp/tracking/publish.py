@@ -227,7 +227,7 @@ class Recorder:
             if self._why_not_begun:
                 self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
             # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
-            ended_at = None if self._runs else self._tracker.ended_before(self.parent_id)
+            ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
             self._tracker.finish(self.parent_id, final, ended_at=ended_at)
         except TrackingError as error:
             missing.append(str(error))
