@@ -110,7 +110,8 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     batch, num_targets = run.training.per_device_batch_size, max(1, size.length - size.prompt)
     float32 = sum(parameter.numel() for parameter in model.parameters() if parameter.dtype == torch.float32)
     training = {
-        "weights": weights + (2 * float32 if autocast else 0),  # and autocast's copies
+        "weights": weights,
+        "autocast copies": 2 * float32 if autocast else 0,
         # DDP keeps buckets of them beside; ZeRO divides buckets and states over the workers.
         "gradients": (2 if workers > 1 else 1) * trained // shares,
         "AdamW": 3 * trained // shares,  # two moments, and one more while it steps

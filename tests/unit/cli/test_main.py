@@ -37,11 +37,7 @@ def test_unknown_options_are_refused(capsys: pytest.CaptureFixture[str]):
 def test_a_key_written_as_an_option_is_answered_with_the_key(option: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main(["ablation", "--dry-run", option, "20"])
-    assert f"{option}; a key is given without dashes, as in training.max_steps=20" in capsys.readouterr().err
-    for following in ([], ["--no-color"], ["data.packing=true"]):
-        with pytest.raises(SystemExit, match="2"):
-            main(["ablation", "--max_steps", *following])
-        assert "as in training.max_steps=VALUE" in capsys.readouterr().err
+    assert f"{option}; a key is given without dashes, as in training.max_steps=VALUE" in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():
