@@ -122,13 +122,7 @@ class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
     def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
-        """Start or find the experiment's own run, the parent of all.
-
-        Args:
-            tracker: where runs are recorded.
-            config: of any run; what all runs share of it becomes the parent's parameters.
-            parent_key: names the parent.
-        """
+        """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
@@ -197,11 +191,7 @@ class Recorder:
             return run.waiting is None
 
     def close(self, *, cut_short: bool = False) -> list[str]:
-        """Send what is left and end the parent; return a sentence for each thing the server does not have.
-
-        Args:
-            cut_short: whether the experiment ended before all its runs were done.
-        """
+        """Send what is left and end the parent; return a sentence for each thing the server does not have."""
         unsent = self._sync.close()
         problems: dict[str, list[str]] = {}
         away = ""
