@@ -169,11 +169,6 @@ def test_every_verb_says_what_it_does_and_takes(verb: str, capsys: pytest.Captur
     assert "--debug" in text
 
 
-def test_debug_may_stand_on_either_side_of_the_kind_of_data():
-    files = ["--output", "out"]
-    assert parse(["prepare", "--debug", "shapes", *files]).debug
-    assert parse(["prepare", "shapes", "--debug", *files]).debug
-    assert not parse(["prepare", "shapes", *files]).debug
 
 
 @pytest.mark.parametrize(
