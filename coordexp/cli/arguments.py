@@ -1,9 +1,7 @@
 """Arguments that several verbs take."""
 
 import argparse
-import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -134,10 +132,10 @@ def _listed_files(text: str) -> list[str]:
 
 
 def _between(low: int, high: int, text: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*\s*", text):  # argparse would name our function
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {show(text)}")
-    # Python does not read thousands of digits; none of them are needed to see that it is too much.
-    value = int(text) if len(text) < 100 else math.copysign(math.inf, -1 if "-" in text else 1)
+    try:
+        value = int(text)
+    except ValueError:  # argparse would name our function
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {show(text)}") from None
     if not low <= value <= high:
         raise argparse.ArgumentTypeError(f"expected a number from {low} to {high:,}, got {show(text)}")
-    return int(value)
+    return value

@@ -86,23 +86,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         takes_overrides = "overrides" in options
         unknown = [text for text in others if not takes_overrides or text.startswith("-")]
         if unknown:
-            hint = _meant(unknown[0], argv) if takes_overrides else ""
+            hint = _meant(unknown[0]) if takes_overrides else ""
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         options.overrides.extend(others)
     return options
 
 
-def _meant(option: str, argv: Sequence[str]) -> str:
-    """Return a hint for a key that is written as an option, as in ``--max_steps 20`` among the arguments."""
+def _meant(option: str) -> str:
+    """Return a hint for a key that is written as an option, as in ``--max_steps 20``."""
     from coordexp.config.keys import known_keys
 
-    name, _, value = option.lstrip("-").partition("=")
-    name = name.replace("-", "_")
-    following = argv[argv.index(option) + 1 :][:1]
-    if not value:
-        value = next((text for text in following if "=" not in text and not text.startswith("--")), "VALUE")
+    name = option.lstrip("-").partition("=")[0].replace("-", "_")
     found = [key for key in known_keys() if key == name or key.endswith(f".{name}")]
-    return f"; a key is given without dashes, as in {found[0]}={value}" if found else ""
+    return f"; a key is given without dashes, as in {found[0]}=VALUE" if found else ""
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         from coordexp.data.sources.source import SPLITS, Split
         from coordexp.doctor.machine import Machine
         from coordexp.scaffold.coco_folder import SplitFiles, find_split
-        from coordexp.scaffold.dataset import NewDataset, new_dataset
+        from coordexp.scaffold.dataset import new_dataset
 
         given, machine = vars(options), Machine.here()
         # Another model's images are not those of the embedded one, of 96 x 96 pixels.
@@ -49,7 +49,9 @@ def run(options: argparse.Namespace) -> None:
         }
         config = options.config or Path("coco_qwen3vl_4b" if machine.gpu_names or has_model else "coco_tiny")
         output = options.output or Path(f"{name}.yaml")
-        findings, about = new_dataset(NewDataset(name, files, config, options.overrides, output), machine)
+        findings, about = new_dataset(
+            files, name=name, config=config, overrides=options.overrides, output=output, machine=machine
+        )
     console = output_console()
     for finding in findings:
         mark = "" if finding.verdict == "ok" else f"{finding.verdict}: "

@@ -10,7 +10,7 @@ from coordexp.config.schema import ExperimentConfig
 from coordexp.coord_tokens.codec import NUM_BINS
 from coordexp.coord_tokens.offset_adapter import DTYPES
 from coordexp.coord_tokens.vocab import CoordVocab
-from coordexp.doctor.memory import ParameterCounts, expanded_base
+from coordexp.doctor.memory import expanded_base, num_bytes
 from coordexp.errors import CheckpointError
 from coordexp.findings import Check, attempt, failure, size_text, warning
 from coordexp.model.checkpoint.directory import cached_checkpoint, find_checkpoint, hub_answers, is_hub_id
@@ -54,8 +54,7 @@ class Base:
     @property
     def weights_bytes(self) -> int:
         """Size of the expanded base, in its dtype."""
-        model = expanded_base(self.model, num_tokens=self.offset_ids.stop, dtype=self.dtype)
-        return ParameterCounts.of(model).num_bytes
+        return num_bytes(expanded_base(self.model, num_tokens=self.offset_ids.stop, dtype=self.dtype))
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -132,8 +131,7 @@ def _examine_download(hub_id: str, missing: list[str]) -> Check[None]:
     else:
         model, size = published_config(hub_id), "its weights"
         if model is not None:
-            counts = ParameterCounts.of(expanded_base(model, num_tokens=0, dtype=torch.bfloat16))
-            size = f"about {size_text(counts.num_bytes)}"
+            size = f"about {size_text(num_bytes(expanded_base(model, num_tokens=0, dtype=torch.bfloat16)))}"
         yield warning("checkpoint", f"{away}; a run would first download {size}")
 
 

@@ -24,7 +24,7 @@ from coordexp.doctor.machine import (
     examine_experiment,
     examine_tracking,
 )
-from coordexp.doctor.memory import EVALUATION, MemoryEstimate, ParameterCounts, SequenceSize, estimate, run_model
+from coordexp.doctor.memory import EVALUATION, MemoryEstimate, SequenceSize, estimate, run_model
 from coordexp.errors import DataError, ResourceError
 from coordexp.findings import Check, Finding, attempt, collect, failure, guarded, ok, size_text, warning
 from coordexp.model.checkpoint.stored_model import Dimensions
@@ -97,7 +97,7 @@ def _examine_variants(plans: list[RunPlan], machine: Machine) -> Check[LongestBa
     for run in reversed(variants.values()):
         found = yield from _examine_variant(run, plans, machine)
         batches += [] if found is None else [found]
-    return max(batches, key=lambda batch: batch.memory.num_bytes, default=None)
+    return max(batches, key=lambda batch: batch.memory.peak, default=None)
 
 
 def _examine_variant(run: ExperimentConfig, plans: list[RunPlan], machine: Machine) -> Check[LongestBatch | None]:
@@ -128,11 +128,11 @@ def _examine_memory(
     run: ExperimentConfig, base: Base, facts: DataFacts | None, machine: Machine
 ) -> Check[LongestBatch]:
     model = run_model(base.model, run, dtype=base.dtype, offset_ids=base.offset_ids)
-    counts = ParameterCounts.of(model)
     groups = yield from attempt("optimizer", lambda: param_groups(run, model))
     if groups is not None:
-        trained = f"{counts.num_trained:,} of {counts.num:,} parameters train"
-        yield ok("optimizer", f"{trained}, in {len(groups)} groups")
+        every = sum(parameter.numel() for parameter in model.parameters())
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        yield ok("optimizer", f"{trained:,} of {every:,} parameters train, in {len(groups)} groups")
     longest = longest_sequence(run, base, facts, max_objects=run.data.max_objects)
     ordinary = longest_sequence(run, base, facts, max_objects=min(run.data.max_objects, _ORDINARY_OBJECTS))
     if longest.prompt + 1 > run.data.max_length:
@@ -173,15 +173,15 @@ def judge_memory(
     times = f" for each of {at_once} processes" if at_once > 1 else ""
     device = "a GPU" if on_gpu else "memory"
     sentence = (
-        f"the longest batch needs about {size_text(needed.num_bytes)} of {device}{times}, "
-        f"an ordinary one {size_text(usual.num_bytes)}"
+        f"the longest batch needs about {size_text(needed.peak)} of {device}{times}, "
+        f"an ordinary one {size_text(usual.peak)}"
     )
     if not there:
         return ok("memory", f"{sentence}; there is no GPU here to compare with")
-    if at_once * needed.num_bytes <= there:
+    if at_once * needed.peak <= there:
         return ok("memory", f"{sentence}; {size_text(there)} are there")
     advice = _advice(run, needed)
-    if at_once * usual.num_bytes <= there:
+    if at_once * usual.peak <= there:
         return warning("memory", f"{sentence}; {size_text(there)} are there, so the longest may not fit; {advice}")
     return failure("memory", ResourceError(f"{sentence}, but only {size_text(there)} are there; {advice}"))
 

@@ -50,28 +50,6 @@ class SequenceSize:
 
 
 @dataclass(frozen=True)
-class ParameterCounts:
-    """Numbers and bytes of a model's parameters, of all and of those that train; tied tables count once."""
-
-    num: int
-    num_bytes: int
-    num_trained: int
-    trained_bytes: int
-
-    @classmethod
-    def of(cls, model: nn.Module) -> "ParameterCounts":
-        """Count a model's parameters."""
-        every = list(model.parameters())
-        trained = [parameter for parameter in every if parameter.requires_grad]
-        return cls(
-            num=sum(parameter.numel() for parameter in every),
-            num_bytes=sum(parameter.nbytes for parameter in every),
-            num_trained=sum(parameter.numel() for parameter in trained),
-            trained_bytes=sum(parameter.nbytes for parameter in trained),
-        )
-
-
-@dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of each part of each phase, on one device with one run's worker on it; the largest phase counts."""
 
@@ -83,9 +61,14 @@ class MemoryEstimate:
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
-    def num_bytes(self) -> int:
-        """At the peak."""
+    def peak(self) -> int:
+        """Bytes of the largest phase."""
         return max(self.totals.values())
+
+
+def num_bytes(model: nn.Module, *, trained: bool = False) -> int:
+    """Return the size of a model's parameters, or of those that train; tied tables count once."""
+    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad or not trained)
 
 
 def expanded_base(config: Qwen3VLConfig, *, num_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
@@ -116,7 +99,7 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     """
     config = inner_model(model).config
     assert isinstance(config, Qwen3VLConfig)
-    dimensions, counts = Dimensions.of(config), ParameterCounts.of(model)
+    dimensions, weights, trained = Dimensions.of(config), num_bytes(model), num_bytes(model, trained=True)
     text, vision = dimensions.text, dimensions.vision
     narrowest = min(parameter.itemsize for parameter in model.parameters())  # of the base; adapters are float32
     autocast = run.training.precision == "bfloat16"
@@ -127,10 +110,11 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     batch, num_targets = run.training.per_device_batch_size, max(1, size.length - size.prompt)
     float32 = sum(parameter.numel() for parameter in model.parameters() if parameter.dtype == torch.float32)
     training = {
-        "weights": counts.num_bytes + (2 * float32 if autocast else 0),  # and autocast's copies
+        "weights": weights,
+        "autocast copies": 2 * float32 if autocast else 0,
         # DDP keeps buckets of them beside; ZeRO divides buckets and states over the workers.
-        "gradients": (2 if workers > 1 else 1) * counts.trained_bytes // shares,
-        "AdamW": 3 * counts.trained_bytes // shares,  # two moments, and one more while it steps
+        "gradients": (2 if workers > 1 else 1) * trained // shares,
+        "AdamW": 3 * trained // shares,  # two moments, and one more while it steps
         "activations": _kept_bytes(dimensions, run, 2 if autocast else narrowest, size),
         "logits": _head_bytes(dimensions, run, batch * num_targets, on_gpu=on_gpu),
         "pixels": batch * pixels,
@@ -140,14 +124,14 @@ def estimate(model: nn.Module, run: ExperimentConfig, size: SequenceSize, *, on_
     widest = 5 * narrowest * max(size.prompt * text.intermediate_size, size.patches * vision.intermediate_size)
     prefill = widest + size.prompt * cached * text.num_hidden_layers + pixels
     evaluation = {
-        "weights": counts.num_bytes,
-        "AdamW": 2 * counts.trained_bytes // shares,
+        "weights": weights,
+        "AdamW": 2 * trained // shares,
         "key-value cache": batch * length * cached * (text.num_hidden_layers + 1),
         "prefill": prompts_at_once(batch) * prefill,
         "logits": 4 * 4 * batch * text.vocab_size,
     }
     # The model is there once, and its largest tensor, a table, in float32 beside what is added to it.
-    merge = {"weights": counts.num_bytes, "table": 2 * 4 * text.vocab_size * text.hidden_size}
+    merge = {"weights": weights, "table": 2 * 4 * text.vocab_size * text.hidden_size}
     process = {"process": _PROCESS_BYTES_GPU if on_gpu else _PROCESS_BYTES_CPU}
     phases = {TRAINING: training, EVALUATION: evaluation, MERGE: merge}
     return MemoryEstimate({name: _with_fragmentation(process | parts) for name, parts in phases.items()})

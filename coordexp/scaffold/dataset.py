@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
@@ -39,27 +38,24 @@ _COMMENT_COLUMN = 40
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
-class NewDataset:
-    """What an experiment on some data begins with.
+def new_dataset(
+    files: Mapping[Split, SplitFiles],
+    *,
+    name: str,
+    config: Path,
+    overrides: Sequence[str],
+    output: Path,
+    machine: Machine,
+) -> tuple[list[Finding], list[str]]:
+    """Check the data as a run does, choose what depends on it, and write the experiment; nothing else is written.
 
-    Attributes:
-        name: of the experiment.
+    Args:
         files: of both splits.
+        name: of the experiment.
         config: the experiment that it extends.
         overrides: ``KEY=VALUE`` that the new file is to hold, in the place of what is measured.
         output: the new file.
-    """
-
-    name: str
-    files: Mapping[Split, SplitFiles]
-    config: Path
-    overrides: Sequence[str]
-    output: Path
-
-
-def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], list[str]]:
-    """Check the data as a run does, choose what depends on it, and write the experiment; nothing else is written.
+        machine: whose GPUs train.
 
     Returns:
         What the checks found, and what the head of the file says.
@@ -68,14 +64,14 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
         DataError: if a run could not use the data; the first reason.
         ConfigError: if the file is there already or cannot be written, or a key is wrong.
     """
-    draft = _Draft(wanted)
-    draft.choose("experiment.name", wanted.name)
+    draft = _Draft(config, overrides)
+    draft.choose("experiment.name", name)
     draft.choose("data.format", "coco")
     if draft.says("training.epochs"):
         draft.choose("training.max_steps", None)
-    for split, files in wanted.files.items():
-        draft.choose(f"data.{split}_annotations", str(files.annotations.absolute()))
-        draft.choose(f"data.{split}_images", str(files.images.absolute()))
+    for split, of in files.items():
+        draft.choose(f"data.{split}_annotations", str(of.annotations.absolute()))
+        draft.choose(f"data.{split}_images", str(of.images.absolute()))
     findings, data = _checked(draft.load())
     samples = data["train"].samples
     most = max(len(sample.objects) for sample in samples)
@@ -98,15 +94,15 @@ def new_dataset(wanted: NewDataset, machine: Machine) -> tuple[list[Finding], li
         _choose_lengths(draft, base, data)
     _choose_workers(draft, machine)
     _choose_steps(draft, len(samples))
-    draft.write(wanted.output, about)
+    draft.write(output, about)
     return findings, about
 
 
 class _Draft:
     """Another experiment with keys chosen on top; what a person gives on the command line is never chosen."""
 
-    def __init__(self, wanted: NewDataset) -> None:
-        self._path, self._overrides = find_experiment(wanted.config), list(wanted.overrides)
+    def __init__(self, config: Path, overrides: Sequence[str]) -> None:
+        self._path, self._overrides = find_experiment(config), list(overrides)
         self._given = {text.partition("=")[0].strip() for text in self._overrides}
         self._chosen: dict[str, JsonValue] = {}
         self._comments: dict[str, str] = {}

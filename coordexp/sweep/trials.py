@@ -100,7 +100,6 @@ class SweepTrials:
         self._study = optuna.create_study(direction="maximize", pruner=_pruner(sweep))
         self._live: list[optuna.trial.Trial] = []
         self._running: dict[str, Trial] = {}
-        self._sizes: dict[str, int] = {}
         self.trials: list[Trial] = []
         events = _recorded_events(sweep) or []
         # Written anew: a full disk or a power failure may have cut the last line.
@@ -198,6 +197,11 @@ class SweepTrials:
         self.trials.append(Trial(name, point, self.plan(name, point, self.seed)))
         return live
 
+    def _record(self, event: "_Event") -> bool:
+        """Write what happened, then tell Optuna; return whether it would stop the trial for that."""
+        self._write(event)
+        return self._take(event)
+
     def _write(self, event: "_Event") -> None:
         with self._journal.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(asdict(event)) + "\n")
@@ -205,7 +209,7 @@ class SweepTrials:
             os.fsync(lines.fileno())
 
     def _take(self, event: "_Event") -> bool:
-        """Tell Optuna what happened; return whether it would stop the trial for that."""
+        """Tell Optuna what happened, as :meth:`_record`."""
         if event.params is not None:
             self._ask(event.params)
         elif event.step is not None and event.ap is not None:
@@ -219,19 +223,11 @@ class SweepTrials:
             self._study.tell(event.trial, event.ap, state=state)
         return False
 
-    def _record(self, event: "_Event") -> bool:
-        self._write(event)
-        return self._take(event)
-
     def _take_in(self, trial: Trial) -> None:
         """Report the trial's new APs; where one falls behind, note that for good and ask its run to stop."""
-        metrics = trial.plan.folder.metrics
-        size = metrics.stat().st_size if metrics.is_file() else 0
         frozen = self._frozen(trial)
-        if size == self._sizes.get(trial.name, 0) or frozen.state != TrialState.RUNNING:
-            return
-        self._sizes[trial.name] = size
-        for step, ap in ap_curve(trial.plan):
+        curve = ap_curve(trial.plan) if frozen.state == TrialState.RUNNING else []
+        for step, ap in curve:
             if step in frozen.intermediate_values:
                 continue
             is_behind = self._record(_Event(frozen.number, step=step, ap=ap))

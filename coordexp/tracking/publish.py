@@ -98,37 +98,23 @@ def open_experiment_tracker(config: ExperimentConfig) -> Tracker:
 
 @dataclass
 class _Followed:
-    """A run that is not wholly recorded yet.
-
-    Attributes:
-        run_id: MLflow's; "" before it is created there.
-        ended: how it ended, once that and its results are stored.
-        waiting: how it ended, while the server does not take that.
-        problem: why something of it is not stored.
-        is_noted: whether its folder says that the server has all of it.
-    """
+    """A run that is not wholly recorded yet."""
 
     plan: RunPlan
     fingerprint: str
     tags: Mapping[str, str]
-    run_id: str = ""
-    ended: RunStatus | None = None
-    waiting: RunStatus | None = None
-    problem: str = ""
-    is_noted: bool = False
+    run_id: str = ""  # before it is created in MLflow
+    ended: RunStatus | None = None  # once that and its results are stored
+    waiting: RunStatus | None = None  # while the server does not take that it ended so
+    problem: str = ""  # why something of it is not stored
+    is_noted: bool = False  # its folder says that the server has all of it
 
 
 class Recorder:
     """Records runs in MLflow. Once it has begun, an unreachable server delays records, but never stops a run."""
 
     def __init__(self, tracker: Tracker, config: ExperimentConfig, *, parent_key: str) -> None:
-        """Start or find the experiment's own run, the parent of all.
-
-        Args:
-            tracker: where runs are recorded.
-            config: of any run; what all runs share of it becomes the parent's parameters.
-            parent_key: names the parent.
-        """
+        """Start or find the experiment's own run, the parent of all; ``config`` is of any of its runs."""
         self._tracker = tracker
         self._record = ExperimentFolder.of(config).record
         self._runs: dict[str, _Followed] = {}
@@ -197,11 +183,7 @@ class Recorder:
             return run.waiting is None
 
     def close(self, *, cut_short: bool = False) -> list[str]:
-        """Send what is left and end the parent; return a sentence for each thing the server does not have.
-
-        Args:
-            cut_short: whether the experiment ended before all its runs were done.
-        """
+        """Send what is left and end the parent; return a sentence for each thing the server does not have."""
         unsent = self._sync.close()
         problems: dict[str, list[str]] = {}
         away = ""
@@ -227,7 +209,7 @@ class Recorder:
             if self._why_not_begun:
                 self._tracker.set_tags(self.parent_id, {WHY_NOT_BEGUN: self._why_not_begun})
             # Where every run was recorded before, nothing was done, and the end of the whole stays where it was.
-            ended_at = None if self._runs else self._tracker.ended_before(self.parent_id)
+            ended_at = None if self._runs else self._tracker.ended_at(self.parent_id)
             self._tracker.finish(self.parent_id, final, ended_at=ended_at)
         except TrackingError as error:
             missing.append(str(error))
@@ -288,11 +270,12 @@ class Recorder:
         for path in (*files, folder.error_log):
             if path.is_file():
                 self._tracker.log_file(run_id, path)
-        self._tracker.log_measured(run_id, last_values(read_rows(folder.metrics)))
+        values = last_values(read_rows(folder.metrics))
+        self._tracker.log_measured(run_id, values)
         if status.state == "finished":
-            self._store_results(run_id, run.plan)
+            self._store_results(run_id, run.plan, values)
 
-    def _store_results(self, run_id: str, plan: RunPlan) -> None:
+    def _store_results(self, run_id: str, plan: RunPlan, values: Mapping[str, float]) -> None:
         final, merged = plan.folder.evaluation("final").path, plan.folder.merged
         tags = {HARDWARE: read_hardware(plan.folder), ANNOTATIONS: annotations_hash(plan.config)}
         self._tracker.set_tags(run_id, {name: value for name, value in tags.items() if value})
@@ -300,7 +283,6 @@ class Recorder:
             self._tracker.log_directory(run_id, final, final.relative_to(plan.run_dir).as_posix())
         if not merged.is_dir():
             return
-        values = last_values(read_rows(plan.folder.metrics))
         write_model_card(plan.config, metrics=values)
         num_bytes = directory_bytes(merged)
         uri = storage_uri(merged)
@@ -322,7 +304,7 @@ class Recorder:
 
 
 def _began_at(plan: RunPlan) -> float | None:
-    """Return when a run began, from when it was last heard of and how long it had worked; None for not yet."""
+    """Return when a run began: when it was last heard of, less how long it had worked; None for not yet."""
     status, written_at = plan.status(), _written_at(plan.folder.status)
     return None if status is None or written_at is None else (status.since or written_at) - status.seconds
 

@@ -4,8 +4,7 @@ import contextlib
 import getpass
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -21,7 +20,7 @@ from coordexp.tracking.payload import PointData, batches, check_same, flatten_co
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Experiment
 
 EXPERIMENT_TAG = "coordexp"
 RUN_KEY = "run_key"
@@ -74,22 +73,6 @@ def open_tracker(uri: str, *, experiment: str, artifact_root: Path | None) -> "T
     return Tracker(client, found, uri=uri)
 
 
-@dataclass
-class _KnownRun:
-    """What MLflow has of a run, as far as we have told it or read it; times are seconds since 1970."""
-
-    status: str
-    rows: int
-    message: str
-    ended_at: float | None
-
-    @staticmethod
-    def of(run: "Run") -> "_KnownRun":
-        tags, ended_ms = run.data.tags, run.info.end_time
-        ended_at = ended_ms / 1000 if ended_ms else None
-        return _KnownRun(run.info.status, int(tags.get(ROWS_LOGGED, 0)), tags.get(MESSAGE, ""), ended_at)
-
-
 class Tracker:
     """One experiment in MLflow; :func:`open_tracker` makes it.
 
@@ -105,7 +88,6 @@ class Tracker:
         self._client = client
         # Otherwise the first rows, sent by a thread, could set a run to RUNNING that has just ended.
         self._status_lock = threading.Lock()
-        self._known: dict[str, _KnownRun] = {}
 
     def start_parent(self, key: str, params: Mapping[str, JsonValue], tags: Mapping[str, str]) -> str:
         """Create the run that holds the whole ablation, or find it again by its key; return MLflow's id.
@@ -129,22 +111,18 @@ class Tracker:
         status: StartStatus = "RUNNING",
         began_at: float | None = None,
     ) -> str:
-        """Create a run of one group and seed, or find it again and set it going.
+        """Create a run of one group and seed, or find it again by its key; return MLflow's id.
 
         Args:
-            key: its deterministic key; it must not change when the same run is resumed.
+            key: it must not change when the same run is resumed.
             parent_id: run id of the ablation.
             group: group name.
             seed: seed.
             fingerprint: hash of all that decides the result.
-            params: the resolved configuration, nested or flat; leave out what may change on resume.
+            params: the resolved configuration; leave out what may change on resume.
             tags: further tags.
             status: ``SCHEDULED`` for a run that waits; its first rows set it to ``RUNNING``.
-            began_at: when a run that is created began, in seconds since 1970, which MLflow never changes again;
-                None for now.
-
-        Returns:
-            The MLflow run id.
+            began_at: in seconds since 1970, None for now; MLflow never changes it again.
 
         Raises:
             ComparisonError: if the run exists with another parameter or fingerprint.
@@ -163,18 +141,19 @@ class Tracker:
             rows: rows of the run's ``metrics.jsonl``, in order.
             start: the number of the first of them in that file.
         """
-        with self._in_doubt(run_id), tracking_errors(self.uri, f"log rows of run {run_id}"):
-            known = self._running(run_id, num_rows=start + len(rows))
-            if start > known.rows:
-                raise TrackingError(
-                    f"run {run_id} has {known.rows} rows, got rows from number {start}: expected no gap"
-                )
-            new, logged = rows[known.rows - start :], known.rows
+        with tracking_errors(self.uri, f"log rows of run {run_id}"):
+            with self._status_lock:
+                run = self._client.get_run(run_id)
+                there = int(run.data.tags.get(ROWS_LOGGED, 0))
+                if start + len(rows) > there and run.info.status == "SCHEDULED":
+                    self._client.update_run(run_id, status="RUNNING")
+            if start > there:
+                raise TrackingError(f"run {run_id} has {there} rows, got rows from number {start}: expected no gap")
+            new = rows[there - start :]
             for points, done in batches(new):
-                tags = {ROWS_LOGGED: str(logged + done), LAST_STEP: str(new[done - 1].step)} if done else {}
+                tags = {ROWS_LOGGED: str(there + done), LAST_STEP: str(new[done - 1].step)} if done else {}
                 self._log(run_id, points, tags)
-                known.rows = logged + done
-        return known.rows
+        return there + len(new)
 
     def set_final(self, run_id: str, metrics: Mapping[str, float | None], *, step: int = 0) -> None:
         """Log final values; None (undefined), and what the run already shows under a name, is left out."""
@@ -196,18 +175,15 @@ class Tracker:
 
     def finish(self, run_id: str, status: FinalStatus, *, message: str = "", ended_at: float | None = None) -> None:
         """End a run, with why it failed in one sentence; ``ended_at`` in seconds since 1970, None for now."""
-        with self._in_doubt(run_id), tracking_errors(self.uri, f"end run {run_id}"), self._status_lock:
-            known = self._known.get(run_id)
-            if known is None or known.message != message:
-                self._log(run_id, (), {MESSAGE: message})
+        with tracking_errors(self.uri, f"end run {run_id}"), self._status_lock:
+            self._log(run_id, (), {MESSAGE: message})
             self._client.set_terminated(run_id, status, None if ended_at is None else round(1000 * ended_at))
-            if known is not None:
-                known.status, known.message = status, message
 
-    def ended_before(self, run_id: str) -> float | None:
-        """Return when a run that is going on again had ended, in seconds since 1970; None if it had not."""
-        known = self._known.get(run_id)
-        return None if known is None else known.ended_at
+    def ended_at(self, run_id: str) -> float | None:
+        """Return when a run ended last, in seconds since 1970, also of one that goes on again."""
+        with tracking_errors(self.uri, f"read run {run_id}"):
+            end_ms = self._client.get_run(run_id).info.end_time
+        return end_ms / 1000 if end_ms else None
 
     def log_file(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
         """Copy a file to the run's artifacts, under its own name in ``artifact_path``."""
@@ -230,25 +206,6 @@ class Tracker:
         """List a merged checkpoint among the experiment's models, once; return MLflow's id of it."""
         with tracking_errors(self.uri, f"list the merged checkpoint of run {run_id}"):
             return log_model(self._client, self.experiment_id, run_id, model)
-
-    @contextlib.contextmanager
-    def _in_doubt(self, run_id: str) -> Generator[None]:
-        """Forget what is known of a run where a call fails: the server may have done it or not."""
-        try:
-            yield
-        except TrackingError:
-            self._known.pop(run_id, None)
-            raise
-
-    def _running(self, run_id: str, *, num_rows: int) -> _KnownRun:
-        """Return what MLflow has of a run; a scheduled run becomes RUNNING with its first new row."""
-        with self._status_lock:
-            known = self._known.get(run_id) or _KnownRun.of(self._client.get_run(run_id))
-            self._known[run_id] = known
-            if num_rows > known.rows and known.status == "SCHEDULED":
-                self._client.update_run(run_id, status="RUNNING")
-                known.status = "RUNNING"
-        return known
 
     def _start(
         self,
@@ -288,8 +245,6 @@ class Tracker:
                 self._client.log_batch(run_id, params=missing[first : first + _PARAMS_PER_CALL])
             if run.info.status != status:
                 self._client.update_run(run_id, status=status)
-        known = self._known[run_id] = _KnownRun.of(run)
-        known.status, known.message = status, ""
         return run_id
 
     def _log(self, run_id: str, points: Sequence[PointData], tags: Mapping[str, str]) -> None:

@@ -105,7 +105,7 @@ def test_shipped_experiments_without_their_files(tmp_path, monkeypatch, size, bi
     memory = found.longest_batch.memory
     # In bfloat16, with adapters and offsets in float32.
     assert billions < memory.phases[TRAINING]["weights"] / 2e9 < 1.06 * billions
-    assert memory.num_bytes < GPU_BYTES, "the longest batch does not fit the GPUs that the file names"
+    assert memory.peak < GPU_BYTES, "the longest batch does not fit the GPUs that the file names"
     (disk,) = of(found, "disk")
     assert "needed" in disk.sentence or "12 runs need about" in disk.sentence  # before anything is downloaded
     assert tree(tmp_path) == {}

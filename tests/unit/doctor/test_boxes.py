@@ -202,7 +202,7 @@ def test_the_command_that_is_printed_reads_the_file_right(
         (["doctor", "boxes", "x.json"], "expected doctor boxes --annotations GT.json FILE"),
         (["doctor", "--annotations", "x.json"], "--annotations belongs to doctor boxes"),
         (["compare", "--annotations", "x", "a=b", "--frame", "a=px:xyxyz"], "frame 'px:xyxyz': 'xyxyz' is unknown"),
-        (["compare", "--annotations", "x", "a=b", "--frame", "c=px"], "no files have the name 'c'; expected a"),
+        (["compare", "--annotations", "x", "a=b", "--frame", "c=px"], "there is no 'c'; expected a"),
     ],
 )
 def test_what_no_frame_can_be_is_one_sentence(

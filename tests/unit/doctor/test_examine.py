@@ -155,12 +155,6 @@ def _memory(*, training: int, evaluation: int = 0) -> MemoryEstimate:
     return MemoryEstimate({TRAINING: {"all": training}, EVALUATION: {"all": evaluation}})
 
 
-def test_groups_whose_data_sets_differ_are_refused(tmp_path):
-    groups = "{A: {}, B: {data: {shapes: {num_train: 9}}}}"
-    found = _examine(tmp_path, f"ablation.groups={groups}", "ablation.factor=[data.shapes]")
-    assert "groups differ in data.shapes" in failures(found)["configuration"]
-
-
 def test_ambiguous_categories(tmp_path):
     overrides = coco_overrides(tmp_path)
     annotations = tmp_path / "val.json"

@@ -11,7 +11,6 @@ from mlflow import MlflowClient
 
 from coordexp.config.schema import ExperimentConfig
 from coordexp.doctor.machine import (
-    Machine,
     examine_cluster,
     examine_disk,
     examine_experiment,
@@ -111,12 +110,6 @@ def test_disk_is_for_the_runs_and_for_every_base_that_is_not_made_yet(tmp_path, 
     assert _disk(config, GIB)[1] == f"{both + 1.1:.2f} GiB free at {tmp_path}/small; 2 runs need about 4.45 GiB"
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [((), "no GPU"), ((("H200", 141 * GIB),), "H200 (141 GiB)")])
-def test_in_words(gpus, expected):
-    machine = Machine(tuple(name for name, _ in gpus), tuple(size for _, size in gpus), 8 * GIB, 4)
-    assert machine.describe() == f"4 CPUs, 8 GiB of memory, {expected}"
-
-
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
     """Start from a machine without a Ray cluster."""
@@ -162,11 +155,6 @@ def test_inline_takes_one_worker():
 def test_ray_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("coordexp.doctor.machine.has_ray", lambda: False)
     assert "is not installed" in _cluster()[0].sentence
-
-
-def test_more_loaders_than_cpus():
-    config = ExperimentConfig.model_validate({"data": {"num_workers": 9}})
-    assert [finding.verdict for finding in examine_cluster(config, 0)] == ["ok", "warning"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from coordexp.doctor.examine import examine
 from coordexp.doctor.machine import Machine
 from coordexp.errors import ConfigError, DataError
 from coordexp.scaffold.coco_folder import find_split
-from coordexp.scaffold.dataset import NewDataset, new_dataset
+from coordexp.scaffold.dataset import new_dataset
 from coordexp.shipped import find_experiment
 
 ROOT = Path(__file__).parents[3]
@@ -29,9 +29,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(ROOT / "examples" / "coco_tiny", tmp_path / "my set")
 
 
-def wanted(folder: Path, *overrides: str, config: str = "coco_tiny", output: str = "own.yaml") -> NewDataset:
+def make(folder: Path, *overrides: str, config: str = "coco_tiny", output: str = "own.yaml", machine: Machine = NO_GPU):
     files = {split: find_split(folder, split, annotations=None, images=None) for split in ("train", "val")}
-    return NewDataset("own", files, Path(config), overrides, Path(output))
+    return new_dataset(
+        files, name="own", config=Path(config), overrides=overrides, output=Path(output), machine=machine
+    )
 
 
 def change(folder: Path, split: str, edit) -> None:
@@ -88,14 +90,14 @@ def test_the_embedded_model_is_said_to_be_no_result(folder, capsys, monkeypatch)
 
 
 def test_of_another_experiment_it_takes_training_and_the_gpus_that_are_here(folder):
-    findings, _ = new_dataset(wanted(folder, config="coco_qwen3vl_4b"), NO_GPU)
+    findings, _ = make(folder, config="coco_qwen3vl_4b")
     assert [one.check for one in findings if one.verdict == "failure"] == ["checkpoint"]  # not here; no reason to stop
     config, shipped = load_config("own.yaml"), load_config(find_experiment(Path("coco_qwen3vl_4b")))
     assert (config.cluster.num_workers, config.global_batch_size) == (8, shipped.global_batch_size)
     assert (config.training.learning_rate, config.ablation.seeds) == (1e-4, (0, 1, 2))
     assert (config.training.max_steps, config.evaluation.every_steps) == (300, 50)
     here = Machine(("NVIDIA A100-SXM4-40GB",) * 2, (40 * 2**30,) * 2, 2**40, 8)
-    new_dataset(wanted(folder, "training.epochs=3", config="coco_qwen3vl_4b", output="two.yaml"), here)
+    make(folder, "training.epochs=3", config="coco_qwen3vl_4b", output="two.yaml", machine=here)
     config = load_config("two.yaml")
     assert (config.cluster.num_workers, config.training.max_steps, config.training.epochs) == (2, None, 3)
     assert config.global_batch_size == shipped.global_batch_size
@@ -114,14 +116,14 @@ def test_data_that_a_run_would_refuse_is_refused_and_nothing_is_written(folder, 
     before = sorted(folder.parent.rglob("*"))
     change(folder, "train", edit)
     with pytest.raises(DataError, match=message):
-        new_dataset(wanted(folder), NO_GPU)
+        make(folder)
     assert sorted(folder.parent.rglob("*")) == before
 
 
 def test_a_file_that_is_there_is_kept(folder):
     Path("own.yaml").write_text("mine", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"own\.yaml: is there already"):
-        new_dataset(wanted(folder), NO_GPU)
+        make(folder)
     assert Path("own.yaml").read_text(encoding="utf-8") == "mine"
     assert main(["new", "dataset", "gone"]) == 2
     assert main(["new", "dataset", "my set", "--config", "coco_tiny", "--name", "x", "data.max_objets=1"]) == 2
@@ -146,7 +148,7 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
         path.with_suffix(".jsonl").write_text("\n".join(lines), encoding="utf-8")
         path.unlink()
     Path("mine.yaml").write_text("extends: coco_tiny.yaml\ntraining: {learning_rate: 3.0e-4}\n", encoding="utf-8")
-    new_dataset(wanted(folder, config="mine.yaml"), NO_GPU)
+    make(folder, config="mine.yaml")
     config = load_config("own.yaml")
     assert (config.training.learning_rate, config.data.train_annotations.suffix) == (3e-4, ".jsonl")
     assert set(config.ablation.groups) == {"A", "B", "C"}
@@ -154,5 +156,5 @@ def test_an_experiment_of_ones_own_and_jsonl_files(folder):
 
 def test_a_file_of_the_shipped_name_beside_the_new_one_is_not_taken_for_it(folder):
     Path("coco_tiny.yaml").write_text("no_section: 1\n", encoding="utf-8")  # which would not load
-    new_dataset(wanted(folder, config=str(find_experiment(Path("experiments/coco_tiny")))), NO_GPU)
+    make(folder, config=str(find_experiment(Path("experiments/coco_tiny"))))
     assert load_config("own.yaml").experiment.name == "own"
