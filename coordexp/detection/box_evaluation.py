@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,9 @@ from coordexp.detection.boxes import Ints
 from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
+from coordexp.detection.matches import Matches
 from coordexp.detection.matching import Matcher, Pairs
 from coordexp.metrics import Metric
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 
 class BoxEvaluation:
@@ -59,7 +56,7 @@ class BoxEvaluation:
         return self._pairs[min_iou]
 
     @cached_property
-    def oracle_matches(self) -> "Matches":
+    def oracle_matches(self) -> Matches:
         """Matches after replacing each score by the box's largest IoU with ground truth of its category.
 
         Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
@@ -71,7 +68,7 @@ class BoxEvaluation:
         return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
 
     @cached_property
-    def every_match(self) -> "Matches":
+    def every_match(self) -> Matches:
         """Matches of all detections, however many of a category there are in an image."""
         return self._matcher.matches(max_detections=None)
 
@@ -94,7 +91,7 @@ class BoxEvaluation:
         return Decomposed(self.truth, self.detections)
 
     @cached_property
-    def _matches(self) -> "Matches":
+    def _matches(self) -> Matches:
         return self._matcher.matches()
 
 

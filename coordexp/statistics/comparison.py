@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from coordexp.detection.matches import Matches
 from coordexp.files import sha256_of_files
 from coordexp.statistics.bootstrap import Drawn, FilePath, check_groups, known_metric, read_matches, resampled
 from coordexp.statistics.intervals import estimate
@@ -20,9 +21,6 @@ from coordexp.statistics.rarity import images_a_category
 from coordexp.statistics.resampling import OnProgress, check_plan, swapped_images
 from coordexp.statistics.results import Comparison, PairResult
 from coordexp.statistics.seeds import difference_parts, group_part, total
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
 
 N = TypeVar("N", bound=str)
 Files = Mapping[str, Mapping[int, FilePath]]
@@ -142,7 +140,7 @@ def _compared(
 
 
 def _swap_tests(
-    matches: "Mapping[str, Matches]", tests: Sequence[_Twins], plan: _Plan, share: Callable[..., OnProgress | None]
+    matches: Mapping[str, Matches], tests: Sequence[_Twins], plan: _Plan, share: Callable[..., OnProgress | None]
 ) -> dict[_Twins, float]:
     """Test pairs of groups on the same draws."""
     num_images, metric = next(iter(matches.values())).num_images, known_metric(plan.metric)
@@ -165,7 +163,7 @@ def _couples(contents: _Contents, plan: _Plan) -> dict[tuple[str, str], _Twins]:
 
 
 def _comparison(
-    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: "Matches"
+    contents: _Contents, drawn: Mapping[str, Drawn], p_swap: Mapping[_Twins, float], plan: _Plan, *, truth: Matches
 ) -> Comparison:
     runs = {group: {number: drawn[found] for number, found in seeds.items()} for group, seeds in contents.items()}
     pairs = [

@@ -6,14 +6,10 @@ hold, which a correction of bias takes for a bias. So where categories are in fe
 value and spread out. How far is measured: ``tests/benchmarks/calibrate_images.py``, docs/STATISTICS.md.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from coordexp.detection.boxes import Floats
-
-if TYPE_CHECKING:
-    from coordexp.detection.kernels import Matches
+from coordexp.detection.matches import Matches
 
 FEW_IMAGES = 20.0
 """Images that a category is in, below which draws are moved; with more, they are taken as they are."""
@@ -24,7 +20,7 @@ FEWEST_IMAGES = 6
 _WIDER_FROM, _WIDER_BY = 0.13, 0.55
 
 
-def images_a_category(matches: "Matches") -> float:
+def images_a_category(matches: Matches) -> float:
     """Return in how many images a category is: the harmonic mean over the categories that are in any.
 
     Args:

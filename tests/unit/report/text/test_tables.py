@@ -3,11 +3,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from coordexp.report.text.answers import free_tables, stop_tables
 
 from coordexp.report.study.data import ExperimentData, missing_runs
 from coordexp.report.study.load import load_experiment
 from coordexp.report.study.study import Study
-from coordexp.report.text.answers import free_tables, stop_tables
 from coordexp.report.text.heads import meaning, words_of
 from coordexp.report.text.notes import notes, summary
 from coordexp.report.text.render import all_tables, run_tables
