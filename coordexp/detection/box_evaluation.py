@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable, unit_weights
-from coordexp.detection.boxes import Ints
+from coordexp.detection.average_precision import AVERAGE_PRECISIONS, PrecisionTable
 from coordexp.detection.decomposition import Decomposed
 from coordexp.detection.detections import Detections
 from coordexp.detection.ground_truth import GroundTruth
@@ -41,7 +40,7 @@ class BoxEvaluation:
         """Return precision and recall in one area range."""
         if area not in self._tables:
             matches = self._matches if area == "all" else self._matcher.matches(area)
-            self._tables[area] = PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+            self._tables[area] = PrecisionTable.of(matches)
         return self._tables[area]
 
     def table_on_images(self, image_ids: Collection[int]) -> PrecisionTable:
@@ -62,7 +61,7 @@ class BoxEvaluation:
         Equal ones go in the order of the boxes themselves, so that the order of emission does not matter.
         """
         given = self.detections
-        scored = Detections(given.image_ids, given.category_ids, given.boxes_px_xywh, self._matcher.best_iou())
+        scored = replace(given, scores=self._matcher.best_iou())
         # The last key is the primary one.
         keys = (*given.boxes_px_xywh.T[::-1], -scored.scores, given.category_ids, given.image_ids)
         return Matcher(self.truth, scored.rows(np.lexsort(keys))).matches()
@@ -80,10 +79,11 @@ class BoxEvaluation:
         and so go in the order in which they stand.
         """
         truth, found = self.truth, self.detections
-        annotated = np.isin(_cells(found, truth), _cells(truth, truth))
-        scored = Detections(found.image_ids, found.category_ids, found.boxes_px_xywh, np.full(len(found), 0.2))
-        matches = Matcher(replace(truth, federated=None), scored.rows(annotated)).matches()
-        return PrecisionTable.of(matches, unit_weights(self._matcher.num_images))
+        annotated = set(zip(truth.image_ids.tolist(), truth.category_ids.tolist(), strict=True))
+        cells = zip(found.image_ids.tolist(), found.category_ids.tolist(), strict=True)
+        kept = np.fromiter((cell in annotated for cell in cells), np.bool_, len(found))
+        scored = replace(found, scores=np.full(len(found), 0.2)).rows(kept)
+        return PrecisionTable.of(Matcher(replace(truth, federated=None), scored).matches())
 
     @cached_property
     def decomposed(self) -> Decomposed:
@@ -93,13 +93,6 @@ class BoxEvaluation:
     @cached_property
     def _matches(self) -> Matches:
         return self._matcher.matches()
-
-
-def _cells(boxes: Detections | GroundTruth, truth: GroundTruth) -> Ints:
-    """Return ``[M]`` a number for the image and category of each box."""
-    category_ids = np.array(sorted(truth.categories), np.int64)
-    image = np.searchsorted(np.array(sorted(truth.sizes_px), np.int64), boxes.image_ids)
-    return image * len(category_ids) + np.searchsorted(category_ids, boxes.category_ids)
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,9 @@ _IGNORED_OF_KIND = np.array([0, 0b000010, 0b000100, 0b001000, 0b010000, 0b100000
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a decomposition.
+    """One number of a decomposition, as it is logged, called in tables and charts, and described.
 
-    Attributes:
-        name: as it is logged.
-        head: how tables and charts call it.
-        description: one line.
-        direction: which direction is better.
-        ends: where it lies whatever the images, a share by default.
+    ``ends``: where it lies whatever the images, a share by default.
     """
 
     name: str
@@ -93,12 +88,11 @@ RECALLS = tuple(
 OTHERS = (
     Measure("mean_iou", "mean IoU of hits", "mean IoU of detections matched at IoU .50", "higher"),
     Measure(
-        "repeated_fraction",
-        "repeated boxes",
+        "repeated_fraction", "repeated boxes",
         "share of detections with an IoU of .9 or more with one of their category and image that has a better score",
     ),
     Measure("burst_fraction", "boxes in bursts", f"share of detections in images with {BURST} or more repeated boxes"),
-)
+)  # fmt: skip
 CALIBRATION = Measure("calibration_error", "calibration error", "expected calibration error of the score at IoU .50")
 MEASURES = (AP50, *ERRORS, *OTHERS, CALIBRATION, *RECALLS)
 

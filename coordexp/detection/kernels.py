@@ -185,15 +185,9 @@ def match_cells(
 ) -> Index:  # fmt: skip
     """Match detections with the ground truth of their cell, best score first.
 
-    Args:
-        begin: ``[C + 1]`` where the detections of each cell begin, in order of falling score.
-        gt_begin: ``[C]`` where its ground truth begins, what counts before what is ignored.
-        gt_end: ``[C]`` where that ends.
-        dt_boxes: ``[D, 4]``.
-        gt_boxes: ``[G, 4]``.
-        crowd: ``[G]`` may be matched again and again, by the share of a detection inside it.
-        gt_ignored: ``[G]`` counts as nothing.
-        thresholds: ``[T]`` smallest IoU of a match.
+    Detections of a cell stand by falling score from ``begin`` ``[C + 1]`` on; its ground truth between ``gt_begin`` and
+    ``gt_end`` ``[C]``, what counts before what is ignored. A crowd may be matched again and again, by the share of a
+    detection inside it.
 
     Returns:
         ``[T, D]`` the row of the ground truth that each detection takes, -1 for none.
@@ -227,15 +221,8 @@ def classify_errors(
 ) -> tuple[Ints, Ints]:  # fmt: skip
     """Return which error each detection is, if it is a false positive, and the ground truth that it means.
 
-    Args:
-        begin: ``[N + 1]`` where the detections of each image begin.
-        gt_begin: ``[N + 1]`` where its ground truth, without crowds, begins.
-        dt_boxes: ``[D, 4]``.
-        dt_category: ``[D]``.
-        gt_boxes: ``[G, 4]``.
-        gt_category: ``[G]``.
-        used: ``[G]`` whether a detection has matched it.
-        overlap: IoU of a match, and IoU up to which there is background only.
+    Detections and ground truth, without crowds, of each image begin at ``begin`` and ``gt_begin`` ``[N + 1]``. ``used``
+    ``[G]``: a detection has matched it; ``overlap``: IoU of a match, and IoU up to which there is background only.
 
     Returns:
         ``[D]`` kinds; ``[D]`` the row that a localisation or class error means, -1 for all others.

@@ -87,13 +87,6 @@ def read_matches(
 ) -> dict[K, Matches]:
     """Match files of detections to one annotation file, in the area range of a metric.
 
-    Args:
-        annotations_json: ground truth in COCO format.
-        files: files of detections in COCO's results format, by any key.
-        metric: a key of :data:`~coordexp.detection.average_precision.AVERAGE_PRECISIONS`.
-        image_ids: only these images; None for all.
-        on_progress: called after each file, with no draw done.
-
     Raises:
         DataError: if a file or an entry is malformed, or an image id is unknown.
         ComparisonError: if the metric is unknown or undefined for this ground truth, there are fewer than two
@@ -118,21 +111,9 @@ def read_matches(
 
 
 def resampled(
-    matches: Mapping[K, Matches],
-    metric: str,
-    *,
-    resamples: int,
-    seed: int,
-    on_progress: OnProgress | None = None,
+    matches: Mapping[K, Matches], metric: str, *, resamples: int, seed: int, on_progress: OnProgress | None = None
 ) -> dict[K, Drawn]:
     """Evaluate files of the same images as they are and on the same resamples of them.
-
-    Args:
-        matches: from :func:`read_matches`, by any key.
-        metric: the metric they were matched for.
-        resamples: ``R``.
-        seed: of the resamples.
-        on_progress: called with the number of resamples done and their total.
 
     Returns:
         A value and its draws for each file, corrected where categories are in few images; NaN where no image with

@@ -77,18 +77,14 @@ def compare_readings(
     Args:
         annotations_json: ground truth in COCO format.
         readings: name of the reading -> group -> training seed -> detections.
-        metric: AP, AP50, AP75, AP_small, AP_medium or AP_large.
-        resamples: as of :func:`compare`.
+        metric: as of :func:`compare`, and so are the next two, errors and progress.
+        resamples: of the bootstrap.
         seed: of the draws.
         families: by group; equal numbers of groups of two families are not the same seed. None: all are of one.
         on_progress: called with the number of draws done and their total.
 
     Returns:
         A comparison by the name of its reading; the p-values of each are corrected for its own pairs.
-
-    Raises:
-        DataError: as :func:`compare`.
-        ComparisonError: as :func:`compare`.
     """
     plan = _Plan(metric=metric, resamples=resamples, seed=seed, families=families or {})
     return _compared(annotations_json, readings, plan, image_ids=None, on_progress=on_progress)

@@ -184,8 +184,8 @@ def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
         goals: ``[R]``.
 
     Returns:
-        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there,
-        NaN where there is no goal, because it is not above 0.
+        ``[R]``; the first step where a curve starts at its goal, ``inf`` where it never gets there, NaN where there is
+        no goal, because it is not above 0.
     """
     above = curves >= goals[:, None]
     after = above.argmax(axis=1)

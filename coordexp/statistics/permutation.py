@@ -107,12 +107,9 @@ def pooled(a: Matches, b: Matches) -> Matches:
 
 
 def swapped_differences(pools: Sequence[Matches], metric: AveragePrecision, draws_RN: NDArray[np.uint8]) -> Floats:
-    """Return ``[R]`` mean differences, first minus second, after the groups have changed places in some images.
+    """Return ``[R]`` mean differences, first minus second, after the groups have changed places where a draw has 1.
 
-    Args:
-        pools: one for each pair of checkpoints.
-        metric: what to count.
-        draws_RN: 1 where the groups change places.
+    There is one pool for each pair of checkpoints.
     """
     of_first = np.stack([1 - draws_RN, draws_RN], axis=2).reshape(len(draws_RN), -1).astype(np.uint16)
     first, second = (np.pad(weights, ((0, 0), (0, 1)), constant_values=1) for weights in (of_first, 1 - of_first))

@@ -21,11 +21,7 @@ _WIDER_FROM, _WIDER_BY = 0.13, 0.55
 
 
 def images_a_category(matches: Matches) -> float:
-    """Return in how many images a category is: the harmonic mean over the categories that are in any.
-
-    Args:
-        matches: of any file of detections; the objects that count are those of its area range.
-    """
+    """Return in how many images a category is: the harmonic mean over the categories that are in any, by any file."""
     images = np.diff(matches.gt_start)
     return float(1 / np.mean(1 / images[images > 0]))
 
@@ -38,13 +34,7 @@ def widening(images: float) -> float:
 def corrected(value: float, draws: Floats, images: float) -> Floats:
     """Return draws of a mean over categories, for an interval of it on other samples of as many images.
 
-    Args:
-        value: on the images as they are.
-        draws: ``[R]`` on resampled images; NaN where undefined.
-        images: what :func:`images_a_category` returns.
-
-    Returns:
-        ``[R]`` the draws themselves where categories are in enough images; else with ``value`` as their mean, wider.
+    The draws ``[R]`` themselves where categories are in enough images; else with ``value`` as their mean, and wider.
     """
     if images >= FEW_IMAGES or np.isnan(draws).all():
         return draws

@@ -78,6 +78,12 @@ def answer_tables(data: ExperimentData) -> list[Table]:
             ("truncated_images", "answers", True), ("truncated_fraction", "share", False)
         ),
     }
+    if any(run.metrics.get(str(MetricName(way, "longest_repeat"))) for run in data.runs for way in DECODINGS):
+        aps = [(way, name, head) for way in DECODINGS for name, head in (("AP", "AP"), ("AP_cut", "AP cut"))]
+        found["Objects that repeat an earlier one exactly, and AP with each answer cut at the first of them"] = [
+            *both(("duplicate_rate", "repeats", False), ("longest_repeat", "in a row", True)),
+            *(_own(f"{head}, {way}", name, way) for way, name, head in aps),
+        ]
     always = list(found)[:2]
     tables = [
         by_seed(data, title, columns if title in always else _measured(data, columns))
@@ -99,8 +105,6 @@ def quality_tables(data: ExperimentData) -> list[Table]:
     """Return what separates ranking from boxes, every metric that a run has but COCO's own AP; and F1 twice."""
     metrics = [metric.declared for metric in detection_metrics() if metric.declared.in_report]
     columns = [_own(m.column, m.name, is_count=m.is_count) for m in metrics if m.name not in AP_NAMES]
-    duplicates = next(metric for metric in GENERATION_METRICS if metric.name == "duplicates")
-    columns = [*columns, _logged(duplicates.column, MetricName("constrained", "duplicates"), is_count=True)]
     measured = _measured(data, columns)
     if not measured:
         return []
