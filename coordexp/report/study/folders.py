@@ -120,11 +120,8 @@ def _commit(folder: RunFolder) -> str:
 def _best(rows: list[Row]) -> dict[str, float]:
     """Return the ``best/...`` values that MLflow gets with the rows."""
     found: dict[str, float] = {}
-    for row in rows:
-        for name, value in row.metrics.items():
-            best = best_name(name)
-            if best is None or chart_of(best) is None or not math.isfinite(value):
-                continue
-            if best not in found or is_better(name, value, found[best]):
-                found[best] = value
+    for name, value in ((name, value) for row in rows for name, value in row.metrics.items() if math.isfinite(value)):
+        best = best_name(name)
+        if best is not None and chart_of(best) is not None:
+            found[best] = value if best not in found or is_better(name, value, found[best]) else found[best]
     return found

@@ -135,24 +135,21 @@ def all_tables(study: Study) -> list[Table]:
     return [*study_tables(study), *why_tables(study), replace(headline, notes=bucket_notes(study)), *others]
 
 
-def fairness_table(fairness: Fairness) -> Table:
-    """Return what differs between the runs as a table."""
-    rows = [TableRow((row.key, row.word, *(value for _, value in row.values))) for row in fairness.rows]
-    return Table("What differs between runs", ("key", "declared", *fairness.checked), tuple(rows))
+def fairness_table(fairness: Fairness, *, only_undeclared: bool = False) -> Table:
+    """Return what differs between the runs as a table: all of it, or what a reader has to know before any number."""
+    rows = [
+        TableRow((row.key, row.word, *(value for _, value in row.values)))
+        for row in fairness.rows
+        if not (row.declared and only_undeclared)
+    ]
+    title = "These runs differ in more than the declared factor" if only_undeclared else "What differs between runs"
+    return Table(title, ("key", "declared", *fairness.checked), tuple(rows))
 
 
 def _undeclared(study: Study) -> Table | None:
-    """Return what differs outside the factor, which a reader has to know before any number."""
     if study.fairness is None or study.fairness.comparable:
         return None
-    whole = fairness_table(study.fairness)
-    rows = [row for row, found in zip(whole.rows, study.fairness.rows, strict=True) if not found.declared]
-    columns = [at for at, head in enumerate(whole.columns) if head != "declared"]
-    return Table(
-        "These runs differ in more than the declared factor",
-        tuple(whole.columns[at] for at in columns),
-        tuple(TableRow(tuple(row.cells[at] for at in columns)) for row in rows),
-    )
+    return fairness_table(study.fairness, only_undeclared=True)
 
 
 def markdown_table(table: Table) -> str:
