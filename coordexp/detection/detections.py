@@ -139,7 +139,6 @@ def read_results(path: Path) -> Results:
 
 
 def _category_of(row: _ResultEntry) -> int | str | None:
-    """Return an entry's category, by whichever of its fields says it."""
     return row.category_id if row.category_id is not None else row.category_name or row.category or row.label
 
 

@@ -199,7 +199,6 @@ def steps_to(steps: Floats, curves: Floats, goals: Floats) -> Floats:
 
 
 def _minus(a: Floats, b: Floats) -> Floats:
-    """Subtract; where both never get there, the difference is unknown."""
     both = np.isinf(a) & np.isinf(b)
     return np.where(both, np.nan, np.where(both, 0.0, a) - np.where(both, 0.0, b))
 

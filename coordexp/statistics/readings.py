@@ -73,7 +73,6 @@ def _changed(own: Comparison, other: Comparison, couples: list[tuple[str, str]])
 
 
 def _outcome(pair: PairResult) -> str | None:
-    """Return the group that is significantly higher, or None."""
     if not pair.significant:
         return None
     return pair.a if pair.difference.value > 0 else pair.b

@@ -178,7 +178,6 @@ class _StudyMaker:
         )
 
     def _progress(self, what: str) -> Callable[[int, int], None]:
-        """Return what reports the progress of one part."""
         return lambda done, total: self._on_progress(what, done, total) if self._on_progress is not None else None
 
     @property

@@ -152,7 +152,6 @@ def _tabulated(table: Table, cells: Sequence[Sequence[str]], form: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Keep a name from being taken for markup."""
     return text.replace("<", "&lt;").replace("\n", " ")
 
 

@@ -219,17 +219,14 @@ def _group_rows(
 
 
 def _measured(data: ExperimentData, columns: Sequence[NumberColumn]) -> list[NumberColumn]:
-    """Return the columns in which some run has a number."""
     return [column for column in columns if any(column.value(run) is not None for run in data.runs)]
 
 
 def _logged(head: str, name: MetricName | str, *, is_count: bool = False) -> NumberColumn:
-    """Return the column of a metric's last value."""
     return NumberColumn(head, partial(_last, str(name)), *([as_count] if is_count else []))
 
 
 def _own(head: str, metric: str, decoding: Decoding = "constrained", *, is_count: bool = False) -> NumberColumn:
-    """Return the column of a metric of each run's headline boxes."""
     return NumberColumn(head, partial(own_value, decoding, metric), *([as_count] if is_count else []))
 
 
