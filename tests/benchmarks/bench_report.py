@@ -31,7 +31,6 @@ PARTS = (
     ("coordexp.statistics.comparison", "swap_test", "comparison: swaps of all pairs"),
     ("coordexp.statistics.comparison", "compare_readings", "comparison, whole"),
     ("coordexp.statistics.convergence", "convergence", "convergence"),
-    ("coordexp.report.study.answers", "answer_shares", "answers"),
     ("coordexp.statistics.decomposition", "decompose", "decomposition"),
     ("coordexp.report.study.study", "group_breakdowns", "breakdowns"),
     ("coordexp.report.study.study", "make_gallery", "gallery"),
